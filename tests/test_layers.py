@@ -33,7 +33,7 @@ NOT_IN_PURE_PACKAGES = {
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "client.py", "commands/install.py", "server/attach.py", "server/callers.py", "server/entrance.py",
+    "client.py", "commands/install.py", "server/attach.py", "server/entrance.py",
     "sources/mcp.py", "web/app.py", "web/guards.py", "web/published.py", "web/sessions.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"
@@ -76,29 +76,32 @@ def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
 
 
 BUDGETS = {
-    "format": 2_900, "validation": 1_000, "dialects": 3_200, "catalog": 3_000, "sources": 5_000, "provenance": 800,
-    "access": 1_200, "runtime": 6_600, "server": 2_600, "transport": 350, "web": 4_800, "shared": 600,
-    "telemetry": 1_500, "publish": 1_000, "rpc": 1_200, "acp": 800, "hosts": 900, "commands": 4_500, "authoring": 1_000,
-    "proposals": 1_000,
+    "format": 2_900, "validation": 1_400, "dialects": 3_600, "catalog": 3_000, "sources": 5_300, "provenance": 800,
+    "access": 1_200, "runtime": 6_600, "server": 2_800, "web": 6_000, "shared": 600, "telemetry": 1_500,
+    "publish": 1_100, "rpc": 1_200, "acp": 800, "hosts": 1_100, "commands": 6_500, "authoring": 900, "proposals": 800,
 }  # fmt: skip
-"""Lines of each package in the end; `runtime` has search and scripts in it, `web` the page."""
-LINES_NOW = 56_150
-"""The package may not become larger than this on the way there."""
+"""Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
+OVER = {"catalog": 4_550, "sources": 6_290, "commands": 7_200, "shared": 760}
+"""Lines of packages that are over their budgets still, and may not grow."""
+MOST_LINES = 54_450
+"""Lines of the whole: 49,500 and a tenth."""
 
 
-def test_the_package_shrinks_and_what_is_over_its_budget_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_package_is_over_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
     lines = dict.fromkeys(BUDGETS, 0)
     total = 0
     for module in MODULES:
         count = (SOURCE / module).read_text(encoding="utf-8").count("\n")
         total += count
-        package = module.split("/")[0].removesuffix(".py")
+        package = module.split("/")[0]
         if package in lines:
             lines[package] += count
     with capsys.disabled():
         over = [f"{name} {count:,} of {BUDGETS[name]:,}" for name, count in lines.items() if count > BUDGETS[name]]
         print(f"\nlines of src: {total:,}; over budget: {', '.join(over) or 'none'}")
-    assert total <= LINES_NOW
+    most = {name: OVER.get(name, round(budget * 1.1)) for name, budget in BUDGETS.items()}
+    assert {name: count for name, count in lines.items() if count > most[name]} == {}
+    assert total <= MOST_LINES
 
 
 def test_imports_go_down_only() -> None:
@@ -184,6 +187,7 @@ def test_every_name_of_the_public_face_is_there() -> None:
 
 
 def test_every_module_and_public_name_has_a_docstring() -> None:
+    """A class of options that has a heading in the help is documented by it."""
     offenders: list[str] = []
     for module in MODULES:
         tree = tree_of(module)
@@ -192,7 +196,11 @@ def test_every_module_and_public_name_has_a_docstring() -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
                 is_overload = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
-                if not is_overload and not ast.get_docstring(node):
+                # Options of a command or of a feature, each field of which has its help.
+                is_options = isinstance(node, ast.ClassDef) and (
+                    node.name.endswith("Options") or any(each.arg == "heading" for each in node.keywords)
+                )
+                if not is_overload and not is_options and not ast.get_docstring(node):
                     offenders.append(f"{module}: {node.name}")
     assert offenders == []
 

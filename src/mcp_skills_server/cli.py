@@ -25,7 +25,7 @@ _QUOTED: Final = re.compile(r"^'([^']*)'")
 """The value that a message of click begins with."""
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMMANDS: Final = {
-    "new": ("new", "new", "Write and check"),
+    "new": ("welcome", "new", "Write and check"),
     "list": ("look", "list_", "Write and check"),
     "show": ("look", "show", "Write and check"),
     "validate": ("validate", "validate", "Write and check"),

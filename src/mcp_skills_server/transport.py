@@ -166,13 +166,8 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
 def wait_for_hang_up(descriptor: int, wake: int | None = None, timeout_ms: int | None = None) -> bool:
     """Wait until the other end of a pipe or socket is closed, even if nothing is read or written.
 
-    Args:
-        descriptor: our end.
-        wake: a descriptor that ends the wait as soon as it can be read.
-        timeout_ms: ends the wait after so many milliseconds; None for no end.
-
-    Returns:
-        False if it was woken, after the timeout, or where the system does not report it.
+    Return False when the descriptor `wake` can be read first, after the timeout (None for no end), or where the system
+    does not report a hang-up.
     """
     if sys.platform == "win32":
         return False
@@ -267,9 +262,8 @@ class Pipes:
     ) -> None:
         """Run `work` until it is done, SIGTERM or SIGINT comes, or the reader of stdout is gone.
 
-        Args:
-            work: what reads and sends; the last two cancel it. It may raise BrokenPipeError, alone or in a group.
-            before_signalled: awaited after a signal, before `work` is cancelled.
+        The last two cancel it; after a signal, `before_signalled` is awaited first. It may raise BrokenPipeError, alone
+        or in a group.
         """
         loop = asyncio.get_running_loop()
         working = loop.create_task(work())

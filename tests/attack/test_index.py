@@ -11,7 +11,7 @@ import pytest
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.provenance.pins import Pins
+from mcp_skills_server.provenance.lock import Pins
 from provenance.test_pins import locked
 from wire import write_skill
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Standing
-from mcp_skills_server.provenance.pins import Pins
+from mcp_skills_server.provenance.lock import Pins
 from provenance.test_pins import locked
 from wire import write_skill
 

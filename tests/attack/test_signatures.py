@@ -11,8 +11,7 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance import signatures
-from mcp_skills_server.provenance.signature_gate import SignatureGate
-from mcp_skills_server.provenance.signatures import UnsignedError, Verifier, sign
+from mcp_skills_server.provenance.signatures import SignatureGate, UnsignedError, Verifier, sign
 from provenance.test_signatures import SKILL, certified, keys
 from wire import write_skill
 

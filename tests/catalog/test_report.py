@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
-from mcp_skills_server.provenance.pins import Pins
+from mcp_skills_server.provenance.lock import Pins
 from wire import Era, serving
 
 

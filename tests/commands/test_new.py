@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.new import bundle, new
+from mcp_skills_server.commands.welcome import bundle, new
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.validation import rules

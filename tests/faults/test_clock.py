@@ -45,7 +45,6 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "commands/options.py",
         "commands/run.py",
         "commands/reloading.py",
-        "provenance/signature_gate.py",
         "provenance/signatures.py",
         "proposals/branches.py",
         "proposals/store.py",

@@ -13,7 +13,7 @@ import pytest
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.gates import Gate, GateRefusal, Selection
 from mcp_skills_server.codes import problem
-from mcp_skills_server.provenance.pins import Pins
+from mcp_skills_server.provenance.lock import Pins
 
 BROKEN = Path(__file__).parents[2] / "fixtures" / "broken"
 

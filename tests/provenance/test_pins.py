@@ -10,7 +10,7 @@ from mcp_skills_server.catalog.gates import GateRefusal, all_of
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill
-from mcp_skills_server.provenance.pins import Pins
+from mcp_skills_server.provenance.lock import Pins
 from wire import write_skill
 
 

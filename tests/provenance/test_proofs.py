@@ -9,8 +9,7 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SIGNATURE_FILE
-from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
-from mcp_skills_server.provenance.signatures import Verifier, sign
+from mcp_skills_server.provenance.signatures import Proofs, SignatureGate, Verifier, sign
 from provenance.test_signatures import certified, keys
 from tables import each_row
 from wire import write_skill

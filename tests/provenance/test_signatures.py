@@ -23,8 +23,7 @@ from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.lock import read as read_lock
-from mcp_skills_server.provenance.signature_gate import SignatureGate
-from mcp_skills_server.provenance.signatures import Identity, UnsignedError, Verifier, sign
+from mcp_skills_server.provenance.signatures import Identity, SignatureGate, UnsignedError, Verifier, sign
 from tables import each_row
 from wire import COMMAND, Wire, serving, write_skill
 

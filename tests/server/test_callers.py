@@ -7,7 +7,7 @@ from typing import Any
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from mcp_skills_server.server.callers import counted, principal
+from mcp_skills_server.server.entrance import counted, principal
 
 
 def scope(name: str | None, address: str | None) -> dict[str, Any]:

@@ -117,7 +117,7 @@ async def test_a_row_is_notified(tmp_path: Path) -> None:
     method = "notifications/tiny/list_changed"
     assert (method, None) in notices(registry.refresh(), settings, tools=False)
     sent: list[dict[str, Any]] = []
-    notifier = Notifier(settings.spoken.notifications)
+    notifier = Notifier(settings)
 
     async def send(said: str, params: dict[str, Any] | None) -> None:
         sent.append({"method": said, "params": params})

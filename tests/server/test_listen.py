@@ -16,6 +16,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.server import notify
 from mcp_skills_server.server.notify import Notifier, Stream
+from mcp_skills_server.server.requests import Settings
 from wire import DEADLINE
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +71,7 @@ async def opening(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
 
 
 async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
-    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
+    notifier = Notifier(Settings())
     junk = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a/" + "x" * 4096, "skill://a?q"]
     async with opening(notifier) as start:
         stream = await start(
@@ -84,7 +85,7 @@ async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
 
 
 async def test_the_uris_of_one_stream_are_bounded_in_number_and_in_all() -> None:
-    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
+    notifier = Notifier(Settings())
     for uris, said in (
         ([f"skill://a/{number}" for number in range(1025)], "at most 1024"),
         ([f"skill://a/{number}{'x' * 4000}" for number in range(9)], "at most 32,768 characters"),
@@ -99,7 +100,7 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_resu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notify, "MOST_STREAMS", 8)
-    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
+    notifier = Notifier(Settings())
     async with opening(notifier) as start:
         mine = await start(Listening(), "token me")
         theirs = [await start(Listening(), "address 192.0.2.1") for _ in range(5)]
@@ -117,7 +118,7 @@ async def test_subscriptions_of_all_sessions_of_one_owner_are_bounded_and_end_wi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notify, "MOST_WATCHED", 8)
-    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
+    notifier = Notifier(Settings())
     peers = [Client() for _ in range(3)]
     for peer in peers[:2]:
         notifier.watch(peer, "skill://a/SKILL.md", "me")
@@ -141,7 +142,7 @@ async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_onc
         asked.append((given[0], given[1]))
         return [("notifications/resources/list_changed", None)]
 
-    notifier, client = Notifier({}, permissions=of.__getitem__, between=between), Client()
+    notifier, client = Notifier(Settings(), permissions=of.__getitem__, between=between), Client()
     client.principal = old
     async with notifier.running():
         notifier.add_legacy_client(client)
@@ -163,7 +164,7 @@ async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_onc
 
 async def test_a_change_while_a_client_is_being_notified_is_sent_again() -> None:
     notice = ("notifications/resources/list_changed", None)
-    notifier, client, slow = Notifier({}), Client(), anyio.Event()
+    notifier, client, slow = Notifier(Settings()), Client(), anyio.Event()
     send = client.send
 
     async def send_slowly(method: str, params: dict[str, Any] | None) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View
-from mcp_skills_server.server import pages, prompts, resources, skills
-from mcp_skills_server.server.pages import Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Handler, Settings
+from mcp_skills_server.server import prompts, requests, resources, skills
+from mcp_skills_server.server.requests import Caller, Handler, Page, Settings, keep_page, kept_page
 from wire import write_skill
 
 LISTS: dict[str, Handler] = {
@@ -61,4 +60,4 @@ def test_pages_of_cursors_that_are_made_up_are_bounded(folder: Path) -> None:
     for number in range(1000):
         keep_page(page, registry.snapshot, "skills", number)
     kept = [number for number in range(1000) if kept_page(registry.snapshot, "skills", number) is page]
-    assert 0 < len(kept) <= pages._MOST_PAGES and kept[-1] == 999
+    assert 0 < len(kept) <= requests._MOST_PAGES and kept[-1] == 999

@@ -25,7 +25,7 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.attach import make_server
-from mcp_skills_server.server.callers import principal
+from mcp_skills_server.server.entrance import principal
 from mcp_skills_server.server.eras import MODERN
 from mcp_skills_server.server.stdio import Connection
 from mcp_skills_server.server.stdio import PendingRequest as McpRequest

@@ -16,7 +16,7 @@ import pytest
 from wire import DEADLINE
 
 ECHO = """
-import os, sys, anyio
+import asyncio, os, sys
 from mcp_skills_server.transport import Pipes
 
 async def main():
@@ -25,19 +25,19 @@ async def main():
         await pipes.send(b"too long\\n" if line is None else line * (100_000 if line == b"much" else 1) + b"\\n")
     async def work():
         try:
-            async with anyio.create_task_group() as tasks:
+            async with asyncio.TaskGroup() as tasks:
                 async for line in pipes.lines():
                     if line == b"wait":
                         await pipes.send(b"waiting\\n")
-                        await anyio.sleep_forever()
-                    tasks.start_soon(one, line)
+                        await asyncio.get_running_loop().create_future()
+                    tasks.create_task(one(line))
         finally:
             print("cleaned up", file=sys.stderr, flush=True)
     async def before():
         print("signalled", file=sys.stderr, flush=True)
     await pipes.serve(work, before)
 
-anyio.run(main)
+asyncio.run(main())
 if sys.argv[1:]:
     os._exit(0)  # as every command does: a write that nobody reads holds a thread
 """

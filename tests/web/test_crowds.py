@@ -108,16 +108,6 @@ def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count:
         assert len(told) <= 5 and len("".join(told)) < 1000, server.stderr
 
 
-@linux
-def test_the_limit_of_open_files_is_raised_as_far_as_is_needed_and_allowed() -> None:
-    with http_serving(FIXTURES, command=limited(64, 4096)) as server:
-        assert "connections at once" not in server.stderr
-        soft, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-        assert 1100 < soft < 1200
-        with crowd(server, 300) as there:
-            assert all(ask(bare).endswith(b"alive\n") for bare in there)
-
-
 def test_too_few_open_files_are_told_in_a_line() -> None:
     command = [*limited(12), "serve", str(FIXTURES), "--transport", "http", "--port", "0"]
     done = run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)

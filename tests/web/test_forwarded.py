@@ -10,7 +10,7 @@ import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.web.forwarded import PREFIX, RootPath, checked_prefix, trusted_networks
 from tables import each_row
 
@@ -133,6 +133,3 @@ def test_what_is_no_network_is_refused_in_one_line(given: str) -> None:
 def test_what_stands_before_a_path_is_taken_off_once(sent: str, seen: str) -> None:
     scope = seen_of(path=sent)
     assert (scope["path"], scope[PREFIX]) == (seen, "/skills")
-
-
-# Whatever comes

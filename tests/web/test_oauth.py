@@ -264,9 +264,6 @@ def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, i
             assert challenge(ask(server, None, path)) == realm | named
 
 
-# What is refused
-
-
 # The issuer
 
 

@@ -109,9 +109,8 @@ def test_a_connection_that_a_proxy_uses_again_is_whose_request_is_on_it() -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
-@each_row("options", [(), ("--trusted-proxy", "10.0.0.0/8"), ("--trusted-proxy", "127.0.0.2")])
-def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options: tuple[str, ...]) -> None:
-    with http_serving(FIXTURES, "--max-sessions", "4", *options) as server, ExitStack() as stack:
+def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "4", "--trusted-proxy", "127.0.0.2") as server, ExitStack() as stack:
         mine = from_address(server, "127.0.0.3")
         for number in range(20):
             stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
@@ -134,7 +133,7 @@ def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
         server.said("refused Host 'evil.example'")
 
 
-@each_row("root", ["/skills", "/team/a.b/", "/mcp", "/rpc"])
+@each_row("root", ["/team/a.b/", "/mcp"])
 def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
     prefix = root.removesuffix("/")
     lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}

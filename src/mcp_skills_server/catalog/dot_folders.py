@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog import tree
@@ -54,38 +56,27 @@ def passed_over(registry: Registry) -> list[PassedOver]:
     """Return the skills that `Limits.hidden` would add, by root, from a bounded number of folders."""
     out: list[PassedOver] = []
     for root in registry.roots:
-        count = _Count(_MOST_FOLDERS)
-        folders = [place for place in registry.dot_folders(root) if count.add(root, place)]
-        if folders:
-            out.append(PassedOver(root.shown, count.skills, tuple(folders), count.folders_left > 0))
+        left, found = _MOST_FOLDERS, dict[str, int]()
+        for place in registry.dot_folders(root):
+            holding = [SKILL_MD in here.files for here in islice(_folders(root, place), left)]
+            left -= len(holding)
+            if any(holding):
+                found[place] = sum(holding)
+        if found:
+            out.append(PassedOver(root.shown, sum(found.values()), tuple(found), left > 0))
     return out
 
 
-class _Count:
-    """A count of the skills in some dot folders.
+def _folders(root: Root, place: str) -> Iterator[tree.Directory]:
+    """Yield the folder at a place below a root and those below it."""
 
-    Args:
-        folders_left: so many folders are looked into.
-    """
+    def below(here: tree.Directory) -> Iterator[tree.Directory]:
+        yield here
+        for inner in here.directories:
+            yield from below(inner)
 
-    def __init__(self, folders_left: int) -> None:
-        self.folders_left = folders_left
-        self.skills = 0
-
-    def add(self, root: Root, place: str) -> bool:
-        """Count the skills of the folder at a place below a root; return whether there are any."""
-        before = self.skills
-        with suppress(OSError), open_directory(root.path, place) as handle:
-            depth = tree.MOST_LEVELS - place.count("/") - 1
-            self._visit(tree.Walk(root.index, 1, hidden=True).look(handle, place, depth))
-        return self.skills > before
-
-    def _visit(self, here: tree.Directory | None) -> None:
-        if here is None:
-            return
-        self.folders_left -= 1
-        self.skills += SKILL_MD in here.files
-        for inner in here.directories if self.folders_left > 0 else ():
-            self._visit(inner)
-            if self.folders_left <= 0:
-                break
+    with suppress(OSError), open_directory(root.path, place) as handle:
+        depth = tree.MOST_LEVELS - place.count("/") - 1
+        found = tree.Walk(root.index, 1, hidden=True).look(handle, place, depth)
+        if found is not None:
+            yield from below(found)

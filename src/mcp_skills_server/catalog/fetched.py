@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from typing import Any, Final, NamedTuple, cast
 
+from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
@@ -21,7 +21,6 @@ RECORDS: Final = f"{OURS}/skills"
 _WELL_KNOWN: Final = "/.well-known/"
 """What stands before it in the address of an index is the site (RFC 8615)."""
 _MOST_BYTES: Final = 16 << 20
-_FLAGS: Final[int] = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Origins:
@@ -94,6 +93,9 @@ class Origins:
         return self._holders[directory]
 
     def _record(self, place: str, name: str) -> dict[str, Any] | None:
+        """Return the record of what is called `name` in a folder: {} where it cannot be understood, None where there
+        is none.
+        """
         if place not in self._has_records:
             self._has_records[place] = _is_there(os.path.join(place, RECORDS))
         if not self._has_records[place]:
@@ -122,25 +124,18 @@ def _is_there(path: str) -> bool:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """Return what a record says, {} where it cannot be understood, None where there is none."""
     try:
-        descriptor = os.open(path, _FLAGS)
+        if os.path.islink(path):
+            return {}
+        raw, _ = read_regular(path, _MOST_BYTES)
+        found = json.loads(raw)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError:
-        return {}
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return {}
-        with os.fdopen(os.dup(descriptor), "rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
-        if isinstance(found, dict):
-            return cast(dict[str, Any], found)
-        return {}
     except (OSError, ValueError, RecursionError):
         return {}
-    finally:
-        os.close(descriptor)
+    if isinstance(found, dict):
+        return cast(dict[str, Any], found)
+    return {}
 
 
 def _origin(record: dict[str, Any] | None) -> str:

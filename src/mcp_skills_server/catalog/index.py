@@ -329,14 +329,12 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         tuple(map(str, headings)),
         str(opening),
     )
-    known = {str(name): _file(root, *each) for name, *each in files}
+    known = {
+        str(name): SkillFile(root, str(location), int(size), str(signature), True, digest)
+        for name, location, size, signature, digest in files
+        if is_digest(digest)
+    }
     return Skill(str(path), root, directory, reading, known, (), Standing(standing))
-
-
-def _file(root: int, location: str, size: int, signature: str, digest: str) -> SkillFile:
-    if not is_digest(digest):
-        raise ValueError
-    return SkillFile(root, str(location), int(size), str(signature), True, digest)
 
 
 def _problem(fields: Sequence[Any]) -> Problem:

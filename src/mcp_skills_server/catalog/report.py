@@ -59,47 +59,21 @@ class _Budget:
         return count
 
 
-class _OfNone:
-    """The problems of one moment that belong to no served skill."""
-
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        self.problems = problems
-        self._of_skill: dict[str, list[Problem]] = {}
-        for each in problems:
-            self._of_skill.setdefault(each.skill, []).append(each)
-        self._closed = {found.path: found for found in problems if found.code == "unreadable"}
-
-    def reason(self, skill: str, place: str) -> Problem | None:
-        """Return why the skill of this path in this folder is not served, as the scan or a gate said; None if unsaid.
-
-        Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
-        """
-        above = (place[:end] for end, letter in enumerate(place + os.sep) if letter == os.sep)
-        own = (
-            each
-            for each in self._of_skill.get(skill, ())
-            if skill and f"{each.path}{os.sep}".startswith(place + os.sep)
-        )
-        return next(own, None) or next(filter(None, map(self._closed.get, above)), None)
-
-
 def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
     """Log a summary of the first scan, and from then on every difference: skills and problems that come, change or go.
 
     At most a few lines at once and a hundred a minute, with a count of the rest. `now` is a clock that never goes back.
     """
-    said: _OfNone | None = None
+    said: tuple[Problem, ...] | None = None
     budget = _Budget(now)
 
     def report(changes: Changes) -> None:
         nonlocal said
-        before = said
-        if before is None or before.problems is not registry.snapshot.problems:
-            said = _OfNone(registry.snapshot.problems)
-        if before is None or said is None:
+        before, said = said, registry.snapshot.problems
+        if before is None:
             _report_first(registry)
             return
-        lines = sorted(_differences(registry, changes, before.problems, said), key=lambda line: -line[0])
+        lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
         if unsaid := budget.unsaid():
             logger.warning("%d more differences than are said in a minute", unsaid)
         shown = budget.take(min(len(lines), _AT_ONCE))
@@ -150,11 +124,15 @@ def _is_told(found: Problem) -> bool:
     return found.severity == "error" or codes.obstacle([found]) is not None
 
 
-def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...], of_none: _OfNone) -> Iterator[Line]:
-    """Yield a line for each skill and each problem that came, changed or went."""
+def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[Line]:
+    """Yield a line for each skill and each problem that came, changed or went.
+
+    Args:
+        registry: the skills as they are.
+        changes: what came and went.
+        before: the problems that belonged to no served skill.
+    """
     now = registry.snapshot.problems
-    if now is before:  # as after almost every change
-        now = before = ()
     loose = set(now)
     looks = 0
     files: dict[str, list[str]] = {}
@@ -164,11 +142,10 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
     for path in sorted(changes.before.keys() | changes.after.keys()):
         old, new = changes.before.get(path), changes.after.get(path)
         reason: Problem | str | None = None
-        if old is not None and new is None:
-            reason = of_none.reason(path, registry.roots[old.root].show(old.directory))
-            if reason is None and looks < _AT_ONCE:  # the rest is only counted
-                looks += 1
-                reason = _where_it_is(registry, old, changes)
+        if old is not None and new is None and looks < _AT_ONCE:  # the rest is only counted
+            looks += 1
+            place = registry.roots[old.root].show(old.directory)
+            reason = _obstacle(now, path, place) or _where_it_is(registry, old, changes)
         if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
             reason = codes.obstacle(new.problems)
         if isinstance(reason, Problem):
@@ -246,6 +223,20 @@ def _where_it_is(registry: Registry, skill: Skill, changes: Changes) -> str:
             return "its folder is gone"
         return f"{root.show(join(skill.directory, SKILL_MD))} is gone"
     return "the last scan did not find it"
+
+
+def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | None:
+    """Return why the skill of this path in this folder is not served, as the scan or a gate said; None if unsaid.
+
+    Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
+    """
+    closed = None
+    for each in problems:
+        if skill and each.skill == skill and f"{each.path}{os.sep}".startswith(place + os.sep):
+            return each
+        if each.code == "unreadable" and f"{place}{os.sep}".startswith(each.path + os.sep):
+            closed = each
+    return closed
 
 
 def _key(found: Problem) -> _Key:

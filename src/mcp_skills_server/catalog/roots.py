@@ -216,20 +216,22 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
     merged: dict[str, Skill] = {}
     above: dict[str, str] = {}
     hidden: list[tuple[Skill, Skill]] = []
+    mine: dict[str, Skill] = {}
     for skills in roots:
-        mine: dict[str, Skill] = {}
+        for path in mine:
+            for parent in _parents(path):
+                above.setdefault(parent, path)
+        if not merged:
+            merged = mine = {skill.path: skill for skill in skills}
+            continue
+        mine = {}
         for skill in skills:
-            winner = None
-            if merged:
-                winner = _owner(skill.path, merged, above)
+            winner = _owner(skill.path, merged, above)
             if winner is None:
                 mine[skill.path] = skill
             else:
                 hidden.append((skill, merged[winner]))
-        merged |= mine
-        for path in mine:
-            for parent in _parents(path):
-                above.setdefault(parent, path)
+        merged = merged | mine
     return merged, hidden
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog import disk, tree
@@ -130,8 +130,8 @@ class Scan:
         if here is None:
             return
         reads = self._reads
-        layout, skill = self.root.layout, None
-        if inside or layout is None or layout.namespace(here.path) is not None:
+        skill = None
+        if self._may_be_skill(here, inside=inside):
             skill = self._read_skill(here, inside=inside)
         held = self._held(here, skill)
         skill = held or skill
@@ -150,6 +150,11 @@ class Scan:
             self.skills[here.path] = self._completed(here, skill)
             if here.path in self.known and self._reads == reads:
                 self.unread.add(here.path)
+
+    def _may_be_skill(self, here: Directory, *, inside: bool) -> bool:
+        if inside:
+            return here.holds_manifest
+        return self.root.layout is None or self.root.layout.namespace(here.path) is not None
 
     def _note_nested(self, here: Directory) -> None:
         """Remember which directories below a skill are skills themselves, before any link is judged."""
@@ -230,15 +235,14 @@ class Scan:
         manifest = self._manifest(here, inside=inside)
         if manifest is None:
             return None
-        old = self.known.get(here.path)
-        place = self.root.show(join(here.path, SKILL_MD))
+        old, place = self.known.get(here.path), ""
         if isinstance(manifest, Problem):
-            place = manifest.path or place
-            reading = _unusable(manifest)
+            place, reading = manifest.path, _unusable(manifest)
         else:
             reading = self._reading(here, manifest, old)
         path = self._path(here, reading)
         if reading.problems:
+            place = place or self.root.show(join(here.path, SKILL_MD))
             reading = reading._replace(problems=tuple(found.at(place, path) for found in reading.problems))
             if old is not None and old.reading == reading:
                 reading = old.reading
@@ -373,13 +377,17 @@ class Scan:
         if over:
             findings += [each.at(self.root.show(here.path), skill.path) for each in over]
             files = _as_far_as_allowed(files, self.limits)
-        found = replace(
-            skill,
-            files={path: self._take(file) for path, file in files.items()},
-            findings=tuple(findings),
-            standing=min(skill.standing, standing(findings)),
-            empty=tuple(sorted(bundle.empty)),
-            nested=tuple(bundle.nested),
+        found = Skill(
+            skill.path,
+            skill.root,
+            skill.directory,
+            skill.reading,
+            {path: self._take(file) for path, file in files.items()},
+            tuple(findings),
+            min(skill.standing, standing(findings)),
+            tuple(sorted(bundle.empty)),
+            skill.origin,
+            tuple(bundle.nested),
         )
         old = self.known.get(here.path)
         if old is not None and _equal(old, found):

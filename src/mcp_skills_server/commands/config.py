@@ -74,8 +74,6 @@ def show(words: tuple[str, ...]) -> None:
 
 
 class GrantsOptions(FollowOptions):
-    """All options of `config grants`."""
-
     group: tuple[str, ...] = many(
         "A group of the user, as the issuer's token names it. May be repeated.", metavar="NAME"
     )

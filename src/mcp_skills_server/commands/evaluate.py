@@ -41,8 +41,6 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class EvaluateOptions(RootOptions):
-    """All options of `evaluate`."""
-
     cases: tuple[str, ...] = many(
         "A trigger set to judge in place of those in the skills' evals folders: a file, or FILES*.json in quotes. A "
         "file that is named as a skill, or lies in its folder, is about that skill. May be repeated.",
@@ -70,8 +68,6 @@ class EvaluateOptions(RootOptions):
 
 
 class OverlapOptions(TableOptions):
-    """All options of `overlap`."""
-
     least: float = option(
         0.5, "Leave out pairs that have less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
     )
@@ -266,8 +262,6 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
 
 
 class ContextOptions(TextOptions):
-    """All options of `context`."""
-
     host: str = choice(
         "generic", "claude-code", "codex", "gemini-cli", "opencode", words="The host. generic: one that cuts nothing."
     )

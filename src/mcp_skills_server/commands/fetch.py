@@ -46,8 +46,6 @@ _FRAMING = frozenset(
 
 
 class FetchOptions(GitOptions):
-    """All options of `fetch`."""
-
     output: str | None = option(
         None, "The folder of fetched skills; made if missing.", type=click.Path(file_okay=False), metavar="DIR"
     )
@@ -187,10 +185,17 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 
 def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
     """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or may be fetched."""
+    kind, folder, label = kind_of(url).name, str(options.output), shown(url)
     try:
         if options.only_list:
-            return _list(url, settings)
-        source = _source(url, settings, options)
+            if kind not in {"folder", "site"}:
+                raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
+            from mcp_skills_server.sources import site  # the HTTP client takes a while to load
+
+            return _list(anyio.run(site.look, url, settings)[1], settings)
+        source = _source(url, folder, settings, options)
+        if kind not in {"folder", "site"}:
+            label = source.origin
 
         async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
             return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
@@ -198,16 +203,16 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
         with _bar() as progress:
             report = anyio.run(fetch, progress)
     except (wellknown.IndexRefusedError, SourceError) as error:
-        remark(f"{shown(url)}: {relative_to_site(url, str(error))}")
+        remark(f"{label}: {relative_to_site(url, str(error))}")
         if isinstance(error, wellknown.IndexRefusedError | RollbackError):
             return 1
         return 2
-    _remark_report(report, source.origin, str(options.output))
+    _remark_report(report, folder, source.origin)
     return int(not report.ok)
 
 
-def _source(url: str, settings: FetchSettings, options: FetchOptions) -> Source:
-    """Open a source whose skills go into the folder of `--output`."""
+def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> Source:
+    """Open a source whose skills go into this folder."""
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
@@ -216,12 +221,12 @@ def _source(url: str, settings: FetchSettings, options: FetchOptions) -> Source:
         fetch=settings,
         signers=path_or_none(options.signers),
         rewritten=options.accept_rewritten,
-        output=Path(str(options.output)),
+        output=Path(folder),
     )
     if kind.name in {"folder", "site"}:
-        from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
+        from mcp_skills_server.sources import site  # the HTTP client takes a while to load
 
-        return Site(url, chosen)
+        return site.Site(url, chosen)
     if settings.trust.headers:
         way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
@@ -230,12 +235,7 @@ def _source(url: str, settings: FetchSettings, options: FetchOptions) -> Source:
     return cast("Source", open_source(url, chosen))
 
 
-def _list(url: str, settings: FetchSettings) -> int:
-    from mcp_skills_server.sources.site import look  # the HTTP client takes a while to load
-
-    if kind_of(url).name not in {"folder", "site"}:
-        raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
-    _, index = anyio.run(look, url, settings)
+def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
     width = max((len(entry.name) for entry in entries), default=0)
@@ -253,7 +253,7 @@ def _list(url: str, settings: FetchSettings) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _remark_report(report: FetchReport, origin: str, folder: str) -> None:
+def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
     """Print what was fetched on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":

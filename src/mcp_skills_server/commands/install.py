@@ -40,8 +40,6 @@ _SHOWN_LINES: Final = 3
 
 
 class InstallOptions(Options):
-    """All options of `install`."""
-
     name: str = option("skills", "What the host calls the server.", show_default=True)
     project: bool = flag("Write the host's file of this project, not the user's.")
     config: str | None = option(
@@ -273,8 +271,6 @@ class HostEntry(NamedTuple):
 
 
 class DoctorOptions(Options):
-    """All options of `doctor`."""
-
     timeout: float = seconds(20, "How long a server has to answer.", above=True)
 
 

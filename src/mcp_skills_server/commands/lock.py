@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import Options, option, output_format, takes
+from mcp_skills_server.commands.fields import option, output_format, takes
 from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
@@ -31,43 +31,24 @@ Kind: TypeAlias = Literal["changed", "added", "removed"]
 _KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 
 
-class LockFileOptions(Options):
-    """The lock file."""
-
+class UpdateOptions(SignedRootOptions):
     lock: str = option(_DEFAULT, "The lock file.", metavar="FILE")
 
 
 class LockOptions(SignedRootOptions):
-    """All options of `lock`."""
-
     output: str = option(_DEFAULT, "The file to write.", metavar="FILE")
 
 
-class OutdatedOptions(LockFileOptions, SignedRootOptions):
-    """All options of `outdated`."""
-
+class OutdatedOptions(UpdateOptions):
     form: Literal["text", "json"] = output_format("text", "json")
 
 
-class UpdateOptions(LockFileOptions, SignedRootOptions):
-    """All options of `update`."""
-
-
 class DiffOptions(SignedRootOptions):
-    """All options of `diff`."""
-
     lock: str | None = option(None, "Compare what this lock file names with what is there now.", metavar="FILE")
 
 
 class SourceOffer(NamedTuple):
-    """A source at one moment.
-
-    Attributes:
-        given: the root.
-        revision: "" for a folder.
-        skills: by path, those that are served of it beside the other roots.
-        registry: reads their files.
-    """
+    """A source at one moment: the revision is "" for a folder; skills are those served of it beside the other roots."""
 
     given: str
     revision: str

@@ -43,11 +43,6 @@ def check(registry: Registry, skills: Collection[Skill]) -> None:
         registry.checks.of(skill)
 
 
-def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems in the order of path and line; those without a line come first."""
-    return sorted(problems, key=lambda each: (each.path, each.line or 0, each.code, each.message))
-
-
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the first twenty problems of a code that a skill has, and one with the number of the rest."""
     given = list(problems)

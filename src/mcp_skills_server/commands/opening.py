@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
-    from mcp_skills_server.provenance.lock import LockedSource
-    from mcp_skills_server.provenance.pins import Pins
+    from mcp_skills_server.provenance.lock import LockedSource, Pins
     from mcp_skills_server.sources.kinds import Kind
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -202,7 +201,7 @@ def open_roots(
     gates: list[Gate] = []
     gate: Pins | None = None
     if locked is not None:
-        from mcp_skills_server.provenance.pins import Pins
+        from mcp_skills_server.provenance.lock import Pins
 
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
@@ -267,8 +266,7 @@ def _gates(chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: s
 
         gates.append(Selection(chosen.include, chosen.exclude))
     if keys:
-        from mcp_skills_server.provenance.signature_gate import Proofs, SignatureGate
-        from mcp_skills_server.provenance.signatures import Verifier
+        from mcp_skills_server.provenance.signatures import Proofs, SignatureGate, Verifier
 
         proofs = Proofs(cache_folder(cache_dir) / "signatures")
         gates.append(SignatureGate(Verifier([*map(Path, keys)]), proofs))

@@ -22,8 +22,6 @@ from mcp_skills_server.telemetry.events import Events, Use
 
 
 class LookOptions(ProposalOptions):
-    """All options of `proposals show` and `proposals diff`."""
-
     root: tuple[str, ...] = many(
         "The folder that is served, where it is not the one that the proposal was made for, or this one with git. May "
         "be repeated.",
@@ -33,8 +31,6 @@ class LookOptions(ProposalOptions):
 
 
 class ListOptions(LookOptions):
-    """All options of `proposals list`."""
-
     every: bool = flag("List those that are decided, too.", "--all")
 
 

@@ -51,8 +51,6 @@ class PackOptions(RootOptions):
 
 
 class PublishOptions(PackOptions):
-    """All options of `publish`."""
-
     output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
     base_url: str = option(
         "",
@@ -173,12 +171,8 @@ def _packable(
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the skills that can be packed, by name. Exit with 1 where one cannot and --allow-partial is missing.
 
-    Args:
-        roots: where they are.
-        options: how they are read and packed.
-        left_out: what is said of each skill that cannot be packed.
-        nothing: what is said where nothing is packed because of one.
-        empty: what cannot be done with no skill at all.
+    `left_out` is said of each skill that cannot be packed, `nothing` where nothing is packed because of one, and
+    `empty` where there is no skill at all.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -193,8 +187,6 @@ def _packable(
 
 
 class PushOptions(PackOptions):
-    """All options of `push`."""
-
     each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
     timeout: float = seconds(600, "One upload.", above=True)
 
@@ -282,14 +274,10 @@ class PackageOptions(PackOptions):
 
 
 class BundleOptions(PackageOptions):
-    """All options of `bundle`."""
-
     output: str = option("", "The file to write, by custom NAME.mcpb.", required=True, type=click.Path(dir_okay=False))
 
 
 class PluginOptions(PackageOptions):
-    """All options of `plugin`."""
-
     output: str = option("", "The folder to write; it must not be there yet.", required=True, type=click.Path())
     server: bool = flag("Also have hosts start this server with the skills (mcp.json), by uvx.")
 

@@ -17,8 +17,6 @@ from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runt
 
 
 class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
-    """All options of `rpc`."""
-
     log_level: Level = log_level("warning")
     log_format: Format = log_format()
 

@@ -32,8 +32,6 @@ _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE
 
 
 class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
-    """All options of `run`."""
-
     explain: bool = flag("Run nothing; print what would be executed, and what it may see.")
 
 
@@ -93,8 +91,6 @@ def _say_explained(explained: Explained) -> None:
 
 
 class ApproveOptions(ApprovalOptions, RootOptions):
-    """All options of `approve`."""
-
     digest: str | None = option(
         None, "Approve only what has this digest, as the server's message has it.", metavar="DIGEST"
     )

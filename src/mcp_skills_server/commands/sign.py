@@ -21,8 +21,6 @@ _FILE = click.Path(dir_okay=False)
 
 
 class SignOptions(LimitOptions):
-    """All options of `sign`."""
-
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
     password_env: str | None = option(None, "Variable with the password of the key.", metavar="NAME")
     certificates: tuple[str, ...] = many(
@@ -31,8 +29,6 @@ class SignOptions(LimitOptions):
 
 
 class VerifyOptions(RootOptions):
-    """All options of `verify`."""
-
     keys: tuple[str, ...] = many(
         "A public key, or the certificate of an authority, in PEM. May be repeated; one of them must have signed.",
         "--key",

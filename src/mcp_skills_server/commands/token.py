@@ -13,8 +13,6 @@ from mcp_skills_server.errors import UsageError
 
 
 class NewTokenOptions(Options):
-    """All options of `token new`."""
-
     token_file: str | None = file(
         "Add the line to this file, which is made if it is not there. A running server reads it again by itself."
     )

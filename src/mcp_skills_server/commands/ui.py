@@ -28,8 +28,6 @@ _HOST: Final = "127.0.0.1"
 
 
 class UiOptions(FollowOptions, UsageOptions, ProposalOptions):
-    """All options of `ui`."""
-
     port: int = option(0, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
     open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open")
     log_level: Level = log_level("warning")

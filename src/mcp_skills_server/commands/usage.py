@@ -25,8 +25,6 @@ _BARS: Final = 30
 
 
 class ShowUsageOptions(Options):
-    """All options of `usage`."""
-
     usage: str | None = option(
         None,
         "Where the counts are: sqlite:FILE; by default in the user's state directory.",

@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import check, in_order, report_absent, shortened
+from mcp_skills_server.commands.look import check, report_absent, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import RootOptions, roots
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
@@ -42,8 +42,6 @@ _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 
 
 class ValidateOptions(RootOptions):
-    """All options of `validate`."""
-
     form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
         "text", "json", "github", "gitlab", "junit", "sarif", words="How to print; github: annotations for a workflow."
     )
@@ -74,16 +72,9 @@ class _Correction:
 
 @dataclass(slots=True)
 class _Report:
-    """The findings of one look at all roots.
+    """The findings of one look at all roots, in the order of their places, and the files that `--fix` can correct.
 
-    Attributes:
-        skills: all skills, those included that another one hides.
-        empty: the roots without a skill.
-        passed: skills in dot folders that were passed over.
-        problems: errors and warnings, in the order of their places.
-        notes: what a reviewer would say, likewise.
-        suppressed: the findings that comments suppress, with their reasons.
-        corrections: the files that `--fix` can correct.
+    The skills include those that another one hides; `passed` are those in dot folders that were passed over.
     """
 
     skills: Sequence[Skill]
@@ -148,7 +139,7 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
             found.update(scan(command, root.path, root.show))
     report = _Report(skills, empty, passed)
     suppression = _suppression_of(registry, skills)
-    for each in in_order(found):
+    for each in sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message)):
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
@@ -303,8 +294,6 @@ def _remark_cut(registry: Registry) -> None:
 
 
 class RulesOptions(Options):
-    """All options of `rules`."""
-
     form: Literal["text", "json"] = output_format("text", "json")
     schema: bool = flag("Print the JSON schema of the frontmatter, for editors, in place of the rules.")
 

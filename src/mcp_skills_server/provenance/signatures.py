@@ -1,4 +1,4 @@
-"""Signatures of skills: OpenSSF model signing, in the file `skill.oms.sig` of each skill.
+"""Signatures of skills, and their gate: OpenSSF model signing, in the file `skill.oms.sig` of each skill.
 
 The library proves that the signature is the key's and that the files are those that were signed. What it leaves to its
 caller is done here: every file that is served must be signed, whatever the signature says may be ignored, and a
@@ -10,19 +10,29 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
-from mcp_skills_server.catalog.disk import signature
-from mcp_skills_server.durable import read_regular
+from mcp_skills_server import __version__
+from mcp_skills_server.catalog.gates import GateRefusal
+from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.codes import problem
+from mcp_skills_server.durable import read_regular, why_untrusted
 from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
-from mcp_skills_server.model import SIGNATURE_FILE, printable
+from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 
+_MOST_PROVED: Final = 100_000
+_UNUSED_S: Final = 30 * 86400.0
 _MOST_BYTES: Final = 1 << 20
 
 Files: TypeAlias = Mapping[str, bytes]
@@ -59,9 +69,6 @@ class Verifier:
 
     def __init__(self, keys: Sequence[Path], identity: Identity | None = None) -> None:
         self._keys = [*keys]
-        self._marks: list[str] | None = None
-        self._digests: list[str] = []
-        self._has_certificates = False
         # The library's objects are made anew for each skill: they remember how the last signature was hashed.
         self._configs: list[Callable[[], _Config]] = [
             partial(_by_key, path, _is_certificate(_read(path))) for path in keys
@@ -89,16 +96,11 @@ class Verifier:
         if len(self._keys) != len(self._configs):
             return None
         try:
-            # It is asked for each skill, and keys are seldom others.
-            marks = [signature(path.stat()) for path in self._keys]
-            if marks != self._marks:
-                raws = [_read(path) for path in self._keys]
-                self._digests = sorted(hashlib.sha256(raw).hexdigest() for raw in raws)
-                self._has_certificates = any(map(_is_certificate, raws))
-                self._marks = marks
-        except (OSError, UsageError):
+            raws = [_read(path) for path in self._keys]
+        except UsageError:
             return None
-        return " ".join((*self._digests, f"{datetime.now(UTC):%Y-%m-%d}" if self._has_certificates else ""))
+        digests = sorted(hashlib.sha256(raw).hexdigest() for raw in raws)
+        return " ".join((*digests, f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, raws)) else ""))
 
     def check(self, files: Files) -> None:
         """Prove a skill.
@@ -273,3 +275,86 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
         found = x509.load_der_x509_certificate(base64.b64decode(each["rawBytes"]))
         if found.not_valid_after_utc < datetime.now(UTC):
             raise UnsignedError("signature-expired", f"a certificate expired on {found.not_valid_after_utc:%Y-%m-%d}")
+
+
+class Proofs:
+    """The proofs of one user for the next start, since verification takes long: an empty file for each skill.
+
+    It is named after what was proved. A proof is as good as who may write it. So folder and file must belong to this
+    user and be writable by nobody else. Only what passed is kept, and all of it may be deleted at any time. A folder
+    that cannot be used holds none and takes none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, asked: str, digest: str) -> bool:
+        """Tell whether the skill with this digest over its files passed what was asked: by which keys, on which day."""
+        place = self._place(asked)
+        try:
+            return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)
+        except OSError:
+            return False
+
+    def keep(self, asked: str, digest: str) -> None:
+        """Keep the proof that a skill passed what was asked."""
+        place = self._place(asked)
+        with suppress(OSError):
+            if not place.is_dir():
+                place.mkdir(mode=0o700, parents=True)
+                self._remove_unused(place)
+            if _is_ours(place, stat.S_ISDIR):
+                os.utime(place)
+                os.close(os.open(place / _sha256(digest), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+    def _place(self, asked: str) -> Path:
+        # Another version may ask more of a signature.
+        return self._folder / _sha256(f"{__version__} {asked}")
+
+    def _remove_unused(self, but: Path) -> None:
+        for each in self._folder.iterdir():
+            if each != but and time.time() - each.lstat().st_mtime > _UNUSED_S:
+                shutil.rmtree(each, ignore_errors=True)
+
+
+class SignatureGate:
+    """Gate of the registry: refuses skills that are not signed as they should be, and proves each only once."""
+
+    def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
+        self._verifier = verifier
+        self._kept = proofs
+        self._asked: str | None = None
+        """What `_proved` depends on: the keys, and the day if one of them is a certificate."""
+        self._proved: dict[str, GateRefusal | None] = {}
+
+    def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
+        """Return why this skill is not served, or None if it is signed as it is."""
+        if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is not served
+            return GateRefusal(None)
+        digest, asked = reader.digest_over(skill), self._verifier.asked()
+        if asked != self._asked or len(self._proved) >= _MOST_PROVED:
+            self._asked = asked
+            self._proved.clear()
+        if digest not in self._proved:
+            self._proved[digest] = self._judge(reader, skill, digest, asked)
+        return self._proved[digest]
+
+    def _judge(self, reader: Reader, skill: Skill, digest: str, asked: str | None) -> GateRefusal | None:
+        if self._kept is not None and asked is not None and self._kept.has(asked, digest):
+            return None
+        try:
+            self._verifier.check(reader.read_all(skill))
+        except UnsignedError as error:
+            return GateRefusal(problem(error.code, str(error)))
+        if self._kept is not None and asked is not None:
+            self._kept.keep(asked, digest)
+        return None
+
+
+def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    found = os.lstat(path)
+    return is_kind(found.st_mode) and not why_untrusted(found)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -89,8 +89,15 @@ class OutputFolder:
         return True
 
     def read(self, path: str) -> bytes | None:
-        """Read a regular file, or return None if there is none."""
-        return _read(self.path, path)
+        """Read a regular file, or return None if there is none; links are not followed."""
+        place = os.path.join(self.path, path)
+        try:
+            if not stat.S_ISREG(os.lstat(place).st_mode):
+                return None
+            with open(place, "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     # What is put there
 
@@ -162,18 +169,6 @@ def parent_folders(folder: str) -> Iterable[str]:
     while folder:
         folder = os.path.dirname(folder)
         yield folder
-
-
-def _read(top: str, path: str) -> bytes | None:
-    """Read a regular file, or return None if there is none; links are not followed."""
-    place = os.path.join(top, path)
-    try:
-        if not stat.S_ISREG(os.lstat(place).st_mode):
-            return None
-        with open(place, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _write(path: str, raw: bytes, *, lasting: bool) -> None:

@@ -174,12 +174,12 @@ def hex_of(digest: str) -> str:
 
 def decode_record(raw: bytes | None) -> PublishRecord:
     """Decode these bytes, None for no record, or raise ValueError."""
-    if raw is None:
-        return PublishRecord()
-    fields = _decode(raw, ("files", "retired"))
+    files, retired = _decode(raw, "files", "retired")
     try:
-        files = {str(path): str(digest) for path, digest in fields["files"].items()}
-        return PublishRecord(files, {str(path): int(since) for path, since in fields["retired"].items()})
+        return PublishRecord(
+            {str(path): str(digest) for path, digest in files.items()},
+            {str(path): int(since) for path, since in retired.items()},
+        )
     except (TypeError, OverflowError) as error:
         raise ValueError(error) from None
 
@@ -192,23 +192,24 @@ def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
 
 def decode_journal(raw: bytes | None) -> dict[str, set[str]]:
     """Decode these bytes, None for no journal, or raise ValueError."""
-    if raw is None:
-        return {}
-    fields = _decode(raw, ("files",))
+    (files,) = _decode(raw, "files")
     try:
-        return {str(path): set(map(str, digests)) for path, digests in fields["files"].items()}
+        return {str(path): set(map(str, digests)) for path, digests in files.items()}
     except TypeError as error:
         raise ValueError(error) from None
 
 
-def _decode(raw: bytes, objects: Iterable[str]) -> dict[str, Any]:
+def _decode(raw: bytes | None, *names: str) -> list[dict[str, Any]]:
+    """Return the objects of these names, empty ones where there are no bytes."""
+    if raw is None:
+        return [{} for _ in names]
     try:
         fields: Any = json.loads(raw)
     except RecursionError as error:
         raise ValueError(error) from None
-    if not isinstance(fields, dict) or cast("dict[str, Any]", fields).get("format") != _FORMAT:
+    if not isinstance(fields, dict):
         raise ValueError
     found = cast("dict[str, Any]", fields)
-    if not all(isinstance(found.get(name), dict) for name in objects):
+    if found.get("format") != _FORMAT or not all(isinstance(found.get(name), dict) for name in names):
         raise ValueError
-    return found
+    return [found[name] for name in names]

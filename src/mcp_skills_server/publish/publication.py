@@ -25,7 +25,6 @@ from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.publish.artifacts import Artifacts, ArtifactSlot, Edition, Item, Published, RetentionPolicy
 
-_TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0
 """How long an edition counts as current without a look at what changes no snapshot: the modes of files."""
 _UNSETTLED_S: Final = 1.0
@@ -116,9 +115,7 @@ class Publication:
 
     def _make(self) -> Edition:
         picked = self._pick()
-        for _ in range(_TRIES - 1):
-            if not picked.stale:
-                break
+        if picked.stale:  # once more, from the new snapshot
             for error in picked.stale:
                 self.registry.rescan(error.path)
             picked = self._pick()

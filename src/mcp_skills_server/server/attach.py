@@ -37,15 +37,16 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import (
     Call,
     Context,
     SessionPeer,
     caller_of,
+    counted,
     guarded,
     host_of,
     observed,
+    principal,
     scope_of,
     stream_of,
 )
@@ -379,7 +380,7 @@ class MergedHandlers:
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
-        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.notifier.extensions))
+        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.settings.spoken.notifications))
         return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
 

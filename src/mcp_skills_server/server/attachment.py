@@ -89,10 +89,7 @@ class Attachment:
         if settings.prompts:
             self.handlers |= {"prompts/list": prompts.list_prompts, "prompts/get": prompts.get_prompt}
         self.notifier = Notifier(
-            settings.spoken.notifications,
-            tools=settings.tools,
-            prompts=settings.prompts,
-            streams=settings.streams,
+            settings,
             permissions=self.views.permissions,
             between=self._between,
         )
@@ -261,7 +258,7 @@ class Attachment:
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
             # A client of this replica may still read from one that is behind what this one began with.
-            every = lists(self.settings)
+            every: list[Notice] = [(method, None) for method in lists(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
     def _notify(self, notify: Callable[[], None]) -> None:

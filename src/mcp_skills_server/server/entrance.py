@@ -1,32 +1,69 @@
-"""Adapter from requests of the SDK to handlers: the caller, its view, and the error that answers it."""
+"""Adapter from requests of the SDK to handlers: the caller, its view, and the error that answers it.
+
+Sessions are bound to the principal. Quotas count by the principal or, where none is required, by the address.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import mcp_types as types
 from anyio import BrokenResourceError, ClosedResourceError
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import principal_components
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.server.eras import MODERN, era_of_version, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import of_headers, trace_of
 
+PRINCIPAL: Final = "principal"
+"""The key of the ASGI scope that holds the principal, set by our guard."""
+
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
 Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
 """Returns what a server has beside skills, for one of its callers."""
+
+
+def principal(scope: Mapping[str, Any]) -> Principal | None:
+    """Return the proved identity of a request's caller, None where none is required; takes the ASGI scope, empty for a
+    pipe.
+    """
+    found: Principal | None = scope.get(PRINCIPAL)
+    if found is not None:
+        return found
+    user = scope.get("user")
+    if not isinstance(user, AuthenticatedUser):  # of the server that we are attached to
+        return None
+    client, issuer, subject = principal_components(user.access_token)
+    return Principal("user", subject or client or "", issuer or "", scopes=frozenset(user.access_token.scopes))
+
+
+def counted(scope: Mapping[str, Any]) -> Owner:
+    """Return the owner whose quotas count what a request opens; takes the ASGI scope, empty for a pipe."""
+    who = principal(scope)
+    return owner_of(None if who is None else who.key, address(scope))
+
+
+def address(scope: Mapping[str, Any]) -> str | None:
+    """Return the address that a request comes from; takes the ASGI scope, empty for a pipe."""
+    client: tuple[str, int] | None = scope.get("client")
+    if client:
+        return client[0]
+    return None
 
 
 def caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:

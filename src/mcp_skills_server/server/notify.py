@@ -45,6 +45,8 @@ MOST_TEXT: Final = 32 << 10
 _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
 """The key of `_meta` that names the stream of a message."""
 
+_URIS: Final = "resourceSubscriptions"
+
 _REMEMBERED_S: Final = 600.0
 """Seconds for which notifications are repeated for other replicas: fetching a large repository takes minutes."""
 _MOST_REMEMBERED: Final = 256
@@ -102,14 +104,17 @@ class Stream:
     principal: Principal | None = None
 
 
-def lists(settings: Settings) -> list[Notice]:
-    """Return the notices that every list may have changed."""
-    methods = [*settings.spoken.notifications.values(), resource_dialect.LIST_CHANGED]
-    if settings.tools:
-        methods.append(runtime.LIST_CHANGED)
-    if settings.prompts:
-        methods.append(prompt_dialect.LIST_CHANGED)
-    return [(method, None) for method in methods]
+def lists(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
+    """Return the notification of each list that is served, by the key of the filter that asks for it.
+
+    `foreign` is whether the server that we are attached to may have lists of its own.
+    """
+    found: dict[str, str] = {}
+    if settings.tools or foreign:
+        found["toolsListChanged"] = runtime.LIST_CHANGED
+    if settings.prompts or foreign:
+        found["promptsListChanged"] = prompt_dialect.LIST_CHANGED
+    return {**found, "resourcesListChanged": resource_dialect.LIST_CHANGED, **settings.spoken.notifications}
 
 
 def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
@@ -190,38 +195,29 @@ class Notifier:
     """Sends every connected client the notifications that it may have.
 
     Args:
-        extensions: notifications that the SDK does not know, by the key of the filter that asks for them.
-        tools: whether there are tools.
-        prompts: whether there are prompts.
-        streams: listen streams that one owner may have; None for a quarter of all.
+        settings: what the operator chose.
         permissions: returns what a principal may do, None where no grants are in force.
         between: returns the notices for a principal whose permissions change from the first to the second.
 
     Attributes:
-        extensions: as given.
         relays: whether events of the server that we are attached to reach listen streams too.
     """
 
     def __init__(
         self,
-        extensions: Mapping[str, str],
+        settings: Settings,
         *,
-        tools: bool = False,
-        prompts: bool = False,
-        streams: int | None = None,
         permissions: Callable[[Principal | None], Permissions | None] = lambda _: None,
         between: Callable[[Permissions, Permissions], Collection[Notice]] = lambda _old, _new: (),
     ) -> None:
         self._permissions = permissions
         self._between = between
-        self.extensions = extensions
-        self._tools = tools
-        self._prompts = prompts
+        self._settings = settings
         self.relays = False
         self._is_closing = False
         self._sent_to: set[Mailbox] = set()
         self._streams: dict[Mailbox, None] = {}
-        self._places = Quota[Mailbox]("listen streams", MOST_STREAMS, streams, name="streams")
+        self._places = Quota[Mailbox]("listen streams", MOST_STREAMS, settings.streams, name="streams")
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
@@ -331,16 +327,11 @@ class Notifier:
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
-        honoured = _honoured(
-            wanted,
-            extensions=self.extensions,
-            tools=self._tools or self.relays,
-            prompts=self._prompts or self.relays,
-            foreign=self.relays,
-        )
-        methods, uris = _wanted(honoured, self.extensions)
+        honoured = self._honoured(wanted)
+        methods = {method for key, method in lists(self._settings, foreign=True).items() if key in honoured}
+        watched = frozenset(map(uris.canonical, honoured.get(_URIS, ())))
         mailbox = Mailbox(
-            lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris, stream.principal
+            lambda notice: notice[0] in methods if notice[1] is None else notice[1] in watched, stream.principal
         )
         meta: dict[str, Any] = {_STREAM: stream.id}
         for oldest in self._places.claim(mailbox, owner):
@@ -361,6 +352,24 @@ class Notifier:
             self._streams.pop(mailbox, None)
             self._places.release(mailbox)
         return {"_meta": meta, "resultType": "complete"}
+
+    def _honoured(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the part of a filter that this server can honour.
+
+        A URI that can never name anything here is left out, as the acknowledgement shows.
+        """
+        asked = dict.fromkeys(requested.get(_URIS) or ())
+        watched = [uri for uri in asked if len(uri) <= LONGEST_URI and (self.relays or uris.segments(uri) is not None)]
+        if len(watched) > MOST_SUBSCRIPTIONS:
+            raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
+        if sum(map(len, watched)) > MOST_TEXT:
+            reason = f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all"
+            raise RequestError(reason)
+        served = lists(self._settings, foreign=self.relays)
+        honoured: dict[str, Any] = {key: True for key in served if requested.get(key) is True}  # X-12
+        if watched:
+            honoured[_URIS] = watched
+        return honoured
 
     def _client(self, peer: Peer) -> _Legacy:
         client = self._legacy.get(peer.connection)
@@ -423,41 +432,6 @@ class RecentNotifications:
     def _forget(self) -> None:
         while self._notified and self._notified[0][0] <= monotonic() - _REMEMBERED_S:
             self._notified.popleft()
-
-
-_LISTS: Final = (
-    ("toolsListChanged", runtime.LIST_CHANGED),
-    ("promptsListChanged", prompt_dialect.LIST_CHANGED),
-    ("resourcesListChanged", resource_dialect.LIST_CHANGED),
-)
-"""The lists of the protocol itself: the key of the filter for each, and its notification."""
-_URIS: Final = "resourceSubscriptions"
-
-
-def _honoured(
-    requested: Mapping[str, Any], *, extensions: Mapping[str, str], tools: bool, prompts: bool, foreign: bool
-) -> dict[str, Any]:
-    """Return the part of a filter that this server can honour.
-
-    A URI that can never name anything here is left out, as the acknowledgement shows.
-    """
-    asked = dict.fromkeys(requested.get(_URIS) or ())
-    watched = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or uris.segments(uri) is not None)]
-    if len(watched) > MOST_SUBSCRIPTIONS:
-        raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
-    if sum(map(len, watched)) > MOST_TEXT:
-        raise RequestError(f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all")
-    kept = zip((key for key, _ in _LISTS), (tools, prompts, True), strict=True)
-    honoured: dict[str, Any] = {key: True for key, offered in kept if offered and requested.get(key)}
-    if watched:
-        honoured[_URIS] = watched
-    return honoured | {key: True for key in extensions if requested.get(key) is True}  # X-12
-
-
-def _wanted(honoured: Mapping[str, Any], extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
-    """Return the notifications without a URI that a client asked for, and the URIs that it watches."""
-    methods = {method for key, method in (*_LISTS, *extensions.items()) if key in honoured}
-    return methods, frozenset(map(uris.canonical, honoured.get(_URIS, ())))
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:

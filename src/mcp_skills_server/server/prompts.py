@@ -16,8 +16,17 @@ from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.pages import Page, keep_page, kept_page
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, with_pending
+from mcp_skills_server.server.requests import (
+    Caller,
+    Page,
+    Params,
+    Result,
+    Settings,
+    given_arguments,
+    keep_page,
+    kept_page,
+    with_pending,
+)
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10

@@ -1,18 +1,21 @@
-"""The arguments of a handler: a view of the skills, the operator's settings, the caller, and the parameters."""
+"""The arguments of a handler, and the pages of lists: a cache of those that were asked for lately."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from weakref import ref
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View
-from mcp_skills_server.dialects import table
+from mcp_skills_server.dialects import jsonrpc, table
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.cursors import portion, weight
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.model import Standing
+from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
 PENDING: Final = "mcp-skills-server/pending"
 """Under which key of a list's `_meta` are the sources of which nothing was read yet."""
+_MOST_PAGES: Final = 32
+_pages: Final[OrderedDict[Hashable, Page]] = OrderedDict()
 
 
 async def _nothing_else(_: View) -> Served:
@@ -120,3 +125,49 @@ def given_arguments(params: Params) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise RequestError("Parameter 'arguments' must be an object")
     return cast("Mapping[str, Any]", given)
+
+
+class Page(list[Json]):
+    """The items of a page, and their JSON, which is written once. Do not change them.
+
+    To write 50 skills takes longer than all else about the request that lists them.
+
+    Attributes:
+        more: the key to go on from, None at the end of the list.
+    """
+
+    __slots__ = ("_json", "more")
+
+    def __init__(self, items: Iterable[Json], more: str | None) -> None:
+        super().__init__(items)
+        self.more = more
+        self._json: bytes | None = None
+
+    @property
+    def json(self) -> bytes:
+        """The page as it is sent."""
+        if self._json is None:
+            self._json = jsonrpc.dump(list(self))
+        return self._json
+
+
+def kept_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
+    """Return a page of this snapshot if it was asked for lately."""
+    return _pages.get((ref(snapshot), *key))
+
+
+def keep_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
+    """Keep a page for as long as there is the snapshot, and no more than a few others; return it."""
+    if len(_pages) >= _MOST_PAGES:
+        _pages.popitem(last=False)
+    _pages[ref(snapshot), *key] = page
+    return page
+
+
+def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:
+    """Return the skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
+    page, more = snapshot.page(after, settings.page_size, settings.least)
+    kept = portion(page, weight)
+    if len(kept) == len(page):
+        return page, more
+    return kept, kept[-1].path

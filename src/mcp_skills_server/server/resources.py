@@ -16,8 +16,17 @@ from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, identity, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_pending
+from mcp_skills_server.server.requests import (
+    Caller,
+    Page,
+    Params,
+    Result,
+    Settings,
+    keep_page,
+    kept_page,
+    page_of,
+    with_pending,
+)
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
 """By skill path what the URIs of the skill's files begin with, after the scheme."""

@@ -10,8 +10,18 @@ from mcp_skills_server.dialects.table import listing, union
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Skill
-from mcp_skills_server.server.pages import Page, keep_page, kept_page, page_of
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, with_pending
+from mcp_skills_server.server.requests import (
+    Caller,
+    Page,
+    Params,
+    Result,
+    Settings,
+    given_arguments,
+    keep_page,
+    kept_page,
+    page_of,
+    with_pending,
+)
 from mcp_skills_server.telemetry import events
 
 _CURSOR = "skills"

@@ -48,8 +48,7 @@ from mcp_skills_server.server.eras import (
     outcome_of_result,
 )  # fmt: skip
 from mcp_skills_server.server.notify import Stream
-from mcp_skills_server.server.pages import Page
-from mcp_skills_server.server.requests import Caller, Settings
+from mcp_skills_server.server.requests import Caller, Page, Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import trace_of
 from mcp_skills_server.transport import Pipes

@@ -91,11 +91,7 @@ class Link:
     # Use
 
     async def run(self, what: str, script: str, keys: Sequence[str], given: Sequence[Any]) -> Any:
-        """Run a Lua script within two seconds, and return what it returns. `what` is its purpose, for the log.
-
-        Raises:
-            SharedError: Redis does not answer, or refuses it.
-        """
+        """Run a Lua script within two seconds, or raise SharedError. `what` is its purpose, for the log."""
         if self._trouble:
             raise SharedError(AWAY)
         if self._client is None:  # an import takes half a second, in which others are answered

@@ -87,7 +87,7 @@ return string.format('%.6f', wait)
 
 
 class Records:
-    """Records of one kind.
+    """Records of one kind. Its methods raise SharedError while Redis cannot be used.
 
     Args:
         kind: what they are, as a part of their keys and in the log.
@@ -107,11 +107,7 @@ class Records:
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
-        """Return the text of a record and renew it; None for no record, or for one that no replica can have written.
-
-        Raises:
-            SharedError: it cannot be read now.
-        """
+        """Return the text of a record and renew it; None for no record, or for one that no replica can have written."""
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
         found = await self._link.run(f"a reading of a {self._kind}", _READ, keys, given)
@@ -153,11 +149,7 @@ class Records:
             raise FullError(f"too many {self._kind}s: all {self._whole:,} that are shared are taken; try again later")
 
     async def delete(self, name: str, group: str | None) -> None:
-        """Delete a record, if it is there.
-
-        Raises:
-            SharedError: it cannot be deleted now.
-        """
+        """Delete a record, if it is there."""
         member, keys = self._keys(name, group)
         await self._link.run(f"an end of a {self._kind}", _DELETE, keys, [member])
 
@@ -165,7 +157,7 @@ class Records:
 class SharedBucket:
     """Token buckets of one kind such as "requests", one for each name, of this size and refill rate.
 
-    A full bucket takes no memory.
+    A full bucket takes no memory. `take` raises SharedError while Redis cannot be used.
     """
 
     def __init__(self, link: Link, kind: str, *, most: float, per_second: float) -> None:
@@ -174,11 +166,7 @@ class SharedBucket:
         self._given = [repr(float(most)), repr(float(per_second))]
 
     async def take(self, name: str, amount: float = 1) -> float:
-        """Take this amount from the bucket of this name and return 0; else the seconds until it has enough.
-
-        Raises:
-            SharedError: Redis cannot be used now.
-        """
+        """Take this amount from the bucket of this name and return 0; else the seconds until it has enough."""
         key = self._link.key("bucket", self._kind, hashed(name))
         given = [*self._given, repr(float(amount))]
         return float(await self._link.run(f"a count of {self._kind}", _TAKE, [key], given))

@@ -119,11 +119,7 @@ def relative_to_site(site: str, message: str) -> str:
 
 
 def check_fetchable(url: str) -> None:
-    """Prove that an address of the operator's can be fetched from.
-
-    Raises:
-        UsageError: it is no http or https URL; the message shows no secret of it.
-    """
+    """Raise UsageError, without a secret of it, unless this is an http or https URL."""
     try:
         wellknown.absolute(url, url)
     except ValueError as error:

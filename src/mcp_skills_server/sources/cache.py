@@ -103,11 +103,7 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder that only this user may write, since its name is known and its contents are served.
-
-    Raises:
-        OSError: it is another user's, or cannot be made.
-    """
+    """Make a folder that only this user may write, or raise OSError: its name is known and its contents are served."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):

@@ -8,7 +8,6 @@ is accounted for. Links are never followed.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -100,11 +99,7 @@ class FetchedFolder:
     @classmethod
     @contextmanager
     def opened(cls, directory: str | os.PathLike[str]) -> Generator[FetchedFolder]:
-        """Create the folder if necessary, lock it, and undo what a killed process left half done.
-
-        Raises:
-            UsageError: it is no folder, cannot be written, or another process fetches into it.
-        """
+        """Make and lock the folder, and undo what a killed process left, or raise UsageError."""
         named = printable(str(directory))
         folder = cls(Path(os.path.abspath(directory)))
         lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
@@ -270,11 +265,7 @@ class FetchedFolder:
             clear(self._stage / left)
 
     def remove(self, name: str, *, force: bool = False) -> None:
-        """Remove a fetched skill from the folder, with its record.
-
-        Raises:
-            ConflictError: it was edited, or not fetched.
-        """
+        """Remove a fetched skill with its record, or raise ConflictError if it was edited or not fetched."""
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as foreign.
@@ -357,11 +348,7 @@ def folder_stamp(directory: Path) -> Sequence[str]:
 
 
 def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:
-    """Prove that a skill of this source may be put where `state` and `record` were found.
-
-    Raises:
-        ConflictError: it may not.
-    """
+    """Raise ConflictError unless a skill of this source may be put where `state` and `record` were found."""
     if state is SkillState.ABSENT:
         return
     if record is None:
@@ -415,23 +402,6 @@ def _file_digest(path: str) -> str:
         return digest.hexdigest()
     finally:
         os.close(descriptor)
-
-
-def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
-    """Read the files of a tree that `write_tree` made, in path order.
-
-    Raises:
-        OSError: a file cannot be read, or there is something else among them.
-    """
-    found = _tree(os.fspath(place))
-    if found is None:
-        raise OSError(errno.EINVAL, "there is more than files and folders", os.fspath(place))
-    out: dict[str, tuple[bytes, bool]] = {}
-    for path in sorted(found):
-        descriptor = os.open(place / path, os.O_RDONLY | _NOFOLLOW | _BINARY)
-        with open(descriptor, "rb") as stream:
-            out[path] = stream.read(), bool(os.fstat(descriptor).st_mode & stat.S_IXUSR)
-    return out
 
 
 def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:

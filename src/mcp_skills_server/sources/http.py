@@ -365,11 +365,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 def redirect_target(url: str, headers: Mapping[str, str]) -> str:
-    """Return the absolute URL of the Location in a response of `url`.
-
-    Raises:
-        UnacceptableError: there is none, or it cannot be requested.
-    """
+    """Return the absolute URL of the Location in a response, or raise UnacceptableError."""
     location = headers.get("location")
     if location is None:
         raise UnacceptableError(f"{shown(url)} redirects to nowhere")

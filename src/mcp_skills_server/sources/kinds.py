@@ -68,11 +68,7 @@ def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
 
 
 def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source | None:
-    """Open the source that a text names, or return None for a folder of the operator's own, which the registry watches.
-
-    Raises:
-        UsageError: it names none, or the source is refused.
-    """
+    """Open the source that a text names, or raise UsageError; None for a folder of the operator's own."""
     kind = kind_of(given, kinds)
     if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(given)):
         raise UsageError(f"{given}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import anyio
 from anyio import to_thread
@@ -78,10 +78,13 @@ class SourceState:
 
 
 class Follower:
-    """One source in service. Its methods are called one at a time; `state` may be read from any thread."""
+    """One source in service, as it was `given`. Its methods are called one at a time, `state` from any thread."""
 
-    def __init__(self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
+    def __init__(
+        self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep, *, given: str = ""
+    ) -> None:
         self.source = source
+        self.given = given
         self.link: Path | None = None
         """A link that is served in place of the source's own folder: `switch` moves it."""
         self.arrived: Callable[[str], object] = str
@@ -232,11 +235,7 @@ class Follower:
         note(*self._noted)
 
     def switch(self, source: Source) -> None:
-        """Serve another revision, which was fetched, from now on: move the link. From any thread.
-
-        Raises:
-            OSError: it cannot be moved.
-        """
+        """Serve another revision, which was fetched: move the link, or raise OSError. From any thread."""
         self.source, self._refused = source, None
         self._change(revision="")
         if self.link is not None:
@@ -294,19 +293,12 @@ class Mirrors:
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
         self._kinds: Final = kinds
-        self._roots: list[tuple[str, Follower]] = []
-        """Each root as it was given, with its follower; a root with two pins stands there twice."""
-        self._pinned: dict[str, tuple[Follower, str, SourceSettings]] = {}
-        """By the folder that is served: its follower, and what opens its source anew."""
+        self.followers: list[Follower] = []
+        """In the order of the roots; a root with two pins has two."""
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
-
-    @property
-    def followers(self) -> list[Follower]:
-        """The followers in the order of the roots."""
-        return [follower for _, follower in self._roots]
 
     def root(
         self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
@@ -325,7 +317,7 @@ class Mirrors:
         source = open_source(given, settings, self._kinds)
         if source is None:
             return given
-        follower = Follower(source)
+        follower = Follower(source, given=given)
         if not source.remote:
             try:
                 anyio.run(follower.refresh)
@@ -335,11 +327,10 @@ class Mirrors:
         elif pin is not None:
             self._links = self._links or private_folder()
             with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
-                link = self._links / str(len(self._roots))
+                link = self._links / str(len(self.followers))
                 _point_link(link, source.place)
                 follower.link = link
-                self._pinned[os.path.abspath(link)] = follower, given, settings
-        self._roots.append((given, follower))
+        self.followers.append(follower)
         return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
@@ -356,11 +347,7 @@ class Mirrors:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, even those whose last answer is fresh. With `proved` no older copy will do.
-
-        Raises:
-            UsageError: a source cannot be fetched, and there is no copy of it that will do.
-        """
+        """Fetch all remote sources now, or raise UsageError. With `proved` no older copy will do."""
 
         async def fetch_all() -> None:
             for follower in self.followers:
@@ -377,7 +364,7 @@ class Mirrors:
                     left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
-        if self._roots:
+        if self.followers:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
@@ -386,7 +373,7 @@ class Mirrors:
         if arrived is not None:
             for follower in self.followers:
                 follower.arrived = arrived
-        if self._roots:
+        if self.followers:
             thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
             thread.start()
             self._thread = thread
@@ -418,9 +405,9 @@ class Mirrors:
 
     def set_refresh(self, given: str, seconds: float) -> None:
         """Set the polling interval of a root, and look at it now. From any thread."""
-        for root, follower in self._roots:
+        for follower in self.followers:
             source = follower.source
-            if root == given and source.own_check_s is None and source.check_s != seconds:
+            if follower.given == given and source.own_check_s is None and source.check_s != seconds:
                 source.check_s = seconds
                 self._look_at(follower)
 
@@ -438,13 +425,13 @@ class Mirrors:
             await reconcile(source, await source.resolve())
 
         fetched: list[tuple[Follower, Source]] = []
-        for folder, revision in revisions.items():
-            if folder in self._pinned and revision:
-                follower, given, settings = self._pinned[folder]
-                source = open_source(given, replace(settings, pin=revision), self._kinds)
-                if source is not None:
-                    anyio.run(fetch, source)
-                    fetched.append((follower, source))
+        for follower in self.followers:
+            revision = revisions.get(os.path.abspath(follower.path))
+            if follower.link is not None and revision:
+                settings = replace(follower.source.settings, pin=revision)
+                source = cast("Source", open_source(follower.given, settings, self._kinds))
+                anyio.run(fetch, source)
+                fetched.append((follower, source))
 
         def switch() -> None:
             for follower, source in fetched:

@@ -376,11 +376,7 @@ class Source:
 
 
 def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill with files that are never served whole: its digest is the publisher's word for all of it.
-
-    Raises:
-        UnacceptableError: it has some. The message names them.
-    """
+    """Refuse a skill with files that are never served whole: its digest is the publisher's word for all of it."""
     found = ignored(paths)
     if found:
         raise UnacceptableError(

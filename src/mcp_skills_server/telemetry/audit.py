@@ -35,14 +35,10 @@ _UNRECORDED: Final = (
 
 
 class AuditLog:
-    """Writes events to a file, as the last of its lines.
+    """Appends events to a file, which is made with mode 0600 if it is not there, or with "-" to stdout.
 
-    Args:
-        file: its path, made with mode 0600 if it is not there; "-" for stdout.
-        required: write a line before the bytes of a file are answered, and refuse the request where that fails.
-
-    Attributes:
-        lost: lines that could not be written.
+    With `required`, a line is written before the bytes of a file are answered, and the request is refused where that
+    fails. `lost` is how many lines could not be written.
 
     Raises:
         UsageError: it cannot be written.
@@ -60,9 +56,8 @@ class AuditLog:
         try:
             self._descriptor = self._open()
         except OSError as error:
-            raise UsageError(
-                f"--audit-log {file}: cannot be written ({error.strerror}); name a file that can"
-            ) from None
+            reason = f"cannot be written ({error.strerror}); name a file that can"
+            raise UsageError(f"--audit-log {file}: {reason}") from None
 
     def start(self, events: Events) -> None:
         """Write every event of a server from now on."""
@@ -73,13 +68,12 @@ class AuditLog:
     @property
     def state(self) -> str:
         """Return its state in one line for the operator."""
-        lost = ""
-        if self.lost:
-            lost = f"; {self.lost:,} lines were lost"
-        written = "written"
+        state = f"audit log {self._file}: written"
         if self._trouble:
-            written = f"cannot be written ({self._trouble})"
-        return f"audit log {self._file}: {written}{lost}"
+            state = f"audit log {self._file}: cannot be written ({self._trouble})"
+        if self.lost:
+            state += f"; {self.lost:,} lines were lost"
+        return state
 
     def reopen(self) -> None:
         """Open the file anew before the next line, because it was moved away. A handler of a signal may call this."""

@@ -14,12 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], None]:
-    """Log each request of a server at this level from now on, where the log has such lines.
+    """Log each request of a server at this level from now on; return a function that ends it.
 
     Differences of the catalogue are logged with their reasons by `catalog/report.py`.
-
-    Returns:
-        A function that ends it.
     """
     return events.subscribe(partial(_log, level), partial(logger.isEnabledFor, level))
 

@@ -42,15 +42,7 @@ Gauges = Callable[[], Mapping[str, tuple[str, float] | tuple[str, str, Mapping[s
 
 
 class Metrics:
-    """All metrics of a server.
-
-    Args:
-        gauges: read at each scrape.
-        methods: the methods that have a line of their own.
-
-    Attributes:
-        registry: what is shown.
-    """
+    """All metrics of a server: the gauges are read at each scrape, and these methods have a line of their own."""
 
     def __init__(self, gauges: Gauges, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)

@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 import mcp_skills_server
-from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Use
+from mcp_skills_server.telemetry.events import CATALOGUE, Carrier, Event, Events, Trace, Use
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +36,12 @@ _OTHER: Final = "_OTHER"
 _MOST_USES: Final = 32
 _FLUSH_S: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_UNTRACED: Final = Trace({}, {})
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Makes spans.
-
-    Args:
-        provider: makes tracers.
-        methods: the methods that spans are named after; what clients make up is "_OTHER".
-        tool_of: the tool that a name means, None for no tool.
-    """
+    """Makes spans named after these methods; what clients make up is "_OTHER". `tool_of` returns the tool of a name."""
 
     def __init__(
         self, provider: trace.TracerProvider, methods: Collection[str], tool_of: Callable[[str], str | None]
@@ -93,9 +88,7 @@ class Tracing:
 
     def _target(self, event: Event) -> str:
         """Return the tool or prompt, if there is one of this name: a span's name is one of few."""
-        target = ""
-        if event.trace is not None:
-            target = event.trace.target
+        target = (event.trace or _UNTRACED).target
         if event.method == "tools/call":
             return self._tool_of(target) or ""
         if event.uses:
@@ -122,13 +115,14 @@ class Tracing:
 
 
 def _of_request(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {"network.transport": "pipe" if event.address is None else "tcp"}
+    said = event.trace or _UNTRACED
+    found: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
-        found |= {"network.protocol.name": "http", "client.address": event.address}
+        found = {"network.transport": "tcp", "network.protocol.name": "http", "client.address": event.address}
     if event.protocol == "mcp":
         found["mcp.method.name"] = method
-        if event.trace is not None and event.trace.version:
-            found["mcp.protocol.version"] = event.trace.version
+        if said.version:
+            found["mcp.protocol.version"] = said.version
         if method == "tools/call":
             found["gen_ai.operation.name"] = "execute_tool"
         if target:
@@ -137,8 +131,8 @@ def _of_request(event: Event, method: str, target: str) -> dict[str, AttributeVa
         found["http.request.method"] = method
     else:
         found["rpc.method"] = method
-    if event.trace is not None and event.trace.id:
-        found["jsonrpc.request.id"] = event.trace.id
+    if said.id:
+        found["jsonrpc.request.id"] = said.id
     return found
 
 
@@ -161,21 +155,15 @@ def _error_type(event: Event) -> str:
 
 def _place(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
     """Return the parent of a span, and what it is linked to: what the message says is above what HTTP says."""
-    said = event.trace
-    around = None
-    if said is not None:
-        around = _context(said.http)
+    said = event.trace or _UNTRACED
+    around, own = _context(said.http), _context(said.message)
     if ambient.is_valid:
         around = trace.set_span_in_context(trace.NonRecordingSpan(ambient), Context())
-    own = None
-    if said is not None:
-        own = _context(said.message)
     if own is None:
         return around or Context(), []
-    outer = None
-    if around is not None:
-        outer = trace.get_current_span(around).get_span_context()
-    return own, [] if outer is None else [Link(outer)]
+    if around is None:
+        return own, []
+    return own, [Link(trace.get_current_span(around).get_span_context())]
 
 
 def _context(carrier: Carrier) -> Context | None:

@@ -95,11 +95,8 @@ class Sum(NamedTuple):
 class Batch:
     """Counts that are stored in one transaction.
 
-    Attributes:
-        counts: what happened.
-        questions: what was asked when nothing was found, and how often.
-        labels: what issuers call principals, for people.
-        served: skills that are served from now on, and those that no longer are.
+    `questions` are those that nothing was found for, `labels` what issuers call principals; `served` tells of a skill
+    whether it is served from now on, or no longer.
     """
 
     counts: dict[Count, Sum] = field(default_factory=dict[Count, Sum])
@@ -110,13 +107,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The counts of one skill, principal or host program.
+    """The counts of one skill, principal or host program; `name` is "" for who did not prove or say anything.
 
     Attributes:
-        name: which one; "" for who did not prove or say anything.
-        loads: how often instructions were given.
-        reads: how often another file was.
-        runs: how often a script was started.
         dropped: how often it was unloaded before any other file of it was asked for.
         last: when it was last used, in seconds since 1970; None for never.
         days: loads, reads and runs of each day asked for, the oldest first.
@@ -137,13 +130,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of the counts.
+    """The report of the counts. The most used come first; by skill those follow that are served and were never used.
 
-    Attributes:
-        lines: the most used first; by skill also those that are served and were never used.
-        searches: how often skills were searched for.
-        empty: how often of these nothing was found.
-        questions: what was asked for then, the most frequent first, with how often; only where that is kept.
+    `empty` is how many of the searches found nothing, `questions` what was asked then, and how often, where it is kept.
     """
 
     lines: tuple[Line, ...]
@@ -307,8 +296,7 @@ def spark(days: Sequence[int]) -> str:
 class Usage:
     """Counts what happens, and writes it once a second. With `questions`, the text of vain searches is kept.
 
-    Attributes:
-        lost: uses that were not counted since the start, because too many waited.
+    `lost` is how many uses were not counted since the start, because too many waited.
     """
 
     def __init__(self, store: UsageStore, *, questions: bool = False) -> None:

@@ -26,7 +26,7 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.callers import PRINCIPAL, address, counted
+from mcp_skills_server.server.entrance import PRINCIPAL, address, counted
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
 from mcp_skills_server.web.connections import SLOT, Slot

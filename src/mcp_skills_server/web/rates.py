@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS, RequestError
-from mcp_skills_server.server.callers import address, counted, principal
+from mcp_skills_server.server.entrance import address, counted, principal
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.connections import MOST_UNHEEDED
 

@@ -20,7 +20,7 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.callers import address, counted, principal
+from mcp_skills_server.server.entrance import address, counted, principal
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import MORE
 from mcp_skills_server.web.settings import HttpSettings

@@ -30,8 +30,7 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, duplicate, judge
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.callers import counted, principal
-from mcp_skills_server.server.entrance import Context, connection_of, scope_of
+from mcp_skills_server.server.entrance import Context, connection_of, counted, principal, scope_of
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.rates import refuse, send_error
 

@@ -152,7 +152,7 @@ def test_all_layers_together_are_bounded() -> None:
         read(one, titled("b", b"x" * 3000))
 
 
-def test_twenty_thousand_files_below_as_many_whiteouts() -> None:
-    many = {f"a/f{number}": b"" for number in range(19_990)}
-    found = read(layer({"a/SKILL.md": A} | many), layer({f"a/.wh.f{number}": b"" for number in range(19_990)}))
+def test_thousands_of_files_below_as_many_whiteouts() -> None:
+    many = {f"a/f{number}": b"" for number in range(5_000)}
+    found = read(layer({"a/SKILL.md": A} | many), layer({f"a/.wh.f{number}": b"" for number in range(5_000)}))
     assert paths(found) == {"a": ["SKILL.md"]}

@@ -149,13 +149,13 @@ def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
 
 
 def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "large", big_txt="x\n" * (7 << 20))
+    directory = write_skill(tmp_path / "large", big_txt="x\n" * (1 << 20))
     (directory / "zero.bin").write_bytes(bytes(1 << 20))
     write_skill(tmp_path / "many", **{f"f{number}_md": f"# {number}\n" for number in range(500)})
     write_skill(tmp_path / "long", body="*a [b](c) " * 60_000)
     with page_serving(tmp_path) as server:
         assert "It is too large to be shown" in words(page(server, "/ui/files/large?file=big.txt"))
-        assert len(get(server, "/ui/raw/large?file=big.txt").body) == 14 << 20
+        assert len(get(server, "/ui/raw/large?file=big.txt").body) == 2 << 20
         assert "It is no text" in words(page(server, "/ui/files/large?file=zero.bin"))
         text = page(server, "/ui/skills/many")
         assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
@@ -318,8 +318,8 @@ def test_ones_own_page_names_folders_and_what_hosts_want(tmp_path: Path) -> None
         assert f"mcp-skills-server install cursor {tmp_path}" in text and '"mcpServers"' in text
 
 
-def test_every_skill_of_the_fixtures_has_a_page() -> None:
-    with page_serving(FIXTURES, FIXTURES.parent / "broken") as server:
+def test_every_broken_skill_has_a_page() -> None:
+    with page_serving(FIXTURES.parent / "broken") as server:
         seen: list[str] = []
         address = "/ui/"
         while address:

@@ -75,11 +75,7 @@ def is_git(given: str) -> bool:
 
 
 def parse_address(given: str, *, http: bool = False) -> GitAddress:
-    """Parse an address. `http` allows plain http to other machines.
-
-    Raises:
-        UsageError: it is none, or one that is refused.
-    """
+    """Parse an address, or raise UsageError. `http` allows plain http to other machines."""
     shown = quoted(re.sub("//[^/@]*@", "//...@", given))
 
     def refused(reason: str) -> UsageError:

@@ -229,11 +229,7 @@ class Repository:
         return False
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
-        """List all files below a folder of a commit, links and submodules included.
-
-        Raises:
-            UnacceptableError: there is no such folder, or too much in it.
-        """
+        """List all files below a folder, links and submodules included, or raise UnacceptableError."""
         with self._said():
             try:
                 raw = self._git.run(
@@ -265,11 +261,7 @@ class Repository:
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
-        """Prove that one of these signers has signed a commit with an ssh key.
-
-        Raises:
-            UnsignedCommitError: none has, or the key was not valid then.
-        """
+        """Prove that one of these signers has signed a commit with an ssh key, or raise UnsignedCommitError."""
         settings = [
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",

@@ -64,11 +64,7 @@ class Credentials:
 
 
 def find_credentials(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
-    """Find the credentials for a registry, or None. It may run a credential helper, and wait for it.
-
-    Raises:
-        UsageError: the configuration or its helper cannot be used. No message shows a secret.
-    """
+    """Find the credentials for a registry, or None. A helper may run; if it fails, raise UsageError."""
     environment = os.environ if environment is None else environment
     for path in _files(environment):
         config = _read_config(path)
@@ -215,11 +211,7 @@ class Access:
         self._has_looked = False
 
     async def header(self, ask: Ask) -> str | None:
-        """Return the Authorization by what is known so far, or None.
-
-        Raises:
-            SourceError: a new token is needed, and cannot be had.
-        """
+        """Return the Authorization by what is known so far, or None, or raise SourceError."""
         challenge = self._challenge
         if challenge is None:
             return None
@@ -230,11 +222,7 @@ class Access:
         return f"Bearer {self._token}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
-        """Return the Authorization that answers this WWW-Authenticate of a 401, or None if there is none.
-
-        Raises:
-            SourceError: a token is needed, and cannot be had.
-        """
+        """Return the Authorization that answers this WWW-Authenticate, or None, or raise SourceError."""
         offered = {each.scheme: each for each in reversed(parse_challenges(header))}
         if not self._has_looked:
             self._has_looked = True

@@ -76,11 +76,7 @@ class Collection:
 
 
 def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
-    """Decode a manifest, or an index of at most `most` entries.
-
-    Raises:
-        UnacceptableError: it is neither, or what it names cannot be proved.
-    """
+    """Decode a manifest, or an index of at most `most` entries, or raise UnacceptableError."""
     try:
         data: object = json.loads(raw)
     except (ValueError, RecursionError):

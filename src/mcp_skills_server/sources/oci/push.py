@@ -62,12 +62,7 @@ class _BuiltArtifact:
 
 
 async def push_skill(client: RegistryClient, reference: OciReference, package: Package) -> Pushed:
-    """Push one skill as the artifact that the tag of the reference names.
-
-    Raises:
-        SourceError: the registry does not take it, or cannot be reached.
-        ArchiveRefusedError: a name of a file cannot be packed.
-    """
+    """Push one skill as the artifact that the tag of the reference names. Raise SourceError or ArchiveRefusedError."""
     made = await to_thread.run_sync(_make, package)
     sent = await _send(client, made, reference.wanted)
     return Pushed(made.entry.digest, (package.name,) if sent else (), sent)
@@ -76,9 +71,7 @@ async def push_skill(client: RegistryClient, reference: OciReference, package: P
 async def push_collection(client: RegistryClient, reference: OciReference, packages: Sequence[Package]) -> Pushed:
     """Push these skills into the repository, and an index of them that the tag of the reference names.
 
-    Raises:
-        SourceError: the registry does not take something, or cannot be reached. The tag is what it was.
-        ArchiveRefusedError: a name of a file cannot be packed.
+    Raise SourceError or ArchiveRefusedError, with the tag as it was.
     """
     there = await _present(client, reference)
     entries: dict[int, Descriptor] = {}

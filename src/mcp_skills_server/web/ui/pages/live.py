@@ -24,7 +24,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, nested_in
 from mcp_skills_server.model import Changes, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.web.ui.look import Look, reason_left_out, shown_problem
 
 MOST_KEPT: Final = 1000

@@ -34,7 +34,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import Line
 from mcp_skills_server.web.ui.look import Argument, Look, prefix, reason_left_out, shown_problem, source_name

@@ -1,8 +1,8 @@
-"""`make hosts`: drive four real hosts over the entry that `install` wrote, each with a scripted model on loopback.
+"""`make hosts`: drive five real hosts over the entry that `install` wrote, each with a scripted model on loopback.
 
 Installs them from npm below `.hosts/` (over a gigabyte), as new as they are today, or what is there with --offline.
 Each runs without a person, in an empty home, with nothing but loopback to reach. What their models are shown, and what
-comes back from our tools, becomes the table in docs/interop.md when all four were asked for.
+comes back from our tools, becomes the table in docs/interop.md when all five were asked for.
 
 Ends with 1 when an entry was not accepted, our tools could not be reached, or search, load or read did not work. A host
 that cannot be installed or started is named with the reason.

@@ -167,7 +167,7 @@ def judge_calls(result: Result, run: Run) -> None:
         seen = lines_in(answers.get(f"load {length}", ""))
         sent = lines_in(_sent(run.trace, setting.long_name(length)))
         result.facts[f"a body of {length:,} characters"] = _lines(whole, sent, seen)
-        if length == setting.LONG[0] and seen != whole:
+        if length == setting.LONG[0] and seen not in (whole, sent or whole):
             result.failures.append(f"a body of {length} characters did not arrive whole")
     result.facts["a skill added while it runs"] = change(run)
 

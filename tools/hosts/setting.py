@@ -365,4 +365,18 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         ("-p", PROMPT, "--model", "gemini-2.5-pro", "--skip-trust"),
         install=("--trust",),
     ),
+    "copilot-cli": Program(
+        "Copilot CLI",
+        "@github/copilot",
+        "copilot",
+        _nothing,
+        lambda url: {
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "none",
+            "COPILOT_MODEL": "scripted",
+        },
+        ("-p", PROMPT),
+        approval=("--allow-all-tools",),
+    ),
 }

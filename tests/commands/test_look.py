@@ -83,7 +83,7 @@ def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path
     ("asked", "said"),
     [
         ("dup", "Several skills are named 'dup'; ask for one of: a/dup, b/dup"),
-        ("dupp", "Unknown skill: 'dupp'; did you mean a/dup or b/dup?"),  # and not the name that both have
+        ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # and not the name that both have
         ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
         ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
         ("/", "Unknown skill: '/'; this is a folder; write the name of a skill behind the folders"),

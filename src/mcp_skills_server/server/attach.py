@@ -36,7 +36,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources
-from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.attachment import Attachment, served
 from mcp_skills_server.server.entrance import (
     Call,
     Context,
@@ -319,7 +319,8 @@ class MergedHandlers:
 
     async def _served(self, ctx: Context, view: View) -> Served:
         """Return the names of what the server has beside skills."""
-        return self._attachment.served(
+        return served(
+            self._attachment,
             view,
             await self._names(ctx, *_TOOLS),
             await self._names(ctx, *_PROMPTS),

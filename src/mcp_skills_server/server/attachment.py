@@ -115,28 +115,6 @@ class Attachment:
             self.views.of(caller.principal), lambda view: handler(view, self.settings, caller, params)
         )
 
-    def served(
-        self,
-        view: View,
-        tools: frozenset[str] = frozenset(),
-        others: Container[str] = (),
-        uris: Container[str] = (),
-    ) -> Served:
-        """Return what the server has beside skills: our tools and prompts, and what it is given.
-
-        Args:
-            view: what the request sees of the skills.
-            tools: names of its own tools.
-            others: names of its own prompts.
-            uris: of its own resources.
-        """
-        if self.settings.tools:
-            tools |= {str(each["name"]) for each in self.tools.definitions(view.skill_set)}
-        names = others
-        if self.settings.prompts:
-            names = prompts.Names(view, self.settings, others)
-        return Served(tools=tools, prompts=names, resources=uris)
-
     async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """`resources/subscribe`, which only the legacy era has.
 
@@ -314,6 +292,31 @@ class Attachment:
                     lambda who: between(before.permissions(who), now.permissions(who))
                 )
             )
+
+
+def served(
+    attachment: Attachment,
+    view: View,
+    tools: frozenset[str] = frozenset(),
+    others: Container[str] = (),
+    uris: Container[str] = (),
+) -> Served:
+    """Return what the server has beside skills: our tools and prompts, and what it is given.
+
+    Args:
+        attachment: what is attached to the server.
+        view: what the request sees of the skills.
+        tools: names of the server's own tools.
+        others: names of its own prompts.
+        uris: of its own resources.
+    """
+    settings = attachment.settings
+    if settings.tools:
+        tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
+    names = others
+    if settings.prompts:
+        names = prompts.Names(view, settings, others)
+    return Served(tools=tools, prompts=names, resources=uris)
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:

@@ -9,13 +9,13 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.web import issuer_fetch
+from mcp_skills_server.web import oauth
 from sources.publishers import Asked, Publisher, answer, redirect
 from tables import each_row
 
 
 def fetched(url: str) -> tuple[int, bytes]:
-    return anyio.run(issuer_fetch.fetch, url)
+    return anyio.run(oauth.fetch, url)
 
 
 def test_an_answer_comes_with_its_status() -> None:
@@ -51,7 +51,7 @@ def test_more_than_a_mebibyte_is_not_read(route: Any) -> None:
 
 
 def test_an_issuer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_fetch, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(oauth, "_TIMEOUT_S", 0.3)
     with Publisher() as site:
 
         def drip(_: Asked) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -64,35 +64,31 @@ class WebhookEndpoint(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
-        return [route(self._secret, http.look or _poll_nothing, FailedAuthentications(http.rates))]
+        look, failures = http.look or _poll_nothing, FailedAuthentications(http.rates)
+
+        async def refresh(request: Request) -> Response:
+            code = hmac.new(self._secret, digestmod=hashlib.sha256)
+            size = 0
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > _MOST_BYTES:
+                    return JSONResponse({"error": f"the body has more than {_MOST_BYTES:,} bytes"}, 413)
+                code.update(chunk)
+            if not _is_known(request, self._secret, code.hexdigest()):
+                reason = "the signature is missing or by another secret"
+                logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
+                if wait := failures.count(request.scope):
+                    headers = {"retry-after": str(math.ceil(wait))}
+                    return JSONResponse({"error": "too many wrong proofs; try again later"}, 429, headers)
+                return JSONResponse({"error": f"{reason}; set the same one on both sides"}, 401)
+            return JSONResponse({"sources": look()}, 202)
+
+        return [Route(PATH, refresh, methods=["POST"])]
 
 
 def _poll_nothing() -> int:
     """Return the number of sources of a server whose roots are all folders."""
     return 0
-
-
-def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications) -> Route:
-    """Return the route of the webhook. `look` has all sources looked at, and returns how many there are."""
-
-    async def refresh(request: Request) -> Response:
-        code = hmac.new(secret, digestmod=hashlib.sha256)
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > _MOST_BYTES:
-                return JSONResponse({"error": f"the body has more than {_MOST_BYTES:,} bytes"}, 413)
-            code.update(chunk)
-        if not _is_known(request, secret, code.hexdigest()):
-            reason = "the signature is missing or by another secret"
-            logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
-            if wait := failures.count(request.scope):
-                headers = {"retry-after": str(math.ceil(wait))}
-                return JSONResponse({"error": "too many wrong proofs; try again later"}, 429, headers)
-            return JSONResponse({"error": f"{reason}; set the same one on both sides"}, 401)
-        return JSONResponse({"sources": look()}, 202)
-
-    return Route(PATH, refresh, methods=["POST"])
 
 
 def _is_known(request: Request, secret: bytes, code: str) -> bool:

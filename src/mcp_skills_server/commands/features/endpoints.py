@@ -108,14 +108,14 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
         if settings is None:
             return
         from mcp_skills_server.access.oauth import ResourceServer
-        from mcp_skills_server.web.issuer_fetch import fetch
+        from mcp_skills_server.web.oauth import fetch
 
         self.resource_server = ResourceServer(settings, fetch)
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
         if self.resource_server is None:
             return None
-        from mcp_skills_server.web.resource_metadata import ResourceMetadata
+        from mcp_skills_server.web.oauth import ResourceMetadata
 
         return ResourceMetadata(self.resource_server)
 

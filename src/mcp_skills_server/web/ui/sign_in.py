@@ -29,7 +29,7 @@ from mcp_skills_server.model import printable
 from mcp_skills_server.server.entrance import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.issuer_fetch import fetch
+from mcp_skills_server.web.oauth import fetch
 from mcp_skills_server.web.ui.look import BASE, base
 from mcp_skills_server.web.ui.session import Viewer, Viewers, is_of_other_page, is_of_own_page
 

@@ -26,7 +26,7 @@ from mcp_skills_server.publish.plan import (
     JOURNAL,
     RECORD,
     OutdatedFile,
-    Plan,
+    PublishPlan,
     PublishRecord,
     decode_journal,
     decode_record,
@@ -147,7 +147,7 @@ class StaticSite:
 
     # What it should be
 
-    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> Plan:
+    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> PublishPlan:
         kept = self._kept()[0]
         return make_plan(self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s)
 
@@ -158,7 +158,7 @@ class StaticSite:
 
     # Putting it there
 
-    def _carry_out(self, plan: Plan, claims: Mapping[str, set[str]]) -> None:
+    def _carry_out(self, plan: PublishPlan, claims: Mapping[str, set[str]]) -> None:
         kept = self._kept()[0]
         if plan.put:
             # Written down before it is done: after a crash in between, all of it is still known to be ours.

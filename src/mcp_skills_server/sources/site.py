@@ -20,7 +20,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Entry, IndexLimits, IndexRefusedError, ProofFailedError, SiteIndex
+from mcp_skills_server.dialects.wellknown import IndexLimits, IndexRefusedError, ProofFailedError, SiteEntry, SiteIndex
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
@@ -215,7 +215,7 @@ class Site(Source):
 
         return proved
 
-    async def _download(self, downloader: Downloader, entry: Entry) -> Callable[[], Files]:
+    async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
         """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
         limits = self._limits
         if entry.kind is None:
@@ -225,7 +225,7 @@ class Site(Source):
         answer = await downloader.get(entry.url, most)
         return partial(_unpacked, entry, answer, limits)
 
-    async def _files(self, downloader: Downloader, entry: Entry) -> Files:
+    async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:
         """Download the files of a skill of discovery 0.1.0, which has no digests."""
         # WK1-14
         check_names(entry.files)
@@ -335,7 +335,7 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
     return replace(record, history=history)
 
 
-def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
+def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files:
     # WK-27, WK-48: the digest is compared before anything is unpacked.
     try:
         wellknown.prove(answer.body, entry.digest)

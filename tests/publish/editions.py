@@ -30,14 +30,14 @@ def published(*roots: Path, **options: Any) -> Publication:
     return Publication(registry, **options)
 
 
-def offered(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellknown.Entry]:
+def offered(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellknown.SiteEntry]:
     """What our own consumer makes of an index, every entry of it."""
     index = wellknown.decode(raw, SITE + directory + wellknown.INDEX)
     assert not index.unusable
     return {entry.name: entry for entry in index.entries}
 
 
-def fetched(publication: Publication, entry: wellknown.Entry) -> dict[str, tuple[bytes, bool]]:
+def fetched(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, tuple[bytes, bool]]:
     """The files of an entry, proved."""
     kept = publication.artifact(entry.url.removeprefix(SITE))
     assert kept is not None

@@ -1,8 +1,8 @@
 """Signed access tokens (JWT): the checks that need no key, and those that do.
 
-PyJWT judges the signature, the times and the audience. `look` refuses before what PyJWT leaves open: JSON that says a
-thing twice or holds no number where one belongs, tokens of another kind, and tokens that want more than their bearer.
-Pure but for the clock. Nothing of a token is in an error.
+PyJWT checks the signature, the times and the audience. This module refuses what PyJWT lets pass: duplicate keys in
+JSON, times that are no finite numbers, other kinds of token, and tokens that are bound to a key. Pure but for the
+clock. No error shows any part of a token.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LONGEST_NAME: Final = 512
 _LONGEST_LABEL: Final = 100
 _LAST_TIME: Final = 253_402_300_799
 """The end of the year 9999; what is beyond was written in milliseconds."""
-_KINDS: Final = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
-_OTHER_KINDS: Final = frozenset(("id", "refresh", "offline", "logout"))
-_OF_ID_TOKENS: Final = frozenset(("nonce", "at_hash", "c_hash"))
-_BOUND: Final = frozenset(("jkt", "x5t#S256"))
+_ACCESS_TOKEN_TYPES: Final = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
+_OTHER_TOKEN_TYPES: Final = frozenset(("id", "refresh", "offline", "logout"))
+_ID_TOKEN_CLAIMS: Final = frozenset(("nonce", "at_hash", "c_hash"))
+_KEY_CONFIRMATIONS: Final = frozenset(("jkt", "x5t#S256"))
 _OPTIONS: Final[Any] = {
     "require": ["exp", "sub"],
     "verify_iat": False,
@@ -47,10 +47,10 @@ _REASONS: Final = (
 
 
 def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
-    """Judge a token as far as that needs no key, and return the algorithm and the key id that it names.
+    """Check what needs no key, and return the algorithm and the key id that the token names.
 
     Raises:
-        RefusedError: no key will make it one that is taken.
+        RefusedError: the token is invalid whatever the key.
     """
     if len(token) > LONGEST or not token.isascii():
         raise RefusedError("it is no signed token")
@@ -63,7 +63,7 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
         raise RefusedError("it is not signed by an algorithm that is allowed")
     if not (kid is None or isinstance(kid, str)):
         raise RefusedError("its key has no name")
-    if not isinstance(kind, str) or kind.lower() not in _KINDS:
+    if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
         raise RefusedError("it is no access token")
     if "crit" in header or header.get("b64", True) is not True:
         raise RefusedError("it wants what this server does not know")
@@ -77,11 +77,11 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
 
 
 def prove(token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings) -> tuple[Principal, float]:
-    """Return the bearer of a token that `look` let pass, and its end by our clock, in seconds since the epoch.
+    """Verify a token that passed `look`; return its principal and its expiry, in seconds since the epoch.
 
     Raises:
-        RefusedError: it is not what it says, is over, or is for another audience.
-        ScopeError: it is good, and has not all scopes that are wanted.
+        RefusedError: the signature is wrong, or it has expired or is for another audience.
+        ScopeError: the token is valid, but lacks a required scope.
     """
     try:
         claims: dict[str, Any] = jwt.decode(
@@ -111,12 +111,12 @@ def prove(token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings) -
 
 
 def _check_kind(claims: dict[str, Any]) -> None:
-    """Refuse what the issuer made for something else than being borne here."""
+    """Refuse other kinds of token, and tokens that are bound to a key."""
     kinds = {str(claims.get(name, "")).lower() for name in ("typ", "token_use")}
-    if kinds & _OTHER_KINDS or claims.keys() & _OF_ID_TOKENS:
+    if kinds & _OTHER_TOKEN_TYPES or claims.keys() & _ID_TOKEN_CLAIMS:
         raise RefusedError("it is no access token")
     bound: Any = claims.get("cnf")
-    if bound is not None and (not isinstance(bound, dict) or _BOUND & cast("dict[str, Any]", bound).keys()):
+    if bound is not None and (not isinstance(bound, dict) or _KEY_CONFIRMATIONS & cast("dict[str, Any]", bound).keys()):
         raise RefusedError("it is bound to a key of its owner, which this server cannot ask for")
 
 

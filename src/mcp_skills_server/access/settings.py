@@ -8,23 +8,23 @@ from typing import Final
 from urllib.parse import urlsplit
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those that a token may be signed by: with a key of which the issuer publishes the other half."""
+"""The asymmetric signature algorithms of JWT that are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """Whose tokens are taken, and what must stand in them.
+    """The expected issuer, audience and claims of access tokens.
 
     Attributes:
         issuer: the issuer, as its metadata and `iss` spell it.
         audience: what `aud` must name.
         resource: the URL by which clients know this server.
         groups_claim: the claim that has the groups; dots lead into objects, as in `realm_access.roles`.
-        scopes: scopes that are all wanted.
-        algorithms: by which a token may be signed.
+        scopes: scopes that a token must have.
+        algorithms: signature algorithms that are accepted.
         skew_s: seconds by which clocks may differ.
-        ui_client_id: as what the issuer knows the page, where people sign in; None where they cannot at the issuer.
-        principal_claim: the claim that is shown beside the subject. Nothing is decided by it.
+        ui_client_id: OAuth client id of the page; None where people cannot sign in at the issuer.
+        principal_claim: the claim that is shown beside the subject; it authorizes nothing.
         request_scopes: scopes to ask the issuer for, where it spells them otherwise than its tokens do.
         ui_resource: whether the page names the resource to the issuer, as RFC 8707 has it.
     """
@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether no one on the way can read or change what goes to this URL: https, or http to this machine."""
+    """Tell whether traffic to this URL is safe from others: https, or http to a loopback address."""
     if not (url.isascii() and url.isprintable()) or any(each in url for each in ' "<>\\'):
         return False  # it stands in a header, between quotes
     try:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _SHORTEST_TOKEN: Final = 16
 SOON_S: Final = 14 * 86_400.0
-"""From so long before their end on tokens are said to expire soon."""
+"""Seconds before its expiry in which a token counts as expiring soon."""
 _HASHED: Final = "sha256:"
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _ROTATED: Final = 2
@@ -67,7 +67,7 @@ class Tokens(Collection[Token]):
     """The tokens in force, which may be replaced by others while requests are answered, from any thread.
 
     Args:
-        tokens: those of the start. An open server stays open, and one that wants tokens never becomes open.
+        tokens: the first ones. A server without tokens stays open, and one with tokens never becomes open.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:
@@ -75,8 +75,8 @@ class Tokens(Collection[Token]):
         self.removed: Callable[[frozenset[bytes]], object] = bool
         """Called by `replace` with the hashes of the tokens that are withdrawn, or stand for another principal."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
-        """Calls what it is given while no request is at work, so that all of them find either state and none a mixture
-        of both. Waits for it; not to be called by what answers requests."""
+        """Runs a function while no request is being answered, so that each request sees the state before or after it.
+        Blocks until it has run; a handler of requests that calls it deadlocks."""
 
     def __iter__(self) -> Iterator[Token]:
         return iter(self._tokens)
@@ -88,7 +88,7 @@ class Tokens(Collection[Token]):
         return token in self._tokens
 
     def replace(self, tokens: Sequence[Token]) -> None:
-        """Let these in from now on, and end what the bearers of others, or of others' names and groups, have open.
+        """Replace the tokens, and report to `removed` those that are gone or have changed.
 
         Raises:
             ValueError: the server was open or would be.
@@ -122,7 +122,7 @@ class TokenLines:
 
     Attributes:
         tokens: of the lines that are right.
-        wrong: of each other line the name it gives, "" where it gives none, and what is wrong with it. Shows no token.
+        wrong: (name, reason) of each other line; the name is "" where the line has none. Shows no token.
     """
 
     tokens: tuple[Token, ...]
@@ -266,7 +266,7 @@ def _end(text: str, place: str) -> float:
 
 
 def read_token_value(value: str, source: str) -> TokenLines:
-    """Return the same out of a value in which commas may stand for the ends of lines.
+    """Parse the lines of a value in which commas may separate lines.
 
     Raises:
         UsageError: as for `read_tokens`.
@@ -284,7 +284,7 @@ def _begins_line(part: str) -> bool:
 
 
 def read_token_file(path: str, *, again: bool = False) -> TokenLines:
-    """Read the lines of a file. That others may read it is a line in the log.
+    """Read the lines of a file. Log a warning where other users may read it.
 
     With `again` a FIFO is refused, for whose writer a running server would wait for ever.
 

@@ -2,7 +2,7 @@
 
 Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but for a setup of a
 session, which gets one MCP server more. Of the agent's messages nothing comes out but what is to be sent behind them.
-Whatever cannot be read is none of our business.
+What cannot be parsed is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import Answer, AvailableSkill, Ending, Hello, Setup, Takes
 
 _MOST: Final = 1000
-"""Sessions, and requests without an answer, that are kept in mind; beyond that the oldest is forgotten."""
+"""Sessions, and pending requests, that are tracked; beyond that the oldest is evicted."""
 _MOST_BYTES: Final = 16 << 20
 """Of the agent's own updates, over all sessions."""
 _LONGEST_ID: Final = 1024
@@ -41,13 +41,13 @@ class Conversation:
         self._version = 1
         self._starts_servers = True
         self._takes = Takes()
-        self._asked: OrderedDict[acp.Key, Hello | Setup | Ending] = OrderedDict()
+        self._pending: OrderedDict[acp.Key, Hello | Setup | Ending] = OrderedDict()
         self._open: OrderedDict[str, None] = OrderedDict()
-        self._theirs = _Theirs()
+        self._agent_updates = _AgentUpdates()
         self._skills: tuple[AvailableSkill, ...] | None = None
 
     def ask(self, lines: bytes) -> bytes:
-        """Whole lines of the editor, as the agent is to have them."""
+        """Return whole lines of the editor as the agent gets them."""
         return b"\n".join(map(self._ask, lines.split(b"\n")))
 
     def _ask(self, line: bytes) -> bytes:
@@ -56,7 +56,7 @@ class Conversation:
         with self._lock:
             for each in requests:
                 if each.key is not None:
-                    _put(self._asked, each.key, each)
+                    _put(self._pending, each.key, each)
             version, can = self._version, self._starts_servers
         if not (self._words and can and any(isinstance(each, Setup) for each in requests) and self._may_add()):
             return line
@@ -77,37 +77,37 @@ class Conversation:
     def _answered(self, message: object) -> Iterable[str]:
         """Return the sessions that these answers open."""
         for answer in acp.answered(message):
-            request = self._asked.pop(answer.key, None)
+            request = self._pending.pop(answer.key, None)
             if isinstance(request, Hello):
-                self._greeted(request, answer)
+                self._record_handshake(request, answer)
             elif isinstance(request, Setup):
                 session_id = acp.opened(request, answer)
                 if session_id is not None and len(session_id) <= _LONGEST_ID:
                     _put(self._open, session_id, None)
                     yield session_id
-                self._theirs.keep(self._expected())
+                self._agent_updates.keep(self._expected())
             elif isinstance(request, Ending) and request.session_id is not None and answer.result is not None:
                 self._open.pop(request.session_id, None)
-                self._theirs.keep(self._expected())
+                self._agent_updates.keep(self._expected())
 
-    def _greeted(self, hello: Hello, answer: Answer) -> None:
+    def _record_handshake(self, hello: Hello, answer: Answer) -> None:
         if answer.result is not None:
             self._version = acp.spoken(hello, answer)
             self._takes = acp.takes(self._version, hello.capabilities)
             self._starts_servers = acp.starts_servers(self._version, answer.result)
 
     def _updated(self, message: object) -> Iterable[tuple[str, str]]:
-        """(session, kind) of the agent's own updates that took ours away from the client."""
+        """Yield (session, kind) of the agent's own updates, each of which replaced ours at the client."""
         expected = self._expected()
         for session_id, kind, update in acp.updated(message):
             if kind in acp.kinds(self._takes) and len(session_id) <= _LONGEST_ID and expected(session_id):
-                self._theirs.put(session_id, kind, update)
+                self._agent_updates.put(session_id, kind, update)
                 if session_id in self._open:
                     yield session_id, kind
 
     def _expected(self) -> Callable[[str], bool]:
-        """A test whether a session is open or may be soon: one that is loaded sends its past before the answer."""
-        asked = {each.session_id for each in self._asked.values() if isinstance(each, Setup)}
+        """Return a test whether a session is open or pending: a loaded one replays its history before the answer."""
+        asked = {each.session_id for each in self._pending.values() if isinstance(each, Setup)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
@@ -125,15 +125,15 @@ class Conversation:
             return b""
         lines: list[bytes] = []
         for session_id, extension in due.items():
-            # Where the agent's own update cannot be repeated, that session alone hears nothing of ours.
+            # Where the agent's own update cannot be repeated, that session alone gets no update of ours.
             with suppress(ValueError, RecursionError):
-                theirs = self._theirs.of(session_id)
+                theirs = self._agent_updates.of(session_id)
                 notifications = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
                 lines += [acp.message(method, params) for method, params in notifications]
         return b"".join(lines)
 
 
-class _Theirs:
+class _AgentUpdates:
     """The agent's own last updates, by session and kind, as text: parsed it could take twenty times the memory."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class _Theirs:
         self._bytes = 0
 
     def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
-        """An update. When all of them are too large, those of longest ago are no more known than that they were."""
+        """Record an update. Beyond `_MOST_BYTES` the texts of the oldest ones are dropped."""
         try:
             text: str | None = json.dumps(update, separators=(",", ":"), allow_nan=False)
         except (ValueError, RecursionError):
@@ -158,7 +158,7 @@ class _Theirs:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
-        """Return all of a session by kind; ValueError or RecursionError if some of it cannot be repeated."""
+        """Return the updates of a session by kind; ValueError or RecursionError if some of it cannot be repeated."""
         out: dict[str, Mapping[str, Any]] = {}
         for kind in _KINDS:
             if (session_id, kind) in self._texts:

@@ -41,20 +41,20 @@ logger = logging.getLogger(__name__)
 _MAX_SETUP: Final = 256 << 10
 """Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
 _PIECE: Final = 4096
-"""Bytes that are written at once to an editor that has closed its side: that it still reads shows after each."""
+"""Bytes of one write to an editor that has closed its side: each write that returns proves that it still reads."""
 _LINGER_S: Final = 0.5
 """How long output is awaited when the agent has ended but its pipe is still held open."""
 _OPENING_S: Final = 5.0
 """How long the setup of a session waits until it is known whether there are skills."""
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _WINDOWS: Final = sys.platform == "win32"
-_SIGNALLED: Final = 128
+_SIGNAL_EXIT_BASE: Final = 128
 _PR_SET_PDEATHSIG: Final = 1
 _WAIT_S: Final = 0.5
 _KILL_S: Final = 1.0
 """Between SIGTERM and SIGKILL."""
 _SWEEP_S: Final = 0.5
-"""How long what an agent leaves behind has between the two."""
+"""The same for processes that an ended agent leaves behind."""
 
 
 class NotStartedError(SkillsServerError):
@@ -108,7 +108,7 @@ class AgentProcess:
 
     def wait(self) -> int:
         """Wait for its end: its exit code, 128 and the signal's number if one ended it."""
-        # Of a signal that comes just before a call that blocks the handler runs behind that call: none blocks for long.
+        # A signal just before a blocking call is handled after that call returns: none blocks for long.
         waiter = Thread(target=self._process.wait, name="acp-agent", daemon=True)
         waiter.start()
         while waiter.is_alive():
@@ -116,7 +116,7 @@ class AgentProcess:
         code = self._process.wait()
         self.ended.set()
         if code < 0:
-            code = _SIGNALLED - code
+            code = _SIGNAL_EXIT_BASE - code
         return code
 
     def signal(self, number: int) -> None:
@@ -165,7 +165,7 @@ class AgentProcess:
 
 
 def _ends_with_us() -> Callable[[], None]:
-    """Return what has the kernel send SIGTERM to the agent if this process is killed and can no longer do it itself.
+    """Return a `preexec_fn` that has the kernel send SIGTERM to the agent if this process is killed.
 
     It runs between fork and exec, which is safe while this process has no other thread: the agent is started before
     the first one. The kernel sends the signal when the thread that called this ends, and that is the main thread.
@@ -178,7 +178,7 @@ def _ends_with_us() -> Callable[[], None]:
     def tie() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # killed in between
-            os._exit(_SIGNALLED + signal.SIGTERM)
+            os._exit(_SIGNAL_EXIT_BASE + signal.SIGTERM)
 
     return tie
 
@@ -187,7 +187,7 @@ class Shutdown:
     """Waits for the editor, which writes to this descriptor, to end, or for a signal.
 
     A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not read. With `at_once`
-    the grace begins now, whatever the agent still says.
+    the grace period begins now, even if the agent still writes.
     """
 
     def __init__(self, editor: int) -> None:
@@ -197,16 +197,16 @@ class Shutdown:
         self._woken, self._waker = os.pipe()
 
     def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
-        """Begin the end. Safe in a handler of signals, and to call twice.
+        """Begin the shutdown. Idempotent, and safe in a signal handler.
 
-        `at_once`: a signal wants it; `deaf`: the agent reads no more, which alone is no reason to end it.
+        `at_once`: a signal asked for it; `deaf`: the agent no longer reads, which alone does not end it.
         """
         self.at_once = self.at_once or at_once
         self._deaf = self._deaf or deaf
         os.write(self._waker, b"x")  # no lock, for a second signal may come while the first is being handled
 
     def wait(self) -> None:
-        """Wait for the end. Where the agent reads no more, the editor's descriptor is closed on the way."""
+        """Wait for the shutdown. Where the agent no longer reads, close the editor's descriptor meanwhile."""
         open_ = True
         while True:
             if open_ and wait_for_hang_up(self._editor, self._woken):
@@ -236,8 +236,8 @@ class SkillsOffer:
 def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> int:
     """Stand between stdin and stdout and this agent until it ends; None for an offer makes it a pipe.
 
-    `grace` is how many seconds without a word an agent has to end after the editor has gone. As long without reading,
-    and the editor gets no more of the agent's output.
+    `grace` is how many seconds an agent may be silent after the editor has gone, before it is ended. Output that the
+    editor does not read for as long is dropped.
 
     Returns:
         Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
@@ -270,7 +270,7 @@ class _Proxy:
         self._conversation = Conversation(offer.words, self._has_skills) if offer is not None else None
         self._from_editor, self._to_editor = claim()
         self._shutdown = Shutdown(self._from_editor)
-        # The editor's end: who holds the lock may write there, and may change the three fields below.
+        # Lock of the pipe to the editor, and of the three fields below.
         self._writing = Lock()
         self._in_line = False
         self._closed = False
@@ -284,7 +284,7 @@ class _Proxy:
         self._faults: set[str] = set()
 
     def run(self) -> int:
-        work = [self._pass_to_agent, self._pass_to_editor, self._see_to_the_end]
+        work = [self._pass_to_agent, self._pass_to_editor, self._run_shutdown]
         if self._offer is not None:
             work.append(self._keep_current)
         for each in work:
@@ -292,7 +292,7 @@ class _Proxy:
         code = self._agent.wait()
         self._agent.sweep()
         ended = time.monotonic()
-        while not self._drained.wait(_LOOK_S):
+        while not self._drained.wait(_POLL_S):
             now = time.monotonic()
             lingered = now - max(ended, self._active) > _LINGER_S
             # A process that holds the pipe open has a moment. An editor that reads slowly has all the time it wants;
@@ -306,7 +306,7 @@ class _Proxy:
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
-        """Hand it on; after one that means the end, see that the end comes."""
+        """Pass the signal on; begin the shutdown unless it is SIGINT."""
         self._agent.signal(number)
         if number != signal.SIGINT:
             self._shutdown.begin(at_once=True)
@@ -321,10 +321,10 @@ class _Proxy:
                     write(self._agent.stdin, chunk)
                 else:
                     for block, whole in buffer.blocks(chunk):
-                        write(self._agent.stdin, self._asked(block) if whole else block)
+                        write(self._agent.stdin, self._with_skills(block) if whole else block)
                 self._active = time.monotonic()
             if rest := buffer.rest():
-                write(self._agent.stdin, self._asked(rest))
+                write(self._agent.stdin, self._with_skills(rest))
         except OSError:
             # What the editor writes from now on fails, as it would without us.
             self._agent.close_stdin()
@@ -333,7 +333,7 @@ class _Proxy:
             self._agent.close_stdin()
             self._shutdown.begin()
 
-    def _asked(self, lines: bytes) -> bytes:
+    def _with_skills(self, lines: bytes) -> bytes:
         if self._conversation is not None:
             try:
                 return self._conversation.ask(lines)
@@ -448,7 +448,7 @@ class _Proxy:
 
     # The end
 
-    def _see_to_the_end(self) -> None:
+    def _run_shutdown(self) -> None:
         self._shutdown.wait()
         began = self._gone = time.monotonic()
         while True:
@@ -458,7 +458,7 @@ class _Proxy:
             left = since + self._grace - time.monotonic()
             if left <= 0:
                 break
-            # Again and again: a signal may have come in between, and an agent that still talks is not cut off.
+            # Poll: a signal may end the grace period early, and output of the agent extends it.
             if self._agent.ended.wait(min(left, 0.1)):
                 return
         self._agent.end()

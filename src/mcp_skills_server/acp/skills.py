@@ -87,7 +87,7 @@ class AcpSkills:
         return acp.capability()
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
-        """Take note of what the client announced at `initialize`: its capabilities, as the SDK or as JSON has them."""
+        """Record the client's capabilities from `initialize`, as the SDK or as JSON has them."""
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
@@ -108,7 +108,7 @@ class AcpSkills:
         self._begin()
 
     def forget(self, session_id: str) -> None:
-        """This session has ended."""
+        """Drop a session that has ended."""
         self._sessions.pop(session_id, None)
         self._announced.pop(session_id, None)
 
@@ -128,7 +128,7 @@ class AcpSkills:
         task.add_done_callback(self._tasks.discard)
 
     async def _announce(self) -> None:
-        """Announce to the sessions that do not know it yet; one task at a time, or an older list could come last."""
+        """Announce to sessions with an older list; one task at a time, or an older list could arrive last."""
         async with self._sending:
             if not self._loaded:
                 return  # the first scan begins this anew

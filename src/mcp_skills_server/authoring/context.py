@@ -61,7 +61,7 @@ class ShownText(NamedTuple):
 
 
 Part: TypeAlias = Literal["whole", "shortened", "absent"]
-"""The part of a skill that texts show: its description, its name with less than that, or nothing."""
+"""The part of a skill that texts show: its whole description, at least its name, or nothing."""
 
 
 def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:

@@ -18,10 +18,10 @@ MOST_TEXT: Final = 1 << 20
 """Bytes of a file that is looked through for the names of other files and for comments, and corrected."""
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that stand for themselves."""
-_PARTS: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
+_TOOL_FILES: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
 _COLLIDES: Final = 0.8
 """The share of their words from which on two skills collide."""
-_NAMED: Final = 5
+_MOST_NAMED: Final = 5
 _NAME: Final = re.compile(r"[\w.-]++")
 
 
@@ -77,7 +77,7 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
     unused: list[str] = []
     for path in files:
         folder, _, name = path.rpartition("/")
-        if path == SKILL_MD or _LICENSES.match(name) or _PARTS.search(path):
+        if path == SKILL_MD or _LICENSES.match(name) or _TOOL_FILES.search(path):
             continue
         words = (name, name.rpartition(".")[0] or name, *filter(None, folder.split("/")))
         if all(named_in.get(word, path) == path for word in words):
@@ -87,8 +87,8 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
 
 def _unused_files(unused: Sequence[str]) -> Problem:
     """Return the note that no text of a skill names these files."""
-    more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
-    return problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_NAMED]))}{more}")
+    more = f" and {len(unused) - _MOST_NAMED} more" if len(unused) > _MOST_NAMED else ""
+    return problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_MOST_NAMED]))}{more}")
 
 
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:

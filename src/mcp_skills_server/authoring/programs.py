@@ -28,7 +28,7 @@ from mcp_skills_server.model import Problem, Severity, Skill, printable
 _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
 _KIND: Final = "judge"
-"""Of the answers that the index keeps."""
+"""The kind of the memos that the index keeps."""
 _NO_FAILURE: Final = (0, 1)
 """With 1 a scanner says that it found something."""
 _LEVELS: Final[dict[str, Severity]] = {"error": "error", "warning": "warning", "note": "note", "none": "note"}

@@ -1,8 +1,8 @@
 """The index: what is known of local skills, kept between processes in one SQLite file of the cache directory.
 
 It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and the digest of a file
-only under the stat signature that the file has now. Everything in it may be deleted at any time. What is in it is only
-as good as who may write it, so only this user may own and write the file and its folder.
+only under the stat signature that the file has now. Everything in it may be deleted at any time. Its content is
+trusted, so only this user may own and write the file and its folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """A smaller root is not kept unless a folder was named for the index: its scan takes a tenth of a second."""
-_SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
+_READING_SOURCES: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 _NAME: Final = "skills.sqlite3"
 _VERSION: Final = 4
@@ -53,7 +53,7 @@ _SCHEMA: Final = f"""
 _BUSY_S: Final = 5.0
 _DAY_S: Final = 86400
 _UNUSED_DAYS: Final = 30
-_OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
+_TRANSIENT_CODES: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must try."""
 
 
@@ -82,7 +82,7 @@ class Index:
     def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
         """Return the skills that an earlier process found in a root, by directory; None where there are none.
 
-        Each has the files whose bytes their stat signatures prove. A record that means nothing is passed over.
+        Each has the files whose bytes their stat signatures prove. A record that cannot be decoded is skipped.
         """
         query = "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
         rows = self._do(lambda connection: connection.execute(query, _key(root, limits)).fetchall(), create=False)
@@ -117,7 +117,7 @@ class Index:
         return self._do(write, create=True) is True
 
     def memos(self, kind: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Return the values that are kept under these keys, which are in use from now on.
+        """Return the values that are kept under these keys, and mark them as used today.
 
         Args:
             kind: what made the values, such as the key of a model.
@@ -148,11 +148,11 @@ class Index:
         self._do(write, create=True)
 
     def forget_memos(self, kind: str) -> None:
-        """Drop the values of a kind: what made them is another thing now."""
+        """Drop the values of a kind, whose maker has changed."""
         self._do(lambda connection: connection.execute("DELETE FROM memo WHERE kind = ?", (kind,)), create=False)
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -286,7 +286,7 @@ def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
 
 
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
-    """Return the number of a root, which is in use from now on; drop the roots that no server used for a month."""
+    """Return the id of a root, marked as used today; drop the roots that no server used for a month."""
     connection.execute("DELETE FROM root WHERE used < ?", (_today() - _UNUSED_DAYS,))
     statement = "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = excluded.used"
     connection.execute(statement, (*key, _today()))
@@ -305,7 +305,9 @@ def encode(skill: Skill) -> str | None:
         if file.mtime_reliable and file.digest and file.signature
     ]
     reading = skill.reading
-    if not any(path == SKILL_MD for path, *_ in files) or any(each.code in _OF_THE_MOMENT for each in reading.problems):
+    if not any(path == SKILL_MD for path, *_ in files) or any(
+        each.code in _TRANSIENT_CODES for each in reading.problems
+    ):
         return None
     try:
         return json.dumps([skill.path, skill.standing, files, reading], separators=(",", ":"))
@@ -352,7 +354,7 @@ def _code_mark() -> str:
     """
     top = Path(mcp_skills_server.__file__).parent
     marks: list[tuple[str, int, int]] = []
-    for name in _SHAPES_A_READING:
+    for name in _READING_SOURCES:
         place = top / name
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             with suppress(OSError):  # in an archive of Python code the version alone counts

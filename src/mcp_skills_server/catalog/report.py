@@ -17,8 +17,8 @@ from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing,
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 20
-_A_MINUTE: Final = 100
+_LINES_AT_ONCE: Final = 20
+_LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
 _OWN_LINE: Final = "root-missing"
@@ -30,7 +30,7 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _Budget:
-    """A rate limit of log lines: a program that writes into a folder without end must not fill a disk.
+    """Rate limit of log lines: a program that writes endlessly into a folder must not fill the disk.
 
     Args:
         now: seconds of a clock that never goes back.
@@ -40,22 +40,22 @@ class _Budget:
         self._now = now
         self._begun = -_MINUTE_S
         self._spent = 0
-        self._unsaid = 0
+        self._suppressed = 0
 
     def take(self, wanted: int) -> int:
-        """Return how many of so many lines may be logged now; the others count as unsaid."""
+        """Return how many of these lines may be logged now; count the others as suppressed."""
         if self._now() - self._begun >= _MINUTE_S:
             self._begun, self._spent = self._now(), 0
-        given = min(wanted, _A_MINUTE - self._spent)
+        given = min(wanted, _LINES_A_MINUTE - self._spent)
         self._spent += given
-        self._unsaid += wanted - given
+        self._suppressed += wanted - given
         return given
 
-    def unsaid(self) -> int:
-        """Return how many were not logged, once lines are logged again."""
-        if not self._unsaid or self._now() - self._begun < _MINUTE_S:
+    def take_suppressed(self) -> int:
+        """Return the number of suppressed lines and reset it, once the next minute has begun."""
+        if not self._suppressed or self._now() - self._begun < _MINUTE_S:
             return 0
-        count, self._unsaid = self._unsaid, 0
+        count, self._suppressed = self._suppressed, 0
         return count
 
 
@@ -74,12 +74,12 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             _report_first(registry)
             return
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
-        if unsaid := budget.unsaid():
-            logger.warning("%d more differences than are said in a minute", unsaid)
-        shown = budget.take(min(len(lines), _AT_ONCE))
+        if count := budget.take_suppressed():
+            logger.warning("%d more differences than are said in a minute", count)
+        shown = budget.take(min(len(lines), _LINES_AT_ONCE))
         for level, text in lines[:shown]:
             logger.log(level, "%s", text)
-        if len(lines) > _AT_ONCE and shown:
+        if len(lines) > _LINES_AT_ONCE and shown:
             came, went = len(changes.after.keys() - changes.before), len(changes.before.keys() - changes.after)
             in_all = f"skills: {came} added, {went} removed, {len(changes.after) - came} changed"
             more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
@@ -111,15 +111,15 @@ def _report_first(registry: Registry) -> None:
             of_root = registry.of_root(root)
             if not of_root.skills and not of_root.problems:
                 logger.warning("%s: no skill: no folder there has a SKILL.md", printable(root.shown))
-    errors = [found for skill in snapshot.skills.values() for found in skill.problems if _is_told(found)]
+    errors = [found for skill in snapshot.skills.values() for found in skill.problems if _is_reported(found)]
     errors += snapshot.problems
-    for problem in errors[:_AT_ONCE]:
+    for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
-    if len(errors) > _AT_ONCE:
-        logger.warning("and %d more problems; 'mcp-skills-server validate' shows all", len(errors) - _AT_ONCE)
+    if len(errors) > _LINES_AT_ONCE:
+        logger.warning("and %d more problems; 'mcp-skills-server validate' shows all", len(errors) - _LINES_AT_ONCE)
 
 
-def _is_told(found: Problem) -> bool:
+def _is_reported(found: Problem) -> bool:
     """Tell whether a problem is an error, or keeps its skill out of listings."""
     return found.severity == "error" or codes.obstacle([found]) is not None
 
@@ -136,16 +136,16 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
     loose = set(now)
     looks = 0
     files: dict[str, list[str]] = {}
-    for skill_path, file_path in changes.files if len(changes.after) <= _AT_ONCE else ():
+    for skill_path, file_path in changes.files if len(changes.after) <= _LINES_AT_ONCE else ():
         files.setdefault(skill_path, []).append(file_path)
     explained: set[_Key] = set()
     for path in sorted(changes.before.keys() | changes.after.keys()):
         old, new = changes.before.get(path), changes.after.get(path)
         reason: Problem | str | None = None
-        if old is not None and new is None and looks < _AT_ONCE:  # the rest is only counted
+        if old is not None and new is None and looks < _LINES_AT_ONCE:  # the rest is only counted
             looks += 1
             place = registry.roots[old.root].show(old.directory)
-            reason = _obstacle(now, path, place) or _where_it_is(registry, old, changes)
+            reason = _obstacle(now, path, place) or _why_gone(registry, old, changes)
         if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
             reason = codes.obstacle(new.problems)
         if isinstance(reason, Problem):
@@ -204,8 +204,8 @@ def _state(skill: Skill) -> str:
     return "served"
 
 
-def _where_it_is(registry: Registry, skill: Skill, changes: Changes) -> str:
-    """Return why a skill that no problem is about is not found any more, by a look at its folder."""
+def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
+    """Return why a skill without a problem has vanished, by inspecting its folder."""
     root = registry.roots[skill.root]
     here = skill.root, skill.directory
     now = next((each for each in changes.after.values() if (each.root, each.directory) == here), None)
@@ -245,7 +245,7 @@ def _key(found: Problem) -> _Key:
 
 
 def _missing_from(were: Iterable[Problem], are: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield those of `are` that were not there."""
+    """Yield the problems of `are` that are not in `were`."""
     known = Counter(map(_key, were))
     for found in are:
         key = _key(found)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _MOST_SKILLS: Final = 400_000
 """Skills that all filtered snapshots hold together, about 150 bytes each."""
 _EMPTY: Final = 50
-"""The weight, in skills, of something that is made of no skill."""
+"""The fixed weight of each cached object, in skills."""
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop."""
 _INLINE_MARKDOWN: Final = 1 << 14
@@ -115,7 +115,7 @@ class Views:
         self.registry = registry
         self._grants = grants
         self._live: WeakValueDictionary[Permissions, Granted] = WeakValueDictionary()
-        self._kept = LruCache(self._made, lambda _, each: each.held, _MOST_SKILLS, Granted.forget)
+        self._kept = LruCache(self._granted, lambda _, each: each.held, _MOST_SKILLS, Granted.forget)
         self._replaced: list[Callable[[Grants, Grants], None]] = []
         if grants is not None:
             registry.subscribe(self._note)
@@ -138,7 +138,7 @@ class Views:
         return permissions is None or permissions.may_admin
 
     def of(self, principal: Principal | None) -> SkillSet:
-        """Return the skills that this principal has; None is who proved nothing."""
+        """Return the skills that this principal has; None is an anonymous client."""
         grants = self._grants
         if grants is None:
             return self.registry
@@ -148,17 +148,17 @@ class Views:
         """Return the skills that these permissions leave."""
         return self._kept.of(permissions)
 
-    def _made(self, permissions: Permissions) -> Granted:
+    def _granted(self, permissions: Permissions) -> Granted:
         found = self._live.get(permissions)
         if found is None:
             found = self._live[permissions] = Granted(self.registry, permissions)
         return found
 
     def replace(self, grants: Sequence[Grant]) -> None:
-        """Have these grants in force from now on.
+        """Replace the grants.
 
         Raises:
-            ValueError: there were none, and principals with a view would lose it unawares.
+            ValueError: the server began without grants, and may not gain any.
         """
         before = self._grants
         if before is None:
@@ -199,7 +199,7 @@ class Granted:
         self._lock = threading.Lock()
         self._listeners = Listeners()
         self.forget()
-        # What touches no more than what a snapshot gave out is the registry's.
+        # The registry's own: these take only objects that came from a snapshot.
         self.read, self.body, self.place, self.load = registry.read, registry.body, registry.place, registry.load
         self.roots, self.limits, self.loaded, self.index = (
             registry.roots,
@@ -216,11 +216,11 @@ class Granted:
             return whole
         with self._lock:
             if self._of is None or self._of() is not whole:
-                self._follow(whole)
+                self._rebuild(whole)
             return self._own
 
     def unread_sources(self) -> Sequence[str]:
-        """None: whether they hold anything for this principal is not known."""
+        """Return none: what they hold for this principal is unknown."""
         return ()
 
     def remembered(self) -> None:
@@ -236,7 +236,7 @@ class Granted:
         return self._listeners.subscribe(listener, problems=problems)
 
     def notify(self, changes: Changes) -> None:
-        """Tell the listeners what of these changes is about skills that are left."""
+        """Notify the listeners of the changes to skills that are left."""
         if len(self._listeners):
             self._listeners.notify(self.left_of(changes))
 
@@ -290,7 +290,7 @@ class Granted:
             standing=min(skill.reading.standing, codes.standing(findings)),
         )
 
-    def _follow(self, whole: Snapshot) -> None:
+    def _rebuild(self, whole: Snapshot) -> None:
         """Make the snapshot of the skills as they are now; it stays the same object where nothing differs."""
         own, before = self._own.skills, self._whole
         paths = whole.paths(Standing.UNUSABLE)
@@ -308,9 +308,9 @@ class Granted:
 
 
 def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
-    """Return where in the folder of a skill there are others.
+    """Return the paths of the skills nested in a skill, relative to it.
 
-    That includes one whose SKILL.md is no file that can be read, which a gate refuses, or whose SKILL.md is just gone.
+    Includes skills that are unreadable, refused by a gate, or just deleted.
 
     Args:
         whole: all skills, as they are without grants.
@@ -326,14 +326,18 @@ def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
     return out
 
 
-_rest_of: Final = attrgetter("findings", "empty", "standing", "origin")
+_compared_fields: Final = attrgetter("findings", "empty", "standing", "origin")
 
 
 def _is_same(before: Skill | None, now: Skill) -> bool:
     """Tell whether a skill is the one that it was, although it may have been made anew out of a larger one."""
     if before is None or before is now:
         return before is now
-    return before.reading is now.reading and before.files == now.files and _rest_of(before) == _rest_of(now)
+    return (
+        before.reading is now.reading
+        and before.files == now.files
+        and _compared_fields(before) == _compared_fields(now)
+    )
 
 
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
@@ -350,10 +354,10 @@ class LruCache(Generic[_K, _V]):
     """Objects by key, each made when it is first asked for. Any thread may use it.
 
     Args:
-        make: makes the object of a key; what takes long is for later.
+        make: makes the object of a key; must be quick, since it holds the lock.
         weigh: how many skills an object holds.
         most: skills of all objects together; beyond that the least recently used one goes.
-        close: ends what goes.
+        close: closes an evicted object.
     """
 
     def __init__(

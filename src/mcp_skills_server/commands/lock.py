@@ -330,9 +330,9 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     with ExitStack() as opened:
         if options.lock is not None and not pair:
             moved = opened.enter_context(moves(read_lock(options.lock), options))
-            found = (difference for each in moved for difference in _since(each, options))
+            found = (difference for each in moved for difference in _differences_since(each, options))
         elif len(pair) == 2:
-            before, after = (_alone(opened, each, options) for each in pair)
+            before, after = (_open_offer(opened, each, options) for each in pair)
             found = _between(before, after, before.skills.keys() | after.skills.keys())
         else:
             raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
@@ -345,11 +345,11 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     return int(is_different)
 
 
-def _since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
+def _differences_since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
     source, kinds = moved.source, moved.kinds
     if kinds and kind_of(source.given).keeps_history:
         with ExitStack() as opened:
-            yield from _between(_alone(opened, source.given, options, source.revision), moved.offer, kinds)
+            yield from _between(_open_offer(opened, source.given, options, source.revision), moved.offer, kinds)
         return
     for skill, kind in kinds.items():
         if kind == "added":
@@ -358,7 +358,7 @@ def _since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
             yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
-def _alone(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None) -> SourceOffer:
+def _open_offer(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None) -> SourceOffer:
     _, (offer,) = opened.enter_context(offered([root], options, pin))
     return offer
 

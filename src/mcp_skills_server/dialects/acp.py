@@ -17,14 +17,14 @@ from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules as limits
 
 OURS: Final = "mcp-skills-server"
-"""Under which key of `_meta` in its capabilities a client, or an agent, says that it knows our extensions."""
+"""Key of `_meta` in the capabilities under which a client or an agent announces our extensions."""
 NESTED: Final = "availableSkillsUpdate"
-"""What a client sets there that takes the draft's own form in version 1."""
+"""Set there by a client that takes the draft's own form in version 1."""
 NOTIFICATION: Final = "extensionNotification"
-"""What a client sets there that takes the extension notification."""
+"""Set there by a client that takes the extension notification."""
 EXTENSION_METHOD: Final = f"_{OURS}/available_skills_update"
 DETAILS: Final = f"{OURS}/availableSkills"
-"""Under which key of an `available_commands_update`'s `_meta` our entries stand."""
+"""Key of our entries in the `_meta` of an `available_commands_update`."""
 UPDATE: Final = "session/update"
 COMMANDS_UPDATE: Final = "available_commands_update"
 SKILLS_UPDATE: Final = "available_skills_update"
@@ -32,10 +32,10 @@ SETUPS: Final = frozenset(("session/new", "session/load", "session/resume", "ses
 """The requests that make a session or take one up again."""
 
 Params: TypeAlias = dict[str, Any]
-_MAKE_NEW: Final = frozenset(("session/new", "session/fork"))
+_CREATING: Final = frozenset(("session/new", "session/fork"))
 _ENDINGS: Final = frozenset(("session/close", "session/delete"))
 Key: TypeAlias = tuple[str, object]
-"""A request's id so that 1, "1", true and null differ, and 1 and 1.0 do not: what a peer in JavaScript sends back."""
+"""A request's id with its type: 1, "1", true and null differ; 1 and 1.0 do not, for peers in JavaScript."""
 _SERVER_NAME: Final = "skills"
 """Of the server that is added, unless another one has it."""
 _NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
@@ -117,7 +117,7 @@ def asked(message: object) -> list[Hello | Setup | Ending]:
             announced = params.get("capabilities", params.get("clientCapabilities"))
             out.append(Hello(key, as_version(params.get("protocolVersion")) or 1, announced))
         elif method in SETUPS:
-            out.append(Setup(key, None if method in _MAKE_NEW else session_id))
+            out.append(Setup(key, None if method in _CREATING else session_id))
         elif method in _ENDINGS:
             out.append(Ending(key, session_id))
     return out
@@ -416,7 +416,7 @@ def notifications(
 
 
 def kinds(takes: Takes) -> frozenset[str]:
-    """Return the kinds of the agent's own updates that a client that takes this gets again, with ours."""
+    """Return the kinds of the agent's own updates that are sent again with our skills added."""
     if takes.nested:
         found = {SKILLS_UPDATE}
     else:

@@ -26,7 +26,7 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 QUOTA_EXCEEDED: Final = -32000
-"""Of the codes that a server may choose: the client has had all that one may have. `data` names the quota."""
+"""A code of the server's own range: the client has used up its quota, which `data` names."""
 
 Id: TypeAlias = str | int | float | None
 RequestId: TypeAlias = str | int
@@ -41,8 +41,8 @@ LONGEST: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
 
-_MARK: Final = "\ufeff"
-_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_BOM: Final = "\ufeff"
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -60,11 +60,11 @@ def parse(raw: bytes | bytearray) -> Any:
         JsonError: it is none, or too deep to be read.
     """
     try:
-        text = raw.decode("utf-8").removeprefix(_MARK)
+        text = raw.decode("utf-8").removeprefix(_BOM)
     except UnicodeDecodeError:
         raise JsonError("the message is not UTF-8") from None
-    if "\\u" in text and _HALF.search(text):
-        text = _ESCAPE.sub(_whole, text)
+    if "\\u" in text and _SURROGATE.search(text):
+        text = _ESCAPE.sub(_replace_lone, text)
     try:
         return _DECODER.decode(text)
     except RecursionError:
@@ -74,7 +74,7 @@ def parse(raw: bytes | bytearray) -> Any:
         raise JsonError(str(error) if known else "a number is too long") from None
 
 
-def _whole(escape: re.Match[str]) -> str:
+def _replace_lone(escape: re.Match[str]) -> str:
     if escape["half"]:
         return r"\ufffd"
     return escape[0]
@@ -93,7 +93,7 @@ def _finite(text: str) -> float:
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
-"""What is answered was made for it and is no circle; to look for one takes a third of the time."""
+"""Answers hold no cycles; to check for them takes a third of the time."""
 
 
 def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:

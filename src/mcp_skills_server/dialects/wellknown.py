@@ -232,7 +232,7 @@ class IndexLimits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SiteEntry:
     """A skill that an index offers.
 
     Attributes:
@@ -283,7 +283,7 @@ class SiteIndex(NamedTuple):
     """
 
     version: Version | None
-    entries: tuple[Entry, ...]
+    entries: tuple[SiteEntry, ...]
     unusable: tuple[Unusable, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -337,7 +337,7 @@ class Judgement(NamedTuple):
     warning: str | None = None
 
 
-def judge_unpacked(entry: Entry, files: Files) -> Judgement:
+def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
     """Compare files with the entry that describes them.
 
     Of descriptions white space is not compared: publishers fold them in different ways.
@@ -386,9 +386,9 @@ def _no_constant(word: str) -> None:
 
 
 def _entries(
-    listed: list[Any], read: Callable[[dict[str, Any]], Entry]
-) -> tuple[tuple[Entry, ...], tuple[Unusable, ...]]:
-    entries: dict[str, Entry] = {}
+    listed: list[Any], read: Callable[[dict[str, Any]], SiteEntry]
+) -> tuple[tuple[SiteEntry, ...], tuple[Unusable, ...]]:
+    entries: dict[str, SiteEntry] = {}
     unusable: list[Unusable] = []
     for position, item in enumerate(listed, 1):
         fields = {}
@@ -410,7 +410,7 @@ def _entries(
     return tuple(entries.values()), tuple(unusable)
 
 
-def _entry(fields: Mapping[str, Any], base: str) -> Entry:
+def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
     kind = fields.get("type")
     if not isinstance(kind, str):
         raise _EntryRefusedError("it has no type")
@@ -424,12 +424,12 @@ def _entry(fields: Mapping[str, Any], base: str) -> Entry:
     if not isinstance(url, str):
         raise _EntryRefusedError("it has no url")
     try:
-        return Entry(name, description, cast("Kind", kind), absolute(base, url), digest)
+        return SiteEntry(name, description, cast("Kind", kind), absolute(base, url), digest)
     except ValueError as error:
         raise _EntryRefusedError(f"its url {quoted(url)}: {error}") from None
 
 
-def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Entry:
+def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> SiteEntry:
     name, description = _described(fields)
     listed = fields.get("files")
     if not isinstance(listed, list) or not all(isinstance(path, str) for path in cast("list[Any]", listed)):
@@ -446,7 +446,7 @@ def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Ent
         archive.check_paths(paths)
     except ArchiveRefusedError as error:
         raise _EntryRefusedError(str(error)) from None
-    return Entry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
+    return SiteEntry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
 
 
 def _described(fields: Mapping[str, Any]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json
 
 _IGNORED: Final = re.compile(r"[\x00-\x20\x7f-\xa0]+")
-"""Browsers take these out of an address, of a scheme's middle too: `java\\tscript:` runs."""
+"""Browsers strip these from an address, even inside the scheme: `java\\tscript:` runs."""
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
 _ALLOWED: Final = re.compile(r"https?:|data:image/|skill://", re.IGNORECASE)
 

@@ -140,8 +140,8 @@ class _JsonMember:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
-    """An object's braces and its members."""
+class _JsonObject:
+    """A JSON object: the offsets of its braces, and its members."""
 
     opening: int
     closing: int
@@ -155,7 +155,7 @@ class _Inside:
 
 
 class _JsonText:
-    """A text with its places."""
+    """A JSON text that is edited by offsets."""
 
     def __init__(self, text: str, form: Form) -> None:
         self.text = text
@@ -170,24 +170,24 @@ class _JsonText:
         if first is not None and self._own_line(first):
             self._unit = self._indent(first.start) or self._unit
 
-    def at(self, place: int) -> _Inside:
+    def at(self, place: int) -> _JsonObject:
         """Return the object that begins at or behind this place."""
         plain, members = self._plain, list[_JsonMember]()
-        opening = _behind(_BLANKS, plain, place)
-        position = _behind(_BLANKS, plain, opening + 1)
+        opening = _skip(_BLANKS, plain, place)
+        position = _skip(_BLANKS, plain, opening + 1)
         while plain[position] != "}":
             key, after = self._decoder.raw_decode(plain, position)
-            value = _behind(_BLANKS, plain, _behind(_BLANKS, plain, after) + 1)
+            value = _skip(_BLANKS, plain, _skip(_BLANKS, plain, after) + 1)
             _, end = self._decoder.raw_decode(plain, value)
-            next_one = behind = _behind(_BLANKS, plain, end)
+            next_one = behind = _skip(_BLANKS, plain, end)
             comma = next((each for each in self._trailing if end <= each < behind), None)
             if plain[behind] == ",":
-                comma, next_one = behind, _behind(_BLANKS, plain, behind + 1)
+                comma, next_one = behind, _skip(_BLANKS, plain, behind + 1)
             members.append(_JsonMember(key, position, value, end, comma))
             position = next_one
-        return _Inside(opening, position, members)
+        return _JsonObject(opening, position, members)
 
-    def object_of(self, member: _JsonMember) -> _Inside:
+    def object_of(self, member: _JsonMember) -> _JsonObject:
         """Return the object that is a member's value."""
         if self._plain[member.value] != "{":
             raise UsageError(f"{member.key!r} is not an object")
@@ -197,7 +197,7 @@ class _JsonText:
         """Return a member's value."""
         return self._decoder.raw_decode(self._plain, member.value)[0]
 
-    def insert(self, inside: _Inside, key: str, value: object) -> str:
+    def insert(self, inside: _JsonObject, key: str, value: object) -> str:
         """Return the text with a new last member."""
         text = self.text
         if not inside.members:
@@ -218,14 +218,14 @@ class _JsonText:
         new = f"{before}{text[last.end : place]}{self._break}{child}{self._on_lines(key, value, child)}{behind}"
         return text[: last.end] + new + text[place:]
 
-    def replace(self, inside: _Inside, member: _JsonMember, value: object) -> str:
+    def replace(self, inside: _JsonObject, member: _JsonMember, value: object) -> str:
         """Return the text with another value of a member."""
         new = dump(value, None)
         if self._own_line(inside.members[0]):
             new = dump(value, self._unit).replace("\n", self._break + self._indent(member.start))
         return self.text[: member.value] + new + self.text[member.end :]
 
-    def remove(self, inside: _Inside, key: str) -> str:
+    def remove(self, inside: _JsonObject, key: str) -> str:
         """Return the text without a member, its comma and, if it had them for itself, its lines."""
         member = inside.find(key)
         if member is None:
@@ -242,7 +242,7 @@ class _JsonText:
         elif self._own_line(member) and rest:
             start, end = len(text[:blank].removesuffix("\n").removesuffix("\r")), rest.end()
         elif member.comma is not None:
-            end = _behind(" \t", text, end)
+            end = _skip(" \t", text, end)
         else:
             start = blank
         before = text[inside.opening + 1 : start]
@@ -269,14 +269,14 @@ class _JsonText:
     def _indent(self, place: int) -> str:
         """Return the blanks that the line of this place begins with."""
         start = max(self.text.rfind("\n", 0, place), self.text.rfind("\r", 0, place)) + 1
-        return self.text[start : min(place, _behind(" \t", self.text, start))]
+        return self.text[start : min(place, _skip(" \t", self.text, start))]
 
     def _on_lines(self, key: str, value: object, indent: str) -> str:
         return f"{dump(key)}: {dump(value, self._unit)}".replace("\n", self._break + indent)
 
 
-def _behind(characters: str, text: str, place: int) -> int:
-    """Return the first place from this one on that has none of these characters."""
+def _skip(characters: str, text: str, place: int) -> int:
+    """Return the offset of the first other character from this one on."""
     while place < len(text) and text[place] in characters:
         place += 1
     return place

@@ -22,7 +22,7 @@ _LINES: Final = re.compile(r"[^\n]++\n?|\n")
 _MAY_CLOSE: Final = re.compile(r"[\]}]|\"\"\"|'''")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TRIES: Final = 200
-"""Lines of one value that may be its end: more than any file a person wrote has."""
+"""Most lines of one value that are tried as its end; a file that a person wrote has fewer."""
 
 
 def read(text: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ _TABLE: Final = {
 UNKNOWN: Final = Client()
 """A client that is not in the table, or does not say what it is."""
 WIDEST: Final = Client(catalog_characters=MOST_CATALOG, searches_tools=True)
-"""A client that is shown unasked all that any of them is."""
+"""A client that gets the longest texts that any client gets unasked."""
 
 
 def client_of(name: str | None) -> Client:

@@ -19,7 +19,7 @@ SIGNATURE_FILE: Final = "skill.oms.sig"
 EVALS: Final = "evals/"
 """The folder with the author's evals and trigger sets."""
 ORIGIN = "mcp-skills-server/origin"
-"""Under which key a protocol's `_meta` says where a skill comes from; the extension's prefix is not ours."""
+"""Key of a protocol's `_meta` for the origin of a skill; the extension's prefix is not ours."""
 LONGEST_PATH: Final = 4096
 """Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no path that a program
 names exceeds. What is longer is unknown without a look."""

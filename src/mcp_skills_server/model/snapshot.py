@@ -1,4 +1,4 @@
-"""All skills at one moment, and what tells one moment from the next."""
+"""Immutable snapshots of all skills, and the difference of two."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Snapshot:
         self.problems = problems
 
     def differing(self, earlier: Snapshot) -> Collection[str]:
-        """Return the skill paths at which something else stands than in an earlier snapshot."""
+        """Return the skill paths whose skill differs from that in an earlier snapshot."""
         old, new = earlier.skills, self.skills
         return {path for path in old.keys() | new.keys() if old.get(path) is not new.get(path)}
 
@@ -90,7 +90,7 @@ class Snapshot:
         return names
 
     def paths(self, least: Standing) -> list[str]:
-        """Skill paths in code point order, of the skills that stand at `least` there. Do not change the list."""
+        """Return the paths of the skills of `least` standing, in code point order. Do not change the list."""
         return self._paths[least]
 
     def named(self, name: str, least: Standing) -> list[str]:
@@ -157,7 +157,7 @@ class Snapshot:
         while position < len(paths) and paths[position].startswith(prefix):
             name, slash, _ = paths[position][len(prefix) :].partition("/")
             found[name] = None
-            # What lies below this child comes in one piece, and none of it is a child: "0" is the character behind "/".
+            # Skip the paths below this child, which are contiguous: "0" is the character after "/".
             if slash:
                 position = bisect_left(paths, f"{prefix}{name}0", position)
             else:

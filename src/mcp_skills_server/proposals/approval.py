@@ -154,7 +154,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
 
 
 def _beside(place: Path, proposal: Proposal) -> Path:
-    """Return where the new folder is built: no scan enters it, with `--hidden` either."""
+    """Return where the new folder is built: no scan enters it, even with `--hidden`."""
     return place.with_name(f"{OURS}-{proposal.id}")
 
 

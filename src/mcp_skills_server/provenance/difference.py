@@ -137,8 +137,8 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
         yield f"file {path} is another signature"
         return
     old, new = _lines(was), _lines(now)
-    start = _common(old, new)
-    end = _common(old[start:][::-1], new[start:][::-1])
+    start = _common_length(old, new)
+    end = _common_length(old[start:][::-1], new[start:][::-1])
     if max(len(old), len(new)) - start - end > _MOST_LINES:
         count = max(len(old), len(new)) - start - end
         yield f"file {path}: about {count:,} lines are different from line {start + 1} on, too many to compare"
@@ -149,7 +149,7 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     yield f"--- a/{path}"
     yield f"+++ b/{path}"
     for line in islice(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT), 2, None):  # without its own two heads
-        yield _moved(line, begin) if line.startswith("@@") else line
+        yield _renumbered(line, begin) if line.startswith("@@") else line
 
 
 def unified(name: str, before: str, after: str) -> str:
@@ -164,12 +164,12 @@ def _lines(text: str) -> list[str]:
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
-def _common(old: list[str], new: list[str]) -> int:
+def _common_length(old: list[str], new: list[str]) -> int:
     """Return the number of lines that both begin with."""
     return next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
-def _moved(line: str, by: int) -> str:
+def _renumbered(line: str, by: int) -> str:
     """Return the header of a hunk with its line numbers counted from the beginning of the file."""
     return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
 

@@ -150,7 +150,7 @@ class Pins:
         self.replace(skills, elsewhere)
 
     def replace(self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]) -> None:
-        """Have these in force for what is judged from now on."""
+        """Replace the pins for all later checks."""
         self._skills = skills
         self._elsewhere = elsewhere
 

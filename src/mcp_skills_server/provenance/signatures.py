@@ -89,9 +89,9 @@ class Verifier:
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
 
     def asked(self) -> str | None:
-        """Return a text that differs for other keys, and with certificates for each day.
+        """Return the cache key of a proof: digests of the keys, and the day where a certificate is used.
 
-        None where that cannot be said: of an identity, and of a key that cannot be read any more.
+        None where there is no such key: for an identity, and for a key that can no longer be read.
         """
         if len(self._keys) != len(self._configs):
             return None

@@ -22,8 +22,8 @@ from mcp_skills_server.format.archive import UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 
 GRACE_S: Final = 3600.0
-_OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
-"""What we have packed ourselves has been through the catalogue's limits."""
+_NO_LIMITS: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
+"""Archives of our own have passed the limits of the catalogue already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Artifacts:
         path, files = self._unpacked
         if path != artifact.path:
             raw = self._slots[artifact.path].read()
-            files = archive.unpack(raw, _OWN) if artifact.kind == "archive" else {SKILL_MD: (raw, False)}
+            files = archive.unpack(raw, _NO_LIMITS) if artifact.kind == "archive" else {SKILL_MD: (raw, False)}
             self._unpacked = (artifact.path, files)
         return files
 

@@ -65,7 +65,7 @@ class PublishRecord:
 
 
 @dataclass(slots=True)
-class Plan:
+class PublishPlan:
     """The changes that publish will make.
 
     Attributes:
@@ -91,7 +91,7 @@ def make_plan(
     *,
     now: int,
     keep_s: float,
-) -> Plan:
+) -> PublishPlan:
     """Compare file by file what should be in a folder with what is, there and where these claims name it.
 
     Nothing is changed yet, so that whatever is refused is refused in time.
@@ -107,7 +107,7 @@ def make_plan(
     Raises:
         UsageError: something is in the way that is not ours.
     """
-    plan = Plan()
+    plan = PublishPlan()
     items = {item.path.lstrip("/"): item for item in expected}
     ours = {path: hex_of(item.digest) for path, item in items.items()}
     gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}

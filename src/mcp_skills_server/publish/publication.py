@@ -25,10 +25,10 @@ from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.publish.artifacts import Artifacts, ArtifactSlot, Edition, Item, Published, RetentionPolicy
 
-_LOOK_AGAIN_S: Final = 10.0
-"""How long an edition counts as current without a look at what changes no snapshot: the modes of files."""
-_UNSETTLED_S: Final = 1.0
-"""The same, when a file would not be read."""
+_FRESH_S: Final = 10.0
+"""Seconds until an edition is checked again for what changes no snapshot: the modes of files."""
+_FRESH_AFTER_FAILURE_S: Final = 1.0
+"""The same after a file could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Picked:
+class _Selection:
     """The publishable skills of a snapshot by name, (skill path, reason) of the others, and files changed since."""
 
     snapshot: Snapshot
@@ -79,7 +79,7 @@ class Publication:
         self._lock = threading.Lock()
         self._packed: dict[Skill, _Packed] = {}
         self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
-        self._good_until = 0.0
+        self._fresh_until = 0.0
         self._settled = True
         self.latest: Edition | None = None
 
@@ -89,20 +89,20 @@ class Publication:
     def current(self) -> Edition | None:
         """The edition of the catalogue as it is now, or None if it has to be made first."""
         made = self.latest
-        if made is None or made.snapshot is not self.registry.snapshot or self._clock() >= self._good_until:
+        if made is None or made.snapshot is not self.registry.snapshot or self._clock() >= self._fresh_until:
             return None
         return made
 
     def edition(self) -> Edition:
         """Return the edition of the catalogue as it is now; OSError leaves `latest` in force."""
         with self._lock:
-            made = self.current or self._still()
+            made = self.current or self._revalidated()
             if made is None:
                 made = self._make()
-                self._put(made)
+                self._install(made)
             return made
 
-    def _still(self) -> Edition | None:
+    def _revalidated(self) -> Edition | None:
         """Return the latest edition if no file mode changed, which no snapshot shows."""
         made = self.latest
         if made is None or made.snapshot is not self.registry.snapshot or not self._settled:
@@ -110,15 +110,15 @@ class Publication:
         for each in made.skills.values():
             if self._packed[each.skill].modes != _modes(each.skill):
                 return None
-        self._good_until = self._clock() + _LOOK_AGAIN_S
+        self._fresh_until = self._clock() + _FRESH_S
         return made
 
     def _make(self) -> Edition:
-        picked = self._pick()
+        picked = self._select()
         if picked.stale:  # once more, from the new snapshot
             for error in picked.stale:
                 self.registry.rescan(error.path)
-            picked = self._pick()
+            picked = self._select()
         self._settled = not picked.stale
         skills = picked.skills
         older = wellknown.choose_0_1(each.skill for each in skills.values())
@@ -138,24 +138,27 @@ class Publication:
             left_out_0_1=older.left_out,
         )
 
-    def _pick(self) -> _Picked:
+    def _select(self) -> _Selection:
         snapshot = self.registry.snapshot
         choice = wellknown.choose(snapshot)
-        picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
+        picked = _Selection(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         for skill in self._steps(choice.skills):
             try:
                 made = self._pack(skill)
             except StaleFileError as error:
                 picked.stale.append(error)
-                # What was published of it is better than nothing, and is still there, until it holds still.
-                made = self._before(skill) or f"a file cannot be read ({error.reason or 'it does not hold still'})"
+                # Its last published version stays until the file stops changing.
+                made = (
+                    self._published_before(skill)
+                    or f"a file cannot be read ({error.reason or 'it does not hold still'})"
+                )
             if isinstance(made, str):
                 picked.left_out.append((skill.path, made))
             else:
                 picked.skills[skill.name] = made
         return picked
 
-    def _before(self, skill: Skill) -> Published | None:
+    def _published_before(self, skill: Skill) -> Published | None:
         if self.latest is None:
             return None
         found = self.latest.skills.get(skill.name)
@@ -188,9 +191,9 @@ class Publication:
         self._artifacts.put(artifact, raw)
         return Published(skill, artifact)
 
-    def _put(self, made: Edition) -> None:
+    def _install(self, made: Edition) -> None:
         before, self.latest = self.latest, made
-        self._good_until = self._clock() + (_LOOK_AGAIN_S if self._settled else _UNSETTLED_S)
+        self._fresh_until = self._clock() + (_FRESH_S if self._settled else _FRESH_AFTER_FAILURE_S)
         self._artifacts.renew(before, made)
         wanted = {each.skill for each in made.skills.values()} | set(made.snapshot.skills.values())
         for skill in self._packed.keys() - wanted:

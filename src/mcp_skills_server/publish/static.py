@@ -26,7 +26,7 @@ from mcp_skills_server.publish.plan import (
     JOURNAL,
     RECORD,
     OutdatedFile,
-    Plan,
+    PublishPlan,
     PublishRecord,
     decode_journal,
     decode_record,
@@ -79,7 +79,7 @@ class StaticSite:
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
-        with self._refused("read"):
+        with self._as_usage_error("read"):
             self._check_owner()
 
     def check(self, publication: Publication) -> list[OutdatedFile]:
@@ -87,17 +87,17 @@ class StaticSite:
 
         Artifacts that stay for a while are no difference.
         """
-        with self._refused("read"):
+        with self._as_usage_error("read"):
             self._folder.look_anew()
             plan = self._plan(self._expected(publication, publication.edition()), self._claims())
             return _in_order(plan.differences)
 
     def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
-        """Make the folder current, and return what was not; nothing at all is touched when that is nothing.
+        """Bring the folder up to date, and return what was outdated; touch nothing where nothing was.
 
-        Without `partial` no file is touched either where a skill was left out, and None is returned.
+        Without `partial`, touch nothing and return None where a skill was left out.
         """
-        with self._refused("written"):
+        with self._as_usage_error("written"):
             os.makedirs(self._folder.path, exist_ok=True)
             with self._folder.alone():
                 self._folder.look_anew()
@@ -126,9 +126,9 @@ class StaticSite:
                 f"{self._folder.shown}: the folder is not empty and not of this program's making ({RECORD} "
                 "is missing), and stays as it is; give --output a folder of its own"
             )
-        self._kept()
+        self._records()
 
-    def _kept(self) -> tuple[PublishRecord, dict[str, set[str]]]:
+    def _records(self) -> tuple[PublishRecord, dict[str, set[str]]]:
         """Return the record, and by path the digests that a killed run was about to write."""
         kept, begun = self._folder.read(RECORD), self._folder.read(JOURNAL)
         try:
@@ -139,7 +139,7 @@ class StaticSite:
 
     def _claims(self) -> dict[str, set[str]]:
         """Return by path the digests that a file of ours can have, killed runs included."""
-        kept, begun = self._kept()
+        kept, begun = self._records()
         claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
         for path in filter(is_place, begun):
             claims.setdefault(path, set()).update(begun[path])
@@ -147,8 +147,8 @@ class StaticSite:
 
     # What it should be
 
-    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> Plan:
-        kept = self._kept()[0]
+    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> PublishPlan:
+        kept = self._records()[0]
         return make_plan(self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s)
 
     def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
@@ -158,8 +158,8 @@ class StaticSite:
 
     # Putting it there
 
-    def _carry_out(self, plan: Plan, claims: Mapping[str, set[str]]) -> None:
-        kept = self._kept()[0]
+    def _carry_out(self, plan: PublishPlan, claims: Mapping[str, set[str]]) -> None:
+        kept = self._records()[0]
         if plan.put:
             # Written down before it is done: after a crash in between, all of it is still known to be ours.
             begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}
@@ -195,7 +195,7 @@ class StaticSite:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
 
     @contextmanager
-    def _refused(self, doing: str) -> Generator[None]:
+    def _as_usage_error(self, doing: str) -> Generator[None]:
         try:
             yield
         except OSError as error:

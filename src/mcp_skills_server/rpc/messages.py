@@ -72,7 +72,7 @@ def call(message: object) -> Call:
 
 
 def id_of(message: object) -> Id:
-    """Return what to answer a message by that is no call: its id as far as it has one, else null."""
+    """Return the id by which to answer a message that is no call; None where it has none."""
     found = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
     return cast(Id, found) if _is_id(found) else None
 

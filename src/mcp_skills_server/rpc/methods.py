@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 Result: TypeAlias = "dict[str, Json]"
 _R = TypeVar("_R")
-_Work: TypeAlias = "Callable[[Mapping[str, Any], RpcClient], Awaitable[Result]]"
+_Handler: TypeAlias = "Callable[[Mapping[str, Any], RpcClient], Awaitable[Result]]"
 _LOGGED_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
@@ -69,7 +69,7 @@ _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
 _MOST_SKILLS: Final = 100_000
 """Skills of the catalogues of all sets of grants together, about 300 bytes each."""
-_NAMES_BYTES: Final = 400
+_ENTRY_BYTES: Final = 400
 """Bytes of an entry of a list beside its description."""
 _NO_SCRIPTS: Final = (
     "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work by the skill's "
@@ -143,7 +143,7 @@ class Catalogues:
 
     Attributes:
         problems: what is wrong with the manifests of the last snapshot, by place.
-        logged: what has been logged of it, shared where this is a part of what others have.
+        logged: the problems that were logged, shared by the catalogues of all sets of grants.
     """
 
     def __init__(self, skill_set: SkillSet, logged: set[Problem] | None = None) -> None:
@@ -219,7 +219,7 @@ class Catalogues:
         self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line or 0, each.code)))
         fresh = [each for each in self.problems if each not in self.logged]
         if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
-            self.logged.clear()  # what was put right is news when it comes again
+            self.logged.clear()  # a problem that comes back is logged again
         self.logged.update(self.problems)
         for each in fresh[:_LOGGED_AT_ONCE]:
             logger.warning("%s", each)
@@ -250,7 +250,7 @@ class Methods:
         self._blobs = Blobs() if blobs is None else blobs
         self._allow_code = allow_code
         self._executor: Executor | None = None
-        self._table: dict[str, _Work] = {
+        self._table: dict[str, _Handler] = {
             dialect.LIST: partial(self._from_view, dialect.listing, self._list),
             dialect.DESCRIBE: partial(self._from_view, dialect.description, self._describe),
             dialect.READ: partial(self._from_view, dialect.file_request, self._read),
@@ -441,7 +441,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
 
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
-    """Return what an error is about."""
+    """Return the `data` of an error: the skill's name and version."""
     about: dict[str, Json] = {"name": clipped(name)}
     if version is not None:
         about["version"] = clipped(version)
@@ -449,5 +449,5 @@ def _about(name: str, version: str | None) -> dict[str, Json]:
 
 
 def _weight(entry: SkillVersion) -> int:
-    """About how many bytes it takes in a list."""
-    return _NAMES_BYTES + 6 * len(str(entry.manifest.fields["description"]))
+    """Estimate the bytes of an entry in a list."""
+    return _ENTRY_BYTES + 6 * len(str(entry.manifest.fields["description"]))

@@ -93,13 +93,13 @@ class Runtime(Closing):
             self.scripts = Scripts(registry, scripts, self.events)
         self._restricted = LruCache(self._restricted_to, held, _MOST_SKILLS, lambda each: each.briefing.close())
         self.searches = LruCache(self._searched, held, _MOST_INDEXED)
-        self._begin(registry)
+        self._bind(registry)
 
     def _emit(self, changes: Changes) -> None:
         if self.registry.loaded.is_set():  # what the first scan finds is no difference
             self.events.emit_changes(changes)
 
-    def _begin(self, skill_set: SkillSet) -> None:
+    def _bind(self, skill_set: SkillSet) -> None:
         self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
@@ -113,14 +113,12 @@ class Runtime(Closing):
         )
 
     def over(self, skill_set: SkillSet) -> Runtime:
-        """Return the runtime of the conversations of those who have this set of skills: it shares all but what they
-        see.
-        """
+        """Return the runtime restricted to this set of skills; it shares all else with this one."""
         return self if skill_set is self.registry else self._restricted.of(skill_set)
 
     def _restricted_to(self, skill_set: SkillSet) -> Runtime:
         made = copy(self)
-        made._begin(skill_set)
+        made._bind(skill_set)
         return made
 
     def _searched(self, skill_set: SkillSet) -> Search:

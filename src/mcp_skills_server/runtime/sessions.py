@@ -53,16 +53,16 @@ class Sessions:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """Return a session of this or the shared runtime that no handle finds. `keep` it once it holds anything."""
+        """Return an unregistered session of this or the shared runtime. `keep` it once it holds anything."""
         return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
-        """Have the session found by its handle, by this owner alone. One that is found already stays whose it is.
+        """Register the session by its handle, for this owner alone. A registered one is only renewed.
 
-        It counts among the sessions of `counted`, beyond whose share the one that was unused the longest ends.
+        It counts toward the share of `counted`; beyond it their least recently used session ends.
 
         Raises:
-            QuotaError: all places are taken, and this caller has none to give up. The session has ended.
+            QuotaError: all places are taken, and this caller has no session to evict. The session has ended.
         """
         handle = session.session_id
         if handle in self._open:
@@ -91,13 +91,13 @@ class Sessions:
             self.end(handle)
 
     def end(self, handle: str) -> None:
-        """End the session of this handle. One that is over is passed over."""
+        """End the session of this handle. Ignore one that is over."""
         self._quota.release(handle)
         if handle in self._open:
             self._open.pop(handle)[0].close()
 
-    def _local(self, handle: str, owner: str | None) -> Session | None:
-        """Return the session of this handle in the memory of this process, None for all that this owner has none of."""
+    def _find_local(self, handle: str, owner: str | None) -> Session | None:
+        """Return this owner's session of this handle from the memory of this process, or None."""
         session, whose, used = self._open.get(handle, (None, None, 0.0))
         if session is None or whose != owner or (self._now() - used > self._idle_s and not session.calls):
             return None
@@ -105,7 +105,7 @@ class Sessions:
 
     def find(self, handle: str, owner: str | None) -> Session:
         """Return the session of this handle; UnknownSessionError if it is unknown, over, or another owner's."""
-        session = self._local(handle, owner)
+        session = self._find_local(handle, owner)
         if session is None:
             raise UnknownSessionError(handle)
         self.keep(session, owner)

@@ -116,7 +116,7 @@ class SharedSessions(Sessions):
         """Return the session of this handle, from wherever it was last used."""
         if not _HANDLE.fullmatch(handle):
             raise UnknownSessionError(handle)
-        local = self._local(handle, owner)
+        local = self._find_local(handle, owner)
         known = self._known.get(handle)
         if known is None or local is None:
             return await self._bring(handle, owner, counted)
@@ -143,7 +143,7 @@ class SharedSessions(Sessions):
             raise UnknownSessionError(handle)
         session = Session(self.runtime, hosted=False, handle=handle)
         await session.restore(self._record(text, handle, owner), self._here, session.changed)
-        if self._local(handle, owner) is not None:  # another call has brought it meanwhile
+        if self._find_local(handle, owner) is not None:  # another call has brought it meanwhile
             return self.find(handle, owner)
         self.end(handle)  # one that was idle here for too long, and not elsewhere
         self.keep(session, owner, counted)

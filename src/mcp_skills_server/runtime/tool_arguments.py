@@ -1,4 +1,4 @@
-"""The arguments of a tool: whether they are as its schema has them, and which file of a skill a path means."""
+"""Validation of a tool's arguments by its schema, and look-up of the file that a path means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN_PATHS: Final = 40
 
 
 def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """Return the file that is meant, by look-up alone; RequestError with those that there are if there is none."""
+    """Return the file that a path means, by look-up alone; a RequestError lists the files if none matches."""
     plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
     if plain in paths:
         return plain
@@ -68,7 +68,7 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
         return None
     place = printable(".".join(map(str, error.absolute_path)))[:100]
     text: str = error.message
-    if len(text) > _MOST_SHOWN:  # what was given comes first in it, what is wrong with that comes last
+    if len(text) > _MOST_SHOWN:  # it begins with the value and ends with the reason
         text = f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SHOWN // 2]})"
     if place:
         text = f"Argument {place}: {text}"

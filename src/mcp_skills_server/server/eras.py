@@ -43,7 +43,7 @@ CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 CLIENT: Final = "io.modelcontextprotocol/clientInfo"
 _LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 
-_NAMES: Final[Mapping[type, str]] = {str: "a string", bool: "a boolean", int: "an integer", dict: "an object"}
+_TYPE_NAMES: Final[Mapping[type, str]] = {str: "a string", bool: "a boolean", int: "an integer", dict: "an object"}
 
 
 def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
@@ -51,7 +51,7 @@ def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
     if isinstance(shape, type):
         if type(value) is shape or (shape is int and type(value) is float and value.is_integer()):
             return None
-        return f"{name} must be {_NAMES[shape]}"
+        return f"{name} must be {_TYPE_NAMES[shape]}"
     if isinstance(shape, tuple):
         reasons = [wrong(value, each, name) for each in shape]
         if None in reasons:
@@ -118,7 +118,7 @@ MODERN_META: Final[Mapping[str, Shape]] = {
     **LEGACY_META,
 }
 """The shape of `_meta` in the modern era, the envelope that every request carries."""
-_ANSWERED: Final[Mapping[str, Shape]] = {"inputResponses?": dict, "requestState?": str}
+_INPUT_ANSWERS: Final[Mapping[str, Shape]] = {"inputResponses?": dict, "requestState?": str}
 _REFERENCE: Final[Shape] = (
     {"type": frozenset({"ref/prompt"}), "name": str, "title?": str},
     {"type": frozenset({"ref/resource"}), "uri": str},
@@ -127,12 +127,12 @@ _REFERENCE: Final[Shape] = (
 _BOTH: Final[Mapping[str, Mapping[str, Shape]]] = {
     **{method: {} for method in SKILLS},
     "tools/list": {"cursor?": str},
-    "tools/call": {"name": str, "arguments?": dict, "task?": {"ttl?": int}, **_ANSWERED},
+    "tools/call": {"name": str, "arguments?": dict, "task?": {"ttl?": int}, **_INPUT_ANSWERS},
     "prompts/list": {"cursor?": str},
-    "prompts/get": {"name": str, "arguments?": {"*": str}, **_ANSWERED},
+    "prompts/get": {"name": str, "arguments?": {"*": str}, **_INPUT_ANSWERS},
     "resources/list": {"cursor?": str},
     "resources/templates/list": {"cursor?": str},
-    "resources/read": {"uri": str, **_ANSWERED},
+    "resources/read": {"uri": str, **_INPUT_ANSWERS},
     "completion/complete": {
         "argument": {"name": str, "value": str},
         "ref": _REFERENCE,
@@ -246,7 +246,7 @@ class Era(NamedTuple):
     shapes: Mapping[str, Shape]
 
     def envelope_fault(self, method: str, params: Params | None) -> Fault | None:
-        """Return why a request cannot be on a connection of this era, or None. It tells who the client is."""
+        """Return the fault of a request's envelope, which names the client, or None."""
         return (_not_modern if self.modern else _not_legacy)(method, params or {})
 
     def params_fault(self, method: str, params: Params | None) -> Fault | None:
@@ -271,7 +271,7 @@ class Era(NamedTuple):
         return Fault(INTERNAL_ERROR, "Internal error")
 
     def written(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a handler's result as this era has it."""
+        """Return a handler's result in the shape of this era."""
         out = dict(result)
         if self.modern:
             out.setdefault("resultType", "complete")

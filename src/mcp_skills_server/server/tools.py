@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from mcp_skills_server.server.proposing import Proposing
 
 _KIND: Final = "tools"
-_FAMILY: Final = "skills"
+_TOOL_PREFIX: Final = "skills"
 """The prefix of our tools' names."""
 _NOT_SHARED: Final = (
     "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. "
     "If a later call says that it is unknown, load the skills again without a session."
 )
-_CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
+_CHANGING_TOOLS: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
 class Tools:
@@ -52,9 +52,9 @@ class Tools:
             from mcp_skills_server.server.proposing import Proposing  # no start without proposals needs it
 
             self._proposing = Proposing(sessions.runtime.registry, proposals)
-        self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._session_of_connection: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
-        """The moment of the skills that an audience saw first: most hosts show their model nothing newer."""
+        """The version of the skills that an audience saw first: most hosts show their model nothing newer."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
@@ -79,7 +79,7 @@ class Tools:
         """`tools/list`: one page, in the same order always."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
-        self._since(caller, self._sessions.runtime.over(view.skill_set))
+        self._first_moment(caller, self._sessions.runtime.over(view.skill_set))
         tools = self.definitions(
             view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions), caller.client
         )
@@ -95,7 +95,7 @@ class Tools:
             RequestError: the tool is unknown, and not for a slip in the name of one of ours.
         """
         name = str(params.get("name"))
-        if runtime.canonical(name) is None and not name.startswith(_FAMILY):
+        if runtime.canonical(name) is None and not name.startswith(_TOOL_PREFIX):
             there = (
                 ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
                 or "none, since there is no skill"
@@ -109,7 +109,7 @@ class Tools:
         if self._proposing is not None and tool in self._proposing.tools:
             return {"resultType": "complete", **await self._proposing.call(view, tool, given, shared, caller=caller)}
         try:
-            session = await self._session(handle, caller, shared, changes=tool in _CHANGES)
+            session = await self._session(handle, caller, shared, changes=tool in _CHANGING_TOOLS)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         result = await session.call(
@@ -123,10 +123,10 @@ class Tools:
             if not self._sessions.is_shared(session) and "structuredContent" in result:
                 result = runtime.with_note(result, _NOT_SHARED)
             if caller.connection is not None:
-                self._of_connections[caller.connection] = session.session_id
+                self._session_of_connection[caller.connection] = session.session_id
         return {"resultType": "complete", **result}
 
-    def _since(self, caller: Caller, runtime: Runtime) -> int | None:
+    def _first_moment(self, caller: Caller, runtime: Runtime) -> int | None:
         """Return the moment of the skills that this caller knows of, None where callers cannot be distinguished."""
         if caller.audience is None:
             return None
@@ -136,14 +136,14 @@ class Tools:
         return known[1]
 
     async def _session(self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool) -> Session:
-        found = await self._found(handle, caller, changes=changes)
-        return found or self._sessions.new(self._since(caller, runtime), runtime)
+        found = await self._find_session(handle, caller, changes=changes)
+        return found or self._sessions.new(self._first_moment(caller, runtime), runtime)
 
-    async def _found(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
+    async def _find_session(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
         if handle is None:
             handle = None
             if caller.connection is not None:
-                handle = self._of_connections.get(caller.connection)
+                handle = self._session_of_connection.get(caller.connection)
             if handle is None:
                 return None
             try:

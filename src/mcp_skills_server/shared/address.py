@@ -30,7 +30,7 @@ class RedisSettings:
     """Address and credentials of Redis.
 
     Attributes:
-        shown: the same for people, without user, password and query.
+        shown: the address for people, without user, password and query.
         ca: the file of authorities that its certificate must be from; None for those of the system.
     """
 

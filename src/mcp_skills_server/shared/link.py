@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS: Final = 16
 _WHOLE_S: Final = 2 * ANSWER_S
 """The timeout of one use of Redis, however slowly its bytes come."""
-_QUIET: Final = 5
-"""After so many seconds without a message the subscription is asked whether it lives."""
-_SOONEST_S: Final = 0.25
-_LATEST_S: Final = 5.0
-"""Between two tries. The pause doubles for as long as Redis does not answer for `_STEADY_S`."""
+_PING_AFTER: Final = 5
+"""Seconds without a message after which the subscription is pinged."""
+_FIRST_RETRY_S: Final = 0.25
+_LAST_RETRY_S: Final = 5.0
+"""Most seconds between two retries: exponential backoff, reset by a connection of `_STEADY_S`."""
 _STEADY_S: Final = 20.0
 _STOP_S: Final = 1.0
 AWAY: Final = "what the replicas of this server share cannot be reached now (Redis does not answer); try again later"
@@ -60,7 +60,7 @@ class Listener(Protocol):
 
 
 class Link:
-    """The way to Redis."""
+    """A connection to Redis with a circuit breaker."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings: Final = settings
@@ -180,7 +180,7 @@ class Link:
         self._loop, self._watching = asyncio.get_running_loop(), asyncio.current_task()
         client: Any = self.settings.client(3)  # one connection to subscribe, two to publish
         self._publisher = client
-        pause, missed = _SOONEST_S, False
+        pause, missed = _FIRST_RETRY_S, False
         try:
             while not self._stopped:
                 began = self._loop.time()
@@ -191,9 +191,9 @@ class Link:
                     self._failed(error)
                 missed = True
                 if self._loop.time() - began > _STEADY_S:
-                    pause = _SOONEST_S
+                    pause = _FIRST_RETRY_S
                 else:
-                    pause = min(pause * 2, _LATEST_S)
+                    pause = min(pause * 2, _LAST_RETRY_S)
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
             pass  # by `stop`
@@ -211,7 +211,7 @@ class Link:
             await client.aclose()
 
     async def _listen(self, pubsub: Any, listener: Listener, *, missed: bool) -> None:
-        """Dispatch messages until the connection ends, or a use of Redis gets no answer and a ping neither."""
+        """Dispatch messages until the connection ends or a ping gets no answer."""
         async with asyncio.timeout(_WHOLE_S):
             await pubsub.subscribe(self.key("look"))
             while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message["type"] != "subscribe":
@@ -233,7 +233,7 @@ class Link:
                 raise TimeoutError
             else:
                 quiet += 1
-                if self._trouble or quiet >= _QUIET:
+                if self._trouble or quiet >= _PING_AFTER:
                     await pubsub.ping()
                     is_asked = True
 

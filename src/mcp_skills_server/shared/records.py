@@ -29,7 +29,7 @@ for each = 2, 3 do
 end
 return redis.call('GET', KEYS[1])
 """
-# A full Redis refuses ZADD, and must not refuse to read.
+# Redis at `maxmemory` refuses ZADD; the read must succeed all the same.
 
 _WRITE: Final = """
 local text, replaces, ttl, member, place = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -61,8 +61,8 @@ for each = 2, 3 do
 end
 return 'written'
 """
-# Whether it is full, Redis looks at the first command of a script that changes something, and at ZADD, but not at
-# ZREMRANGEBYSCORE: so the first one is a ZADD that changes nothing.
+# Redis checks `maxmemory` at the first writing command of a script and at ZADD, but not at ZREMRANGEBYSCORE: so a ZADD
+# that changes nothing comes first.
 
 _DELETE: Final = """
 for each = 2, 3 do redis.call('ZREM', KEYS[each], ARGV[1]) end
@@ -107,7 +107,15 @@ class Records:
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
+<<<<<<< HEAD
         """Return the text of a record and renew it; None for no record, or for one that no replica can have written."""
+=======
+        """Return the text of a record and renew it; None for no record, or for a malformed one.
+
+        Raises:
+            SharedError: it cannot be read now.
+        """
+>>>>>>> reader
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
         found = await self._link.run(f"a reading of a {self._kind}", _READ, keys, given)

@@ -38,7 +38,7 @@ class Kind:
 
 
 def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
-    """Return what opens a source whose module is imported when it is used: the clients take a while to load."""
+    """Return an opener that imports its module on first use: the clients take a while to load."""
 
     def load(given: str, settings: SourceSettings) -> Source:
         return getattr(import_module(module, __package__), name)(given, settings)

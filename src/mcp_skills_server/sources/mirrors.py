@@ -46,8 +46,8 @@ Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
 """Takes the revision that is served and what is wrong with it, in another thread."""
 
 _LISTEN_S: Final = 0.1
-_SOONEST_S: Final = 1.0
-"""Between two looks that are asked for."""
+_LEAST_POLL_S: Final = 1.0
+"""Least seconds between two requested polls."""
 _TRIM_S: Final = 600.0
 """Between two looks at the size of the cache, each of which is a walk through it."""
 _FIRST_RETRY_S: Final = 30.0
@@ -64,8 +64,8 @@ class SourceState:
         ready: it has answered once, or a copy of it was kept.
         trouble: why the last fetch failed, in one line; always given while it is not ready.
         revision: what is served; "" where nothing was fetched yet, or not all of it.
-        next_look: the begin of the next one; None while one is under way.
-        current: the end of the last look that succeeded.
+        next_look: start of the next poll; None while one is under way.
+        current: end of the last poll that succeeded.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Follower:
         """Takes revision and problems when they change; without it problems are logged."""
         self._sleep = sleep
         self._stamp: Sequence[str] = ()
-        """The stamp of the folder since all of the revision is in it."""
+        """The stamp of the folder when it held the whole revision."""
         self._lines: tuple[str, ...] = ()
         self._problems: tuple[Problem, ...] = ()
         self._refused: tuple[str, UnacceptableError] | None = None
@@ -147,12 +147,12 @@ class Follower:
         try:
             revision = await source.resolve(anew=anew)
             stamp = folder_stamp(source.place)
-            # Other processes share the folder: what this one brought proves nothing where another has brought more.
+            # Other processes share the folder: it may hold another revision than the one fetched here.
             if revision.digest == self.state.revision and stamp and stamp == self._stamp:
                 await to_thread.run_sync(self._report, self._lines, self._problems)
                 is_complete = True
             else:
-                is_complete = await self._bring(source, revision)
+                is_complete = await self._fetch_revision(source, revision)
         except (SourceError, UsageError) as error:
             self._change(trouble=self.reason(error))
             raise
@@ -211,7 +211,7 @@ class Follower:
         self._change(next_look=None)
         asked = self._is_asked
         if asked and self._asked_at is not None:
-            await self._sleep(max(0.0, self._asked_at + _SOONEST_S - anyio.current_time()))
+            await self._sleep(max(0.0, self._asked_at + _LEAST_POLL_S - anyio.current_time()))
         self._is_asked = False
         if asked:
             self._asked_at = anyio.current_time()
@@ -241,7 +241,7 @@ class Follower:
         if self.link is not None:
             _point_link(self.link, source.place)
 
-    async def _bring(self, source: Source, revision: Revision) -> bool:
+    async def _fetch_revision(self, source: Source, revision: Revision) -> bool:
         """Serve this revision; return whether all of it is there."""
         if self._refused is not None and self._refused[0] == revision.digest:
             raise self._refused[1]
@@ -460,11 +460,11 @@ class Mirrors:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
                 tasks.start_soon(follower.listen)
-            tasks.start_soon(self._keep_small)
+            tasks.start_soon(self._trim_cache)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()
 
-    async def _keep_small(self) -> None:
+    async def _trim_cache(self) -> None:
         """Keep the cache below its size, until cancelled."""
         while True:
             await to_thread.run_sync(trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True)

@@ -20,7 +20,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Entry, IndexLimits, IndexRefusedError, ProofFailedError, SiteIndex
+from mcp_skills_server.dialects.wellknown import IndexLimits, IndexRefusedError, ProofFailedError, SiteEntry, SiteIndex
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
@@ -63,8 +63,8 @@ _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """An address as of a repository at a forge: owner and name."""
 MOST_INDEXES: Final = 1000
-"""So many digests are remembered of the indexes at each place, the newest."""
-_SOONEST_S: Final = 60.0
+"""Most digests of indexes that are remembered for each address, the newest."""
+_LEAST_POLL_S: Final = 60.0
 """Seconds at least between two requests for an index."""
 
 
@@ -199,7 +199,7 @@ class Site(Source):
     # The skills
 
     async def _bundle(self, downloader: Downloader, run: Reconciler, unit: Unit) -> Callable[[], Bundle]:
-        """Download one skill, and return what proves it, and blocks."""
+        """Download one skill, and return a blocking function that verifies it."""
         check_names([f"{unit.label}/{SKILL_MD}"])
         prove = await self._download(downloader, unit.item)
 
@@ -215,8 +215,8 @@ class Site(Source):
 
         return proved
 
-    async def _download(self, downloader: Downloader, entry: Entry) -> Callable[[], Files]:
-        """Download the skill of an entry, and return what proves and unpacks it, and blocks."""
+    async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
+        """Download the skill of an entry, and return a blocking function that verifies and unpacks it."""
         limits = self._limits
         if entry.kind is None:
             files = await self._files(downloader, entry)
@@ -225,7 +225,7 @@ class Site(Source):
         answer = await downloader.get(entry.url, most)
         return partial(_unpacked, entry, answer, limits)
 
-    async def _files(self, downloader: Downloader, entry: Entry) -> Files:
+    async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:
         """Download the files of a skill of discovery 0.1.0, which has no digests."""
         # WK1-14
         check_names(entry.files)
@@ -278,7 +278,7 @@ async def refresh(
     Raises:
         UsageError: it is no URL, or the folder cannot be used.
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
-        RollbackError: the index is one that was there before, and another one since.
+        RollbackError: the site had replaced this index, and serves it again.
     """
     fetch = settings or FetchSettings()
     directory = Path(directory)
@@ -300,7 +300,7 @@ class _FoundIndex:
         left = _left_s(self.record)
         if left <= 0:
             return UNSAID_S
-        return max(left, _SOONEST_S)
+        return max(left, _LEAST_POLL_S)
 
 
 def _digest(record: IndexRecord) -> str:
@@ -311,7 +311,7 @@ def _digest(record: IndexRecord) -> str:
 def _left_s(record: IndexRecord) -> float:
     """Return for how many seconds from now the index stays fresh; 0 if it is stale.
 
-    A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
+    A time in the future means that a clock was wrong: the index counts as stale.
     """
     since = records.epoch_s() - record.asked_at
     if since < 0:
@@ -325,7 +325,7 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
     An impostor of a site, or a stale replica, can repeat an index with all digests right.
 
     Raises:
-        RollbackError: the site had this index before, and another one since.
+        RollbackError: the site had replaced this index, and serves it again.
     """
     history = dict(known.history)
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
@@ -335,7 +335,7 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
     return replace(record, history=history)
 
 
-def _unpacked(entry: Entry, answer: Response, limits: UnpackLimits) -> Files:
+def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files:
     # WK-27, WK-48: the digest is compared before anything is unpacked.
     try:
         wellknown.prove(answer.body, entry.digest)

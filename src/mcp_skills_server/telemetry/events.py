@@ -296,7 +296,7 @@ class Events:
 
 
 _UNSERVED: Final = Events()
-"""Of calls that no server answers, such as those of an agent loop; nothing reads them."""
+"""The events outside of any server, such as those of an agent loop; they have no reader."""
 _serving: Final[ContextVar[Events]] = ContextVar("serving", default=_UNSERVED)
 
 
@@ -360,12 +360,12 @@ class Request:
         self._server.emit(self._event(outcome, tuple(Use(*use, digest) for use, digest in self._uses.items())))
 
     def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
-        """Something was done with a file of a skill, as in `Use`; so many bytes of it were read for the answer."""
+        """Record the use of a file of a skill, as in `Use`, and the bytes of it that were read."""
         self._uses[action, skill, file] = digest
         self._bytes += size
 
     def searched(self, question: str, found: int) -> None:
-        """So many skills were found."""
+        """Record a search."""
         if not self._server.keeps_questions:
             question = ""
         self._found = found, clipped(question)
@@ -376,17 +376,17 @@ class Request:
         self._bytes = 0
 
     def answers(self, use: Use, size: int) -> None:
-        """So many bytes of a file are about to be answered.
+        """Record that bytes of a file are about to be sent.
 
         Raises:
-            NotRecordedError: they must not.
+            NotRecordedError: they must not be.
         """
         if self._server.before_reads is not None:
             self._server.before_reads(self._event("begun", (use,)))
         self.add(*use, size)
 
     def start(self, *uses: Use) -> None:
-        """A run is about to start, for which this is done with skills; it must not where NotRecordedError is raised."""
+        """Record a run that is about to start, with its uses; NotRecordedError forbids it."""
         for use in uses:
             self.add(*use)
         self._server.emit(self._event("begun", uses))
@@ -414,7 +414,7 @@ _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None
 
 
 def was_read(skill: Skill, path: str) -> None:
-    """A file of a skill was read for the answer to the current request.
+    """Record that a file of a skill was read for the current request.
 
     Raises:
         NotRecordedError: it must not be answered, because it cannot be recorded.
@@ -426,13 +426,13 @@ def was_read(skill: Skill, path: str) -> None:
 
 
 def concerns(skills: Iterable[Skill]) -> None:
-    """The current request is about these skills, whose files are not read."""
+    """Record that the current request is about these skills, whose files are not read."""
     for skill in skills:
         note(Use("", skill.path, SKILL_MD, _digest(skill)))
 
 
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
-    """A file of a skill is about to be started, or with "" as the skill what came with a call.
+    """Record that a file of a skill is about to run, or, with "" as the skill, code of a call.
 
     `digest` is over all files that are laid out for it; `laid_out` has the skills beside it that it may read, and the
     digest over all files of each.
@@ -451,21 +451,21 @@ def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | No
 
 
 def searched(question: str, found: int) -> None:
-    """The current request searched for skills and found so many."""
+    """Record a search of the current request."""
     request = _current.get()
     if request is not None:
         request.searched(question, found)
 
 
 def note(use: Use) -> None:
-    """The current request did this with a skill."""
+    """Record a use of a skill by the current request."""
     request = _current.get()
     if request is not None:
         request.add(*use)
 
 
 def begins_again() -> None:
-    """The current request is answered anew, because a file changed while it was read."""
+    """Reset the reads of the current request, which is retried because a file changed."""
     request = _current.get()
     if request is not None:
         request.forget()

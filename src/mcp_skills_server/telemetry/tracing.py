@@ -68,14 +68,14 @@ class Tracing:
         if event.method in self._methods:
             method = event.method
         target = self._target(event)
-        parent, links = _place(event, ambient.get_span_context())
+        parent, links = _parent_and_links(event, ambient.get_span_context())
         span = self._tracer.start_span(
             f"{method} {target}" if target else method,
             parent,
             SpanKind.SERVER,
             links=links,
             start_time=int(event.time * 1e9),
-            attributes=_of_request(event, method, target),
+            attributes=_request_attributes(event, method, target),
         )
         if span.is_recording():
             self._describe(span, event)
@@ -87,7 +87,7 @@ class Tracing:
         span.end(int((event.time + event.milliseconds / 1000) * 1e9))
 
     def _target(self, event: Event) -> str:
-        """Return the tool or prompt, if there is one of this name: a span's name is one of few."""
+        """Return the tool or prompt, if it exists: span names must have low cardinality."""
         target = (event.trace or _UNTRACED).target
         if event.method == "tools/call":
             return self._tool_of(target) or ""
@@ -99,7 +99,7 @@ class Tracing:
         """Attributes for which OpenTelemetry has no convention (yet)."""
         found: dict[str, AttributeValue] = {"skills.outcome": event.outcome, "skills.protocol": event.protocol}
         if event.uses:
-            found |= _of_use(event.uses[0])
+            found |= _use_attributes(event.uses[0])
         for name, value in (
             ("skills.principal", event.principal),
             ("skills.host", event.host),
@@ -111,10 +111,10 @@ class Tracing:
                 found[name] = value
         span.set_attributes(found)
         for use in event.uses[1:_MOST_USES]:
-            span.add_event("skills.use", _of_use(use))
+            span.add_event("skills.use", _use_attributes(use))
 
 
-def _of_request(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
+def _request_attributes(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
     said = event.trace or _UNTRACED
     found: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
@@ -136,7 +136,7 @@ def _of_request(event: Event, method: str, target: str) -> dict[str, AttributeVa
     return found
 
 
-def _of_use(use: Use) -> dict[str, AttributeValue]:
+def _use_attributes(use: Use) -> dict[str, AttributeValue]:
     found = {"gen_ai.skill.name": use.skill, "skills.file": use.file}
     if use.action:
         found["skills.action"] = use.action
@@ -153,8 +153,8 @@ def _error_type(event: Event) -> str:
     return event.outcome
 
 
-def _place(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
-    """Return the parent of a span, and what it is linked to: what the message says is above what HTTP says."""
+def _parent_and_links(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
+    """Return the parent of a span, and its links: the message's trace context overrides that of HTTP."""
     said = event.trace or _UNTRACED
     around, own = _context(said.http), _context(said.message)
     if ambient.is_valid:
@@ -177,9 +177,9 @@ def _context(carrier: Carrier) -> Context | None:
 
 
 def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
-    """Return what makes tracers, as the variables of OpenTelemetry say, and what sends the rest within a second.
+    """Return the provider that OpenTelemetry's variables configure, and a function that flushes it within a second.
 
-    Where a global provider is set, as `opentelemetry-instrument` does, it is that one, and theirs to end.
+    A global provider, as `opentelemetry-instrument` sets one, is used instead and not shut down.
     """
     known = trace.get_tracer_provider()
     if isinstance(known, TracerProvider):
@@ -187,7 +187,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     service = {"service.name": NAME, "service.version": mcp_skills_server.__version__}
     resource = Resource.create(service).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_Watched(OTLPSpanExporter(), _shown_endpoint())))
+    provider.add_span_processor(BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter(), _shown_endpoint())))
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # which says the same again at every try
 
     def stop() -> None:
@@ -198,7 +198,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     return provider, stop
 
 
-class _Watched(SpanExporter):
+class _LoggingExporter(SpanExporter):
     """An exporter, with one line in the log when it fails and one when it works again."""
 
     def __init__(self, exporter: SpanExporter, endpoint: str) -> None:

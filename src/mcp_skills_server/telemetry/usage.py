@@ -27,15 +27,15 @@ KEPT_DAYS: Final = 400
 """Older days are forgotten."""
 DAY_S: Final = 24 * 3600
 OTHER: Final = "_OTHER"
-"""The name under which counts what there is no place for."""
+"""The name for the counts beyond a limit."""
 MOST_SHOWN: Final = 100
 """Questions of a report."""
 _MOST_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
 """Seconds that one process waits for others that write."""
 _VERSION: Final = 1
-_EVERY_S: Final = 1.0
-_END_S: Final = 5.0
+_FLUSH_S: Final = 1.0
+_STOP_S: Final = 5.0
 _MOST_WAITING: Final = 10_000
 """Different counts that wait to be written; where the store does not keep up, further ones are not counted."""
 _MOST_HOSTS: Final = 1000
@@ -312,18 +312,18 @@ class Usage:
         self.lost = 0
         self._stopping = threading.Event()
         self._fails = False
-        """Whether the log has a line of it that nothing can be written."""
+        """Whether the current failure to write was logged."""
 
     def start(self, events: Events) -> Callable[[], None]:
         """Count every event of a server from now on. Returns a function that writes the rest and ends that."""
         events.keeps_questions = self._keeps_questions
         end = events.subscribe(self.take)
-        thread = threading.Thread(target=self._write_on, args=(end,), name="skills-usage", daemon=True)
+        thread = threading.Thread(target=self._flush_periodically, args=(end,), name="skills-usage", daemon=True)
         thread.start()
 
         def stop() -> None:
             self._stopping.set()
-            thread.join(_END_S)
+            thread.join(_STOP_S)
 
         return stop
 
@@ -342,7 +342,7 @@ class Usage:
         labels, questions = self._waiting.labels, self._waiting.questions
         if event.principal and event.label and len(labels) < _MOST_WAITING:
             labels[event.principal] = event.label
-        about = event.principal or "", self._known(event.host or "", day_of(event.time)), event.protocol
+        about = event.principal or "", self._bounded_host(event.host or "", day_of(event.time)), event.protocol
         for use in event.uses:
             counted_at = "ok"
             if use.action == "run":
@@ -383,7 +383,7 @@ class Usage:
         with self._lock:
             return sum(len(each.counts) for each in (self._waiting, self._unstored) if each is not None)
 
-    def _known(self, host: str, today: int) -> str:
+    def _bounded_host(self, host: str, today: int) -> str:
         if self._day != today:
             self._day = today
             self._hosts.clear()
@@ -394,7 +394,7 @@ class Usage:
         return host
 
     def flush(self) -> None:
-        """Write what waits. Where that fails, it waits on."""
+        """Write the counts that wait; keep them where that fails."""
         try:
             while (batch := self._next()) is not None:
                 self._store.add(batch)
@@ -420,8 +420,8 @@ class Usage:
                 self._unstored, self._waiting = self._waiting, Batch()
             return self._unstored
 
-    def _write_on(self, end: Callable[[], None]) -> None:
-        while not self._stopping.wait(_EVERY_S):
+    def _flush_periodically(self, end: Callable[[], None]) -> None:
+        while not self._stopping.wait(_FLUSH_S):
             self._try_to_flush()
         end()
         self._try_to_flush()

@@ -26,14 +26,14 @@ _Span: TypeAlias = tuple[int, int]
 
 _DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
 _PIPED: Final = re.compile(r"\|(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b)")
-"""The end of a pipe. What stands before it is looked at from here: to look for a pipe behind each download reads a line
-of many downloads once for each."""
+"""The end of a pipe into an interpreter. The download is searched for backwards from here, since a forward search is
+quadratic in the downloads of a line."""
 _GIVEN: Final = re.compile(r"\b(?:ba|z|da)?sh\s++(?:-c\s++)?[\"']?(?:<\(|\$\()\s*+(?:curl|wget)\b")
 """A shell that is given a download."""
-_COMMAND: Final = 1000
+_MOST_COMMAND: Final = 1000
 """Characters of a command that may stand between the name of the program and the pipe."""
 _LONGEST_DOWNLOAD: Final = len("Invoke-WebRequest")
-_INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # what it begins with is what a search jumps to
+_INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # a literal prefix makes the search fast
 _MENTION: Final = re.compile(r"@(?<![\w`=@/.]@)(?:~?/|\.\./)[^\s`,]++")
 """`@/path`, as hosts read it that make a template of a text."""
 _PERSISTENCE: Final = re.compile(
@@ -62,17 +62,17 @@ _SECRET: Final = re.compile(
     r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
 )
 """Secrets of shapes that their issuers made up to be found."""
-_OF_SECRET: Final = (
+_SECRET_MARKS: Final = (
     *("PRIVATE KEY", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-"),
     *("AIza", "npm_", "k_live_"),
 )
-"""One of these stands in whatever the pattern fits: to look for them takes a twentieth of the time."""
-_MADE_UP: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your")
-"""What stands in a secret that is none."""
+"""Every match of the pattern has one of these: to look for them takes a twentieth of the time."""
+_EXAMPLE_SECRET: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your")
+"""Text that marks a secret as a made-up example."""
 RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
 _CLOSES: Final = "-->"
-_READ: Final = 262_144
+_MOST_PARSED: Final = 262_144
 """Characters that are parsed. Behind them a comment counts wherever it stands."""
 _TICKS: Final = re.compile(r"(?<!`)`+")
 
@@ -100,9 +100,9 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("secret", deep=True)
 def _secret(file: TextFile) -> Iterator[Finding]:
-    if not any(mark in file.text for mark in _OF_SECRET):
+    if not any(mark in file.text for mark in _SECRET_MARKS):
         return
-    found = [each for each in _SECRET.finditer(file.text) if not _MADE_UP.search(file.text, *each.span())]
+    found = [each for each in _SECRET.finditer(file.text) if not _EXAMPLE_SECRET.search(file.text, *each.span())]
     if found:
         start, end = found[0].span()
         kind = str(found[0].lastgroup).replace("_", " ")
@@ -118,7 +118,7 @@ class _Command(NamedTuple):
         code: of the rule.
         words: of the message.
         pattern: what is looked for.
-        marks: one of these stands, case-folded, in whatever the pattern fits; none where the pattern itself is quick.
+        marks: every match has one of these when case-folded; empty where the pattern itself is quick.
     """
 
     code: str
@@ -183,9 +183,9 @@ def _piped(text: str) -> list[_Span]:
 def _after_pipes(text: str) -> Iterator[_Span]:
     for found in _PIPED.finditer(text):
         start, end = found.span()
-        least = max(0, start - _COMMAND - _LONGEST_DOWNLOAD)
+        least = max(0, start - _MOST_COMMAND - _LONGEST_DOWNLOAD)
         line = max(least, text.rfind("\n", least, start) + 1, text.rfind("|", least, start) + 1)
-        downloads = (each for each in _DOWNLOAD.finditer(text, line, start) if start - each.end() <= _COMMAND)
+        downloads = (each for each in _DOWNLOAD.finditer(text, line, start) if start - each.end() <= _MOST_COMMAND)
         download = next(downloads, None)
         if download is not None:
             yield download.start(), end
@@ -199,13 +199,13 @@ def comments(markdown: str) -> Iterator[tuple[int, str]]:
     """
     if _OPENS not in markdown:
         return
-    for block in _parser().parse(markdown[:_READ]):
+    for block in _parser().parse(markdown[:_MOST_PARSED]):
         if block.type in ("inline", "html_block") and _OPENS in block.content:
             line = block.map[0] if block.map else 0
             text = _without_code(block.content) if block.type == "inline" else block.content
             yield from _placed(text, line)
-    if len(markdown) > _READ:
-        yield from _placed(markdown[_READ:], markdown.count("\n", 0, _READ))
+    if len(markdown) > _MOST_PARSED:
+        yield from _placed(markdown[_MOST_PARSED:], markdown.count("\n", 0, _MOST_PARSED))
 
 
 def comments_in_text(text: str) -> Iterator[tuple[int, str]]:

@@ -61,7 +61,7 @@ def checked_prefix(path: str) -> str:
 
 
 class RootPath:
-    """ASGI middleware that answers at a prefix what is answered without it, as proxies may or may not take it off."""
+    """ASGI middleware that strips the prefix of a path, which a proxy may or may not have stripped."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class RootPath:
 
 
 def redirect_relatively(router: Router) -> None:
-    """Have a router lead a path with a slash too many to the one without, and name no host: proxies may change it."""
+    """Redirect a path with a trailing slash to the one without, and name no host: proxies may change it."""
     router.redirect_slashes = False
     otherwise = router.default
 

@@ -1,7 +1,7 @@
 """MCP over HTTP in front of the SDK's session manager: messages are judged, and legacy sessions have limits.
 
 A message is judged before the SDK sees it, and refused with the code and id that it would get over stdio, and the
-status 400. The SDK gets it written anew, so that no second reader can take it for something else.
+status 400. The SDK gets it serialized again, so that its parser cannot read it differently.
 
 Legacy sessions are shared among clients, and idle ones are evicted. The manager has no public way to end a session, so
 one is ended by the DELETE that its client would send.
@@ -48,7 +48,7 @@ _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
 _ID_S: Final = 1.0
 """Seconds for which a request waits for an earlier one of its id, which the SDK clears after its answer went out."""
-_OWN: Final = "mcp_skills_server.session"
+_SESSION_KEY: Final = "mcp_skills_server.session"
 _NOT_FOUND: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}}
 """As the SDK for TypeScript answers: hosts know by this code that they have to open another session."""
 _KEPT: Final = b"kept-"
@@ -200,7 +200,9 @@ class HttpSessions:
         self._manager = StreamableHTTPSessionManager(
             server, session_idle_timeout=idle_timeout, max_request_body_size=max_body, max_sessions=None
         )
-        self._stateless = StreamableHTTPSessionManager(_within(server), stateless=True, max_request_body_size=max_body)
+        self._stateless = StreamableHTTPSessionManager(
+            _without_lifespan(server), stateless=True, max_request_body_size=max_body
+        )
         self._most = most
         self._share = share
         self._held: set[_Session] = set()
@@ -240,7 +242,7 @@ class HttpSessions:
     async def _serve(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _SESSION]}
         scope["headers"].append((_SESSION, session.id))
-        send = _naming(session, send)
+        send = _renaming(session, send)
         session.requests += 1
         if scope["method"] == "DELETE":
             self._forget(session)  # its id is unknown from here on
@@ -250,7 +252,7 @@ class HttpSessions:
             else:
                 await self._manager.handle_request(scope, receive, send)
         finally:
-            self._rest(session)
+            self._end_request(session)
 
     async def _follow(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the stream on which a client hears of changes."""
@@ -296,7 +298,7 @@ class HttpSessions:
         keeps = isinstance(name, str) and client_of(name).keeps_lost_session
         session = _Session(scope, _KEPT if keeps else b"")
         self._held.add(session)
-        send = _naming(session, send)
+        send = _renaming(session, send)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
@@ -306,9 +308,9 @@ class HttpSessions:
 
         try:
             if await self._is_within_limits(session, scope, send):
-                await self._manager.handle_request({**scope, _OWN: session}, receive, sending)
+                await self._manager.handle_request({**scope, _SESSION_KEY: session}, receive, sending)
         finally:
-            self._rest(session)
+            self._end_request(session)
             if session.id is None:
                 self._held.discard(session)
 
@@ -327,13 +329,13 @@ class HttpSessions:
                 return False
         return True
 
-    def _rest(self, session: _Session) -> None:
+    def _end_request(self, session: _Session) -> None:
         session.requests -= 1
         session.idle_since = monotonic()
 
     async def _note_connection(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware of the SDK's server: note the connection of a session that is opened, and learn of its end."""
-        session: _Session | None = scope_of(ctx).get(_OWN)
+        session: _Session | None = scope_of(ctx).get(_SESSION_KEY)
         if session is not None and ctx.method == "initialize" and session.connection is None:
             session.connection = connection_of(ctx)
             session.connection.exit_stack.callback(self._forget, session)
@@ -346,7 +348,7 @@ class HttpSessions:
             logger.debug("a session of a legacy client ended")  # not its id, which is a key to it
 
     async def _evict(self, owner: str | None) -> bool:
-        """End the session of an owner that is idle longest; whether there was one."""
+        """Evict the longest idle session of an owner; return whether there was one."""
         idle = [each for each in self._held if each.owner == owner and not each.requests]
         session = min(idle, key=lambda each: each.idle_since, default=None)
         if session is None:
@@ -354,11 +356,11 @@ class HttpSessions:
         self._forget(session)  # its client gets 404 from here on, and opens another
         headers = [(_SESSION, session.id)]
         scope = {"type": "http", "method": "DELETE", "path": "/", "headers": headers, "user": session.user}
-        await self._manager.handle_request(scope, _nothing_more, _unsent)
+        await self._manager.handle_request(scope, _receive_empty, _discard)
         return True
 
 
-def _within(server: Server[Any]) -> Server[Any]:
+def _without_lifespan(server: Server[Any]) -> Server[Any]:
     """Return the same server for a second manager, which runs while the first one holds the server's lifespan."""
 
     @asynccontextmanager
@@ -370,8 +372,8 @@ def _within(server: Server[Any]) -> Server[Any]:
     return out
 
 
-def _naming(session: _Session, send: Send) -> Send:
-    """Return a `send` that calls the session as its client knows it."""
+def _renaming(session: _Session, send: Send) -> Send:
+    """Return a `send` that puts the session's id of the client into the headers."""
     if not session.prefix:
         return send
 
@@ -384,11 +386,11 @@ def _naming(session: _Session, send: Send) -> Send:
     return named
 
 
-async def _nothing_more() -> Message:
+async def _receive_empty() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-async def _unsent(_: Message) -> None:
+async def _discard(_: Message) -> None:
     """Drop an answer that no client asked for."""
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
 from mcp_skills_server.dialects.wellknown import (
     SCHEMA,
-    Entry,
     IndexLimits,
     IndexRefusedError,
     ProofFailedError,
+    SiteEntry,
     SiteIndex,
     decode,
     judge_unpacked,
@@ -38,7 +38,7 @@ _JSON = st.recursive(
 @pytest.mark.requirement("WK-45", "WKO-8")
 def test_fields_that_are_not_known_are_passed_over():
     index = read(fields(files=["x"], version="2"), version=3, extra={"a": []})
-    assert index == SiteIndex("0.2.0", (Entry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
+    assert index == SiteIndex("0.2.0", (SiteEntry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
 
 
 @pytest.mark.requirement("WK-42", "WK-43", "X-23")
@@ -57,7 +57,7 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     index = read_old(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
     (entry,) = index.entries
     base = url.removesuffix("index.json")
-    assert entry == Entry(
+    assert entry == SiteEntry(
         "a", "Does a.", None, "", "", {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
     )
     assert index.version == "0.1.0" and "nothing proves the files" in index.warnings[0]
@@ -274,7 +274,7 @@ def test_wild_bytes_raise_nothing_else(raw: bytes):
 
 
 RAW = b"---\nname: a\ndescription: >\n  Does\n  a.\n---\nRead on.\n"
-ENTRY = Entry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
+ENTRY = SiteEntry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
 
 
 @pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")

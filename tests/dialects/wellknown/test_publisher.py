@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dialects.build import skill, snapshot
 from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, published
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Entry, decode
+from mcp_skills_server.dialects.wellknown import SiteEntry, decode
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from tables import each_row
 
@@ -149,7 +149,7 @@ def test_what_is_published_is_understood(skills: list[Skill], base: str):
     index = decode(wellknown.encode(wellknown.index(pairs, base)), URL)
     assert (index.version, index.unusable, index.warnings) == ("0.2.0", (), ())
     assert index.entries == tuple(
-        Entry(
+        SiteEntry(
             each.name, each.description, artifact.kind, (base or "https://example.com") + artifact.path, artifact.digest
         )
         for each, artifact in pairs

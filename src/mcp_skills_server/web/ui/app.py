@@ -174,7 +174,7 @@ class PagePart(Part):
             *self._entrance.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
-        below = _Below(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
+        below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
         return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
 
     @asynccontextmanager
@@ -303,8 +303,8 @@ async def _missing(_: Request, __: Look) -> Response:
     raise HTTPException(404, _NOT_THERE)
 
 
-class _Below:
-    """Answer with addresses as the browser knows them, and with headers that keep foreign scripts out."""
+class _PageMiddleware:
+    """ASGI middleware: addresses as the browser knows them, and headers that keep foreign scripts out."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

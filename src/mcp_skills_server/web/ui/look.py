@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.web.ui.pages.operation import Activity, UsageReports
 
 BASE: Final = "/ui"
-"""Below which path all of it lies, as routes see it."""
+"""The path of the page, as routes see it."""
 prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
 """The prefix of `BASE` in the addresses that the viewer's browser knows."""
 
@@ -143,7 +143,7 @@ class Look:
 
 
 def start_of(query: Mapping[str, str]) -> int:
-    """Return from which number on an address wants a list; 0 where it says nothing that makes sense."""
+    """Return the offset into a list that an address asks for; 0 where it gives no valid one."""
     start = query.get("from", "")
     if start.isascii() and start.isdigit() and len(start) < 7:
         return int(start)
@@ -167,7 +167,7 @@ def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
 
 
 def base() -> str:
-    """Below which path all of it lies, as the browser sees it. Every address on a page begins with it."""
+    """Return the path of the page, as the browser sees it. Every address on a page begins with it."""
     return prefix.get() + BASE
 
 

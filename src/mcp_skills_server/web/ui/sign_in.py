@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 CALLBACK: Final = "/oauth/callback"
 """Where an issuer sends people back to."""
-_AWAY: Final = "skills-ui-away"
-"""The cookie of a browser that is at the issuer."""
+_SIGN_IN_COOKIE: Final = "skills-ui-away"
+"""The cookie that binds a sign-in at the issuer to the browser that began it."""
 _LONGEST_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
-_SAYS_WHO: Final = "authorization_response_iss_parameter_supported"
+_ISS_SUPPORTED: Final = "authorization_response_iss_parameter_supported"
 """Says in the metadata that every answer names the issuer, so that one without it is none of it (RFC 9207)."""
 _LEAST_SCOPE: Final = "openid"
 """Asked for where no other is and the issuer knows it: some refuse a request without any scope."""
@@ -128,7 +128,7 @@ class Entrance:
             return self._form(str(error), 503)
         # Lax, for the way back begins at the issuer; it opens nothing by itself.
         response.set_cookie(
-            _AWAY,
+            _SIGN_IN_COOKIE,
             browser,
             max_age=600,
             path=f"{base()}/oauth",
@@ -142,7 +142,7 @@ class Entrance:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         try:
-            found = await self._flow.finish(request.query_params, request.cookies.get(_AWAY, ""))
+            found = await self._flow.finish(request.query_params, request.cookies.get(_SIGN_IN_COOKIE, ""))
         except SignInError as error:
             if isinstance(error, NotBegunError):  # repeats of one line are dropped: this must hide no real reason
                 logger.warning("nobody was signed in: %s", error, extra=REPEATS)
@@ -154,7 +154,7 @@ class Entrance:
         response = self._page("signed_in.html", 200)
         response.headers["refresh"] = f"0; url={base()}/"
         await self._viewers.begin(request, response, found)
-        response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
+        response.delete_cookie(_SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax")
         return response
 
     def _form(self, trouble: str, status: int) -> Response:
@@ -204,7 +204,7 @@ class Flow:
 
     Args:
         server: proves the tokens of the issuer.
-        client_id: as what the issuer knows the page.
+        client_id: OAuth client id of the page.
         post: sends a form, and returns status and body.
     """
 
@@ -259,7 +259,7 @@ class Flow:
         """Redeem the authorization code in the query that the issuer's answer came with, and return the viewer.
 
         Raises:
-            SignInError: it is not whom this browser sent there, the issuer said no, or its token is refused.
+            SignInError: the sign-in was not begun by this browser, the issuer refused it, or its token is refused.
         """
         state = given.get("state", "")
         if not browser or not hmac.compare_digest(state.encode(), _derived(browser, "state").encode()):
@@ -270,7 +270,7 @@ class Flow:
         if "error" in given or not given.get("code"):
             raise SignInError(f"The issuer let nobody in{_reason(given)}.")
         metadata = await self._metadata()
-        if metadata.get(_SAYS_WHO) is True and "iss" not in given:
+        if metadata.get(_ISS_SUPPORTED) is True and "iss" not in given:
             raise SignInError("It is not known which issuer answered.")
         form = {
             "grant_type": "authorization_code",

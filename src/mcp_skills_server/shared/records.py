@@ -107,15 +107,7 @@ class Records:
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
-<<<<<<< HEAD
-        """Return the text of a record and renew it; None for no record, or for one that no replica can have written."""
-=======
-        """Return the text of a record and renew it; None for no record, or for a malformed one.
-
-        Raises:
-            SharedError: it cannot be read now.
-        """
->>>>>>> reader
+        """Return the text of a record and renew it; None for no record, or for a malformed one."""
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
         found = await self._link.run(f"a reading of a {self._kind}", _READ, keys, given)

@@ -72,7 +72,7 @@ class Tokens(Collection[Token]):
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
-        self.removed: Callable[[frozenset[bytes]], object] = bool
+        self.removed: Callable[[frozenset[bytes]], object] = _ignore
         """Called by `replace` with the hashes of the tokens that are withdrawn, or stand for another principal."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
         """Runs a function while no request is being answered, so that each request sees the state before or after it.
@@ -99,6 +99,10 @@ class Tokens(Collection[Token]):
         gone = frozenset(each.hashed for each in {*before} - {*tokens})
         if gone:
             self.removed(gone)
+
+
+def _ignore(_: frozenset[bytes]) -> None:
+    """Do nothing: no one follows the tokens yet."""
 
 
 def _call(work: Callable[[], object]) -> None:

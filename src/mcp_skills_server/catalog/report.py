@@ -24,7 +24,7 @@ _FILES_NAMED: Final = 3
 _OWN_LINE: Final = "root-missing"
 """The registry says this itself when it happens."""
 
-Line: TypeAlias = tuple[int, str]
+_LogLine: TypeAlias = tuple[int, str]
 """A level of `logging`, and what is said."""
 _Key: TypeAlias = tuple[str, str, str]
 
@@ -124,7 +124,7 @@ def _is_reported(found: Problem) -> bool:
     return found.severity == "error" or codes.obstacle([found]) is not None
 
 
-def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[Line]:
+def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[_LogLine]:
     """Yield a line for each skill and each problem that came, changed or went.
 
     Args:
@@ -165,7 +165,7 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
 
 def _line_of(
     path: str, old: Skill | None, new: Skill | None, reason: Problem | str | None, files: list[str]
-) -> Line | None:
+) -> _LogLine | None:
     name = f"skill {printable(path)}"
     why = ""
     if reason:

@@ -224,7 +224,7 @@ class Granted:
         return ()
 
     def remembered(self) -> None:
-        """None: no grants were judged in an earlier process."""
+        """Return None: grants are not kept between processes."""
         return
 
     def rescan(self, path: str) -> Changes:

@@ -57,7 +57,7 @@ class Sessions:
         return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
-        """Register the session by its handle, for this owner alone. A registered one is only renewed.
+        """Register the session by its handle, for this owner alone. A registered one stays counted as it was.
 
         It counts toward the share of `counted`; beyond it their least recently used session ends.
 

@@ -141,7 +141,6 @@ class Tools:
 
     async def _find_session(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
         if handle is None:
-            handle = None
             if caller.connection is not None:
                 handle = self._session_of_connection.get(caller.connection)
             if handle is None:

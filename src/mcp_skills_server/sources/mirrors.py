@@ -87,7 +87,7 @@ class Follower:
         self.given = given
         self.link: Path | None = None
         """A link that is served in place of the source's own folder: `switch` moves it."""
-        self.arrived: Callable[[str], object] = str
+        self.arrived: Callable[[str], object] = _ignore
         """Called in another thread with the folder when it is fetched for the first time, before it is ready."""
         self.note: Note | None = None
         """Takes revision and problems when they change; without it problems are logged."""
@@ -469,6 +469,10 @@ class Mirrors:
         while True:
             await to_thread.run_sync(trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True)
             await anyio.sleep(_TRIM_S)
+
+
+def _ignore(_: str) -> None:
+    """Do nothing: no one waits for the folder."""
 
 
 def _point_link(link: Path, folder: Path) -> None:

@@ -74,7 +74,7 @@ async def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The context in which one request of a viewer is answered.
+    """The context of one page request: its viewer, permissions and skills.
 
     Attributes:
         runtime: of the skills that the viewer may read.

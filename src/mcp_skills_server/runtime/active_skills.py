@@ -52,11 +52,7 @@ def change_of_call() -> int | None:
 
 
 class ActiveSkills:
-    """The loaded skills of a session, the latest last.
-
-    Args:
-        runtime: of the skills as they are shown at first.
-    """
+    """The loaded skills of a session, the latest last."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._shown_by = runtime

@@ -24,11 +24,7 @@ _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class ResourceMetadata(Part):
-    """The metadata at the well-known path, at that with the path of the endpoint, and at that of the resource.
-
-    Args:
-        server: the resource server.
-    """
+    """The metadata at the well-known path, at that with the path of the endpoint, and at that of the resource."""
 
     def __init__(self, server: ResourceServer) -> None:
         self._server = server

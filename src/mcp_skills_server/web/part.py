@@ -35,11 +35,7 @@ class Part:
 
 
 class Routes(Part):
-    """A part that is nothing but routes.
-
-    Args:
-        make: returns them.
-    """
+    """A part that is nothing but routes."""
 
     def __init__(self, make: Callable[[HttpSettings], Sequence[BaseRoute]]) -> None:
         self._make = make

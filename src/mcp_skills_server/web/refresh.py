@@ -48,11 +48,7 @@ def checked_secret(secret: str) -> bytes:
 
 
 class WebhookEndpoint(Part):
-    """The webhook.
-
-    Args:
-        secret: what host and server know.
-    """
+    """The webhook, whose senders know a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

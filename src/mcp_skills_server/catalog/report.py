@@ -30,11 +30,7 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _Budget:
-    """Rate limit of log lines: a program that writes endlessly into a folder must not fill the disk.
-
-    Args:
-        now: seconds of a clock that never goes back.
-    """
+    """Rate limit of log lines: a program that writes endlessly into a folder must not fill the disk."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

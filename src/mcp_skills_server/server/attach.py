@@ -386,11 +386,7 @@ class MergedHandlers:
 
 
 class _Relay:
-    """The session that the server's own listen handler is given: its events go to the client after our acknowledgement.
-
-    Args:
-        ctx: of the request that listens.
-    """
+    """The session of the server's own listen handler: its events go to the client after our acknowledgement."""
 
     def __init__(self, ctx: Context) -> None:
         self._session = ctx.session

@@ -399,7 +399,7 @@ class RecentNotifications:
     """Repeats the notifications of the last ten minutes when another replica has caught up.
 
     A client that hears of a change from one replica may read the old list from a replica that is behind. When that one
-    catches up, it notifies its own clients and announces it, and all other replicas repeat what they notified theirs of.
+    catches up, it notifies its own clients and says so, and all other replicas repeat what they notified theirs of.
     """
 
     def __init__(self, announce: Callable[[], object]) -> None:

@@ -75,7 +75,7 @@ soak: $(VENV)/.ready  ## kill replicas and Redis under writers and clients, and 
 interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm)
 	@$(BIN)/python -m tools.interop $(ARGS)
 
-hosts: $(VENV)/.ready  ## drive five real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
+hosts: $(VENV)/.ready  ## drive seven real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
 	@$(BIN)/python -m tools.hosts $(ARGS)
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
 from collections import deque
@@ -181,9 +180,17 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
 
 def test_the_table_takes_the_place_of_the_old_one() -> None:
     columns = {"A 1": {"era": "old | new", "tools": "whole"}, "B": {"failed": "no npm"}}
-    made = command.markdown(columns, datetime.date(2026, 1, 2), "proxies")
+    made = command.markdown(columns)
     page = f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n"
     new = between_markers(page, made, command.BEGIN, command.END)
     assert new.startswith("before\n") and new.endswith("\nafter\n") and "\nold\n" not in new
-    assert "Seen on 2026-01-02" in new and r"| era | old \| new |  |" in new and "| failed |  | no npm |" in new
+    assert r"| era | old \| new |  |" in new and "| failed |  | no npm |" in new
     assert between_markers(new, made, command.BEGIN, command.END) == new
+    assert command.read_table(new) == columns and command.read_table("") == {}
+
+
+def test_columns_of_other_hosts_are_kept() -> None:
+    kept = {"Codex 1": {"era": "old"}, "Claude Code 1": {"era": "older"}, "Gone 3": {"era": "none"}}
+    merged = command.merge(kept, {"Cline 2": {"era": "new"}, "Codex 2": {"era": "new"}})
+    assert merged == {"Codex 2": {"era": "new"}, "Claude Code 1": {"era": "older"}, "Cline 2": {"era": "new"}}
+    assert list(merged) == ["Codex 2", "Claude Code 1", "Cline 2"]

@@ -150,6 +150,25 @@ def test_deferred_tools_are_searched_for_freely_first(search: str) -> None:
     assert talk.equipped is not None and talk.equipped.text == "whole"
 
 
+def test_tools_behind_a_bridge_are_called_through_it() -> None:
+    talk = script(LOAD)
+    messages: list[dict[str, Any]] = []
+
+    def turn() -> Turn:
+        functions = [{"type": "function", "function": {"name": name}} for name in ("tool_search", "tool_call")]
+        return talk.decide(read_request("chat", {"tools": functions, "messages": messages}))
+
+    search = turn()
+    assert (search.name, search.kind) == ("tool_search", "function") and "max_results" in search.arguments
+    schemas = [json.dumps({"name": tool.name, "description": "LOADS"}) for tool in OURS]
+    shown = "\n".join(f"<function>{schema}</function>" for schema in schemas)
+    messages.append({"role": "tool", "content": f"<functions>\n{shown}\n</functions>"})
+    call = turn()
+    assert call.name == "tool_call"
+    assert call.arguments == {"name": "mcp__skills__skills_load", "arguments": LOAD.arguments}
+    assert talk.found == len(OURS)
+
+
 def test_tools_that_never_come_end_the_conversation() -> None:
     talk = script(LOAD)
     assert talk.decide(Seen("", [Tool("bash", "")], [])).name == ""

@@ -25,6 +25,7 @@ IN_TOOLS = {"list_in": "tools", "catalog_characters": MOST_CATALOG}
         ("opencode", {**IN_TOOLS, "makes_templates_of_prompts": True}),
         ("kilo", {**IN_TOOLS, "makes_templates_of_prompts": True}),
         ("Cline", {"result_characters": 7_500}),
+        ("@cline/core", {"result_characters": 6_500}),
         ("gemini-cli-mcp-client", {**IN_TOOLS, "keeps_lost_session": True}),
         ("qwen-code", {"result_characters": 7_500, "keeps_lost_session": True}),
         ("copilot", {"result_characters": 7_500}),

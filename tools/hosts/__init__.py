@@ -1,1 +1,1 @@
-"""`make hosts`: what five real hosts show their model of this server, measured with a scripted model on loopback."""
+"""`make hosts`: what real hosts show their model of this server, measured with a scripted model on loopback."""

@@ -1,8 +1,8 @@
-"""`make hosts`: drive five real hosts over the entry that `install` wrote, each with a scripted model on loopback.
+"""`make hosts`: drive real hosts over the entry that `install` wrote, each with a scripted model on loopback.
 
 Installs them from npm below `.hosts/` (over a gigabyte), as new as they are today, or what is there with --offline.
 Each runs without a person, in an empty home, with nothing but loopback to reach. What their models are shown, and what
-comes back from our tools, becomes the table in docs/interop.md when all five were asked for.
+comes back from our tools, becomes their columns of the table in docs/interop.md; those of other hosts stay.
 
 Ends with 1 when an entry was not accepted, our tools could not be reached, or search, load or read did not work. A host
 that cannot be installed or started is named with the reason.
@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -237,11 +238,14 @@ def _drive(chosen: Sequence[str], namespaced: bool) -> int:
     if namespaced:
         setting.loopback_up()
     columns: dict[str, dict[str, str]] = {}
+    network = "a network of its own" if namespaced else "proxies that lead nowhere"
+    seen = f"{datetime.datetime.now(datetime.UTC).date().isoformat()}, with {network}"
     failed = False
     for host in chosen:
         program = PROGRAMS[host]
         print(f"{program.title} ...", flush=True)
         result = measured(host, namespaced=namespaced)
+        result.facts = {"seen on": seen, **result.facts}
         columns[f"{program.title} {result.version}".strip()] = result.facts
         for row, fact in result.facts.items():
             print(f"  {row}: {fact}")
@@ -250,25 +254,48 @@ def _drive(chosen: Sequence[str], namespaced: bool) -> int:
             print(f"  FAILED {failure}", flush=True)
         if result.failures:
             result.facts["failed"] = "; ".join(result.failures)
-    network = "a network of its own" if namespaced else "proxies that lead nowhere"
-    if set(chosen) == set(PROGRAMS):
-        text = markdown(columns, datetime.datetime.now(datetime.UTC).date(), network)
-        PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), text, BEGIN, END), encoding="utf-8")
-        print(f"wrote the table of {PAGE.relative_to(ROOT)}")
-    else:
-        print(f"{PAGE.relative_to(ROOT)} is written when all of them run")
+    page = PAGE.read_text(encoding="utf-8")
+    kept = read_table(page.partition(BEGIN)[2].partition(END)[0])
+    PAGE.write_text(between_markers(page, markdown(merge(kept, columns)), BEGIN, END), encoding="utf-8")
+    print(f"wrote {', '.join(columns)} into the table of {PAGE.relative_to(ROOT)}")
     return 1 if failed else 0
 
 
-def markdown(columns: Mapping[str, Mapping[str, str]], day: datetime.date, network: str) -> str:
+_CELLS: Final = re.compile(r"(?<!\\)\|")
+
+
+def read_table(text: str) -> dict[str, dict[str, str]]:
+    """The columns of a table that `markdown` wrote; empty cells are left out."""
+    lines = [
+        [cell.strip().replace("\\|", "|") for cell in _CELLS.split(line)[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    if not lines:
+        return {}
+    heads, _, *rows = lines
+    return {head: {row[0]: row[at] for row in rows if row[at]} for at, head in enumerate(heads) if at}
+
+
+def merge(kept: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    """The columns of all hosts, in the order of `PROGRAMS`: new ones in the place of those with the same title."""
+    out: dict[str, Mapping[str, str]] = {}
+    for program in PROGRAMS.values():
+        for columns in (new, kept):
+            found = [name for name in columns if name == program.title or name.startswith(f"{program.title} ")]
+            if found:
+                out[found[0]] = columns[found[0]]
+                break
+    return out
+
+
+def markdown(columns: Mapping[str, Mapping[str, str]]) -> str:
     """Return a table with one column for each host, in the order in which rows were first seen."""
     lines = [["", *columns], ["---"] * (len(columns) + 1)]
     for row in dict.fromkeys(row for column in columns.values() for row in column):
         lines.append([row, *(column.get(row, "") for column in columns.values())])
     cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(
-        [f"Seen on {day.isoformat()}, with {network}.", "", *(f"| {' | '.join(line)} |" for line in cells)]
-    )
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def measured(host: str, *, namespaced: bool) -> Result:

@@ -48,7 +48,7 @@ def ranges(numbers: Sequence[int]) -> str:
 def form(result: str) -> str:
     """Whether a result of skills_load came as the text, as the structure, or as both."""
     structured = '"active_skills"' in result
-    text = re.search(r"(?:\A|\n)\s*(?:<skill name=|Active skills:)", result) is not None
+    text = re.search(r"(?:\A|\n|\"text\":\s*\")\s*(?:<skill name=|Active skills:)", result) is not None
     return {(True, False): "structuredContent", (False, True): "text", (True, True): "text and structuredContent"}.get(
         (structured, text), "neither text nor structure as sent"
     )

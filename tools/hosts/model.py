@@ -22,11 +22,16 @@ _Answer = tuple[dict[str, Any], Sequence[dict[str, Any] | str]]
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the model is shown it. `group` is the namespace that it is called in, where the API has such."""
+    """A tool as the model is shown it.
+
+    `group` is the namespace that it is called in, where the API has such; `bridge` the host's tool that calls it in its
+    place, where it is known from a search alone.
+    """
 
     name: str
     description: str
     group: str | None = None
+    bridge: str | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,22 @@ def _read_chat(body: Body) -> Seen:
             texts.append(_joined(message.get("content")))
     functions = [each.get("function", {}) for each in body.get("tools") or ()]
     tools = [Tool(each.get("name", ""), each.get("description", "")) for each in functions]
+    if any(tool.name == _BRIDGE for tool in tools):
+        tools += [tool for result in results for tool in _reviewed(result)]
     return Seen("\n".join(texts), tools, results)
+
+
+_BRIDGE: Final = "tool_call"
+"""Qwen Code's tool that calls what its `tool_search` has shown."""
+_REVIEWED: Final = re.compile(r"<function>(\{.*\})</function>")
+
+
+def _reviewed(result: str) -> Iterator[Tool]:
+    """The tools that a search of Qwen Code shows in its result; they never join the others."""
+    if result.startswith("<functions>"):
+        for found in _REVIEWED.finditer(result):
+            schema = json.loads(found[1])
+            yield Tool(schema["name"], schema.get("description", ""), bridge=_BRIDGE)
 
 
 def _read_gemini(body: Body) -> Seen:
@@ -369,7 +389,10 @@ class Script:
         self._pending = step.label
         tool = tools[step.tool]
         handle = {"session": self._session} if self._session and step.tool == "skills_read" else {}
-        return Turn(name=tool.name, arguments={**step.arguments, **handle}, group=tool.group)
+        arguments = {**step.arguments, **handle}
+        if tool.bridge is not None:
+            return Turn(name=tool.bridge, arguments={"name": tool.name, "arguments": arguments})
+        return Turn(name=tool.name, arguments=arguments, group=tool.group)
 
     def _search(self, seen: Seen) -> Turn:
         self._searched += 1
@@ -384,13 +407,14 @@ class Script:
 def _search_turn(seen: Seen, *, exact: bool) -> Turn | None:
     """A search among deferred tools, in the form of the host; None where it has none."""
     names = {tool.name for tool in seen.tools}
-    if "tool_search" in names:
+    if "tool_search" in names and _BRIDGE not in names:
         query = " ".join(NEEDED) if exact else FREE
         return Turn(name="tool_search", arguments={"query": query, "limit": 8}, kind="search")
-    if "ToolSearch" in names:
-        query = "select:" + ",".join(f"mcp__skills__{name}" for name in NEEDED) if exact else FREE
-        return Turn(name="ToolSearch", arguments={"query": query, "max_results": 10})
-    return None
+    name = next((name for name in ("ToolSearch", "tool_search") if name in names), None)
+    if name is None:
+        return None
+    query = "select:" + ",".join(f"mcp__skills__{needed}" for needed in NEEDED) if exact else FREE
+    return Turn(name=name, arguments={"query": query, "max_results": 10})
 
 
 def ours(tools: Iterable[Tool]) -> dict[str, Tool]:

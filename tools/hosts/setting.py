@@ -94,12 +94,21 @@ def run(command: Sequence[str | Path], env: Mapping[str, str], folder: Path, lim
         code = None
     finally:
         _end(process.pid)
+        _end_daemons(env.get("HOME"))
     return Ended(code, out, err)
 
 
 def _end(group: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
+
+
+def _end_daemons(home: str | None) -> None:
+    """End what left the run's group, as Cline's hub does: it has the home that the run alone was given."""
+    for file in Path("/proc").glob("[0-9]*/environ") if home else ():
+        with contextlib.suppress(OSError):
+            if f"HOME={home}".encode() in file.read_bytes().split(b"\0"):
+                os.kill(int(file.parent.name), signal.SIGKILL)
 
 
 def reenter(words: Sequence[str], arguments: Sequence[str], root: Path) -> int:
@@ -326,6 +335,25 @@ def _opencode_files(home: Path, url: str) -> None:
     _write(home / ".config" / "opencode" / "opencode.json", json.dumps(settings))
 
 
+def _qwen_files(home: Path, url: str) -> None:
+    del url
+    settings = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "general": {"enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+    }
+    _write(home / ".qwen" / "settings.json", json.dumps(settings))
+
+
+def _cline_files(home: Path, url: str) -> None:
+    """What `cline auth openai --apikey none --modelid scripted --baseurl URL` writes."""
+    name = "openai-compatible"
+    provider = {"provider": name, "apiKey": "none", "model": "scripted", "baseUrl": f"{url}/v1"}
+    entry = {"settings": provider, "updatedAt": "2026-11-24T00:00:00.000Z", "tokenSource": "manual"}
+    settings = {"version": 1, "lastUsedProvider": name, "modes": {}, "providers": {name: entry}}
+    _write(home / ".cline" / "data" / "settings" / "providers.json", json.dumps(settings))
+
+
 PROGRAMS: Final[Mapping[str, Program]] = {
     "opencode": Program(
         "opencode",
@@ -378,5 +406,22 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         },
         ("-p", PROMPT),
         approval=("--allow-all-tools",),
+    ),
+    "qwen-code": Program(
+        "Qwen Code",
+        "@qwen-code/qwen-code",
+        "qwen",
+        _qwen_files,
+        lambda url: {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "scripted"},
+        ("-p", PROMPT),
+        install=("--trust",),
+    ),
+    "cline": Program(
+        "Cline",
+        "cline",
+        "cline",
+        _cline_files,
+        lambda _: {},
+        (PROMPT,),
     ),
 }

@@ -54,6 +54,8 @@ _TABLE: Final = {
     "opencode": Client(list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
     "kilo": Client(list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True),
     "cline": Client(result_characters=7_500),
+    # Cline's own programs. The model is shown 8,000 characters of the result as JSON: escapes and the structure count.
+    "@cline/": Client(result_characters=6_500),
     # Its window shows no instructions.
     "gemini-cli": Client(list_in="tools", catalog_characters=MOST_CATALOG, keeps_lost_session=True),
     "qwen": Client(result_characters=7_500, keeps_lost_session=True),

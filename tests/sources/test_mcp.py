@@ -6,8 +6,11 @@ import json
 import shlex
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,14 @@ from forkserver import run
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of, split
 from mcp_skills_server.sources.mcp import McpServer
-from mcp_skills_server.sources.source import Bounds, FetchSettings, SourceError, SourceSettings
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchSettings,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+)
 from sources.hostile import KINDS, Member
 from tables import each_row
 from web.http_wire import http_serving
@@ -132,6 +142,35 @@ def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(
         place.publish("second", [Member("more.md")])
         wire.until("notifications/skills/list_changed")
         assert {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]} == {"good", "bad"}
+
+
+@each_row(
+    "headers, size, why",
+    [({"Content-Encoding": "deflate"}, 1000, "compressed"), ({}, 5000, "more than 4,096 bytes")],
+)
+def test_an_answer_over_http_is_bounded_and_never_decompressed(
+    tmp_path: Path, headers: Mapping[str, str], size: int, why: str
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            raw = b" " * size
+            self.send_response(200)
+            for name, value in {"Content-Type": "application/json", "Content-Length": str(size), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(raw)
+
+        def log_message(self, format: str, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        settings = SourceSettings(tmp_path, fetch=FetchSettings(limits=FetchLimits(skill_bytes=2048)))
+        source = McpServer(f"mcp+http://127.0.0.1:{other.server_port}/mcp", settings)
+        with pytest.raises(UnacceptableError, match=why):
+            anyio.run(source.resolve)
+        other.shutdown()
 
 
 def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:

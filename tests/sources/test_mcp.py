@@ -161,7 +161,7 @@ def test_an_answer_over_http_is_bounded_and_never_decompressed(
             with suppress(OSError):
                 self.wfile.write(raw)
 
-        def log_message(self, format: str, *_: object) -> None:
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:

@@ -39,6 +39,7 @@ from mcp_skills_server.sources.source import (
 )
 
 PREFIX: Final = "mcp+"
+_STREAMS_APART_S: Final = 1.0
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
@@ -96,7 +97,17 @@ class McpServer(ListedSource):
             raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
     def _http(self) -> httpx2.AsyncClient:
-        """Return a client that takes no more of an answer than a skill may have, as JSON, and nothing compressed."""
+        """Return a client that takes no more of an answer than a skill may have, as JSON, and nothing compressed.
+
+        A server may end each stream, and ask for another at once: it gets one a second.
+        """
+        soonest = -inf
+
+        async def pace(request: httpx2.Request) -> None:
+            nonlocal soonest
+            if request.method == "GET":
+                begin, soonest = soonest, max(soonest, anyio.current_time()) + _STREAMS_APART_S
+                await anyio.sleep_until(begin)
 
         async def bound(response: httpx2.Response) -> None:
             if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
@@ -111,7 +122,7 @@ class McpServer(ListedSource):
             headers["Authorization"] = f"Bearer {self._token}"  # redirects stay within the origin
             timeout = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
         http = create_mcp_http_client(headers, timeout)
-        http.event_hooks = {"response": [bound]}
+        http.event_hooks = {"request": [pace], "response": [bound]}
         return http
 
     @asynccontextmanager

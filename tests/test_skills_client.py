@@ -132,6 +132,34 @@ async def test_a_change_between_the_listing_and_the_following_is_told(tmp_path: 
                 assert [skill.name for skill in (await anext(changes)).added] == ["two"]
 
 
+async def test_a_server_that_announces_without_end_is_not_listed_without_end(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
+        extension, listings, list_them = client._extension, 0, client.list
+        assert extension is not None
+
+        async def counted() -> list[ListedSkill]:
+            nonlocal listings
+            listings += 1
+            return await list_them()
+
+        client.list = counted  # type: ignore[method-assign]
+
+        async def follow() -> None:
+            async with client.changes() as changes:
+                async for _ in changes:
+                    pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            with anyio.move_on_after(1.5):
+                while True:
+                    extension.notify()
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    assert 2 <= listings <= 4
+
+
 async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
     async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
         skill = next(skill for skill in await client.list() if skill.name == "csv-profiling")

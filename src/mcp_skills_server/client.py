@@ -59,6 +59,8 @@ Way: TypeAlias = Literal["skills", "resources", "tools"]
 _MOST_PAGES: Final = 1_000
 _MOST_SKILLS: Final = 50_000
 _RELISTEN_S: Final = 1.0
+_REST: Final = 4
+"""A server that announces without end is listed for a quarter of the time at most."""
 _SKILLS_CHANGED: Final = "notifications/skills/list_changed"
 
 
@@ -288,9 +290,13 @@ class SkillsClient:
     async def _differences(
         self, extension: SkillsExtension, before: dict[str, ListedSkill], poll_s: float
     ) -> AsyncIterator[SkillChanges]:
+        soonest = -inf
         while True:
             await extension.wait_changed(poll_s)
+            await anyio.sleep_until(soonest)
+            begun = anyio.current_time()
             after = await self._listed()
+            soonest = begun + max(min(poll_s, _RELISTEN_S), _REST * (anyio.current_time() - begun))
             if after != before:
                 yield SkillChanges(
                     added=tuple(after[uri] for uri in after.keys() - before.keys()),

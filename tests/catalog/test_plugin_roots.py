@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from catalog.forest import loaded
 from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
+from mcp_skills_server.catalog.plugins import Layout
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import open_roots
 from mcp_skills_server.errors import UsageError
@@ -47,6 +49,16 @@ def test_its_name_is_the_namespace_and_only_its_skills_are_served(
     kept.keep_index()
     before = kept.remembered()
     assert before is not None and before.paths(Standing.LENIENT) == ["acme/one", "acme/two"]
+
+
+def test_a_place_is_judged_at_one_cost_however_many_folders_a_manifest_lists() -> None:
+    class Counted(dict[str, str]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("each skill outside would cost a look at each folder")
+
+    layout = Layout(Counted({"": "acme", "skills": "acme", "a/b": "acme"}))
+    assert layout.is_too_deep("skills/group/deep") and layout.is_too_deep("a/b/c")
+    assert not any(map(layout.is_too_deep, ("", "skills", "skills-2/x", "a", "a/c")))
 
 
 def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:

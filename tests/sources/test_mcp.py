@@ -6,9 +6,13 @@ import json
 import shlex
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -16,9 +20,17 @@ import pytest
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources import mcp
 from mcp_skills_server.sources.kinds import kind_of, split
 from mcp_skills_server.sources.mcp import McpServer
-from mcp_skills_server.sources.source import Bounds, FetchSettings, SourceError, SourceSettings
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchSettings,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+)
 from sources.hostile import KINDS, Member
 from tables import each_row
 from web.http_wire import http_serving
@@ -132,6 +144,81 @@ def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(
         place.publish("second", [Member("more.md")])
         wire.until("notifications/skills/list_changed")
         assert {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]} == {"good", "bad"}
+
+
+@each_row(
+    "headers, size, why",
+    [({"Content-Encoding": "deflate"}, 1000, "compressed"), ({}, 5000, "more than 4,096 bytes")],
+)
+def test_an_answer_over_http_is_bounded_and_never_decompressed(
+    tmp_path: Path, headers: Mapping[str, str], size: int, why: str
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            raw = b" " * size
+            self.send_response(200)
+            for name, value in {"Content-Type": "application/json", "Content-Length": str(size), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(raw)
+
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        settings = SourceSettings(tmp_path, fetch=FetchSettings(limits=FetchLimits(skill_bytes=2048)))
+        source = McpServer(f"mcp+http://127.0.0.1:{other.server_port}/mcp", settings)
+        with pytest.raises(UnacceptableError, match=why):
+            anyio.run(source.resolve)
+        other.shutdown()
+
+
+def test_a_server_that_ends_each_stream_at_once_is_not_asked_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp, "_STREAMS_APART_S", 0.2)
+    asked: list[float] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(monotonic())
+            event = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+            self.answer("text/event-stream", f"id: 1\nretry: 0\ndata: {event}\n\n".encode())
+
+        def do_POST(self) -> None:
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            out: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
+            if message["method"] == "initialize":
+                about = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "fake", "version": "1"}}
+                out["result"] = {**about, "capabilities": {"resources": {}}}
+            elif message["method"] == "resources/list":
+                out["result"] = {"resources": []}
+            else:
+                out["error"] = {"code": -32601, "message": "no such method"}
+            self.answer("application/json", json.dumps(out).encode(), 200 if "id" in message else 202)
+
+        def answer(self, kind: str, raw: bytes, status: int = 200) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Type": kind, "Content-Length": str(len(raw)), "Mcp-Session-Id": "x"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(raw)
+
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002
+            pass
+
+    async def listen(source: McpServer) -> None:
+        with anyio.move_on_after(2):
+            await source.listen(lambda: None)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        anyio.run(listen, McpServer(f"mcp+http://127.0.0.1:{other.server_port}/mcp", SourceSettings(tmp_path)))
+        other.shutdown()
+    assert 2 <= len(asked) <= 11
 
 
 def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:

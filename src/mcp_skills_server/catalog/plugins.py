@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from mcp_skills_server.catalog.path_index import above
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 
@@ -49,7 +50,7 @@ class Layout:
 
     def is_too_deep(self, place: str) -> bool:
         """Tell whether a place lies in the skills of a plugin, and not right below them."""
-        return any(folder and place.startswith(f"{folder}/") for folder in self.folders)
+        return any(up in self.folders for up in above(place) if up not in {"", place})
 
     def add(self, name: object, plugin: str, skills: object, *, default: bool) -> None:
         """Add the folders of a plugin that lies at the place `plugin`; `default` adds its `skills`, too."""

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from math import inf
 from typing import Any, Final
@@ -21,6 +21,7 @@ import httpx2
 from mcp import MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
@@ -29,9 +30,16 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown
 from mcp_skills_server.sources.kinds import COMMAND
 from mcp_skills_server.sources.listed import Entry, ListedSource
-from mcp_skills_server.sources.source import ContentRefusedError, SourceError, SourceSettings, UnreachableError
+from mcp_skills_server.sources.source import (
+    ContentRefusedError,
+    SourceError,
+    SourceSettings,
+    UnacceptableError,
+    UnreachableError,
+)
 
 PREFIX: Final = "mcp+"
+_STREAMS_APART_S: Final = 1.0
 _NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
 
 
@@ -88,6 +96,35 @@ class McpServer(ListedSource):
         except TimeoutError:
             raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
+    def _http(self) -> httpx2.AsyncClient:
+        """Return a client that takes no more of an answer than a skill may have, as JSON, and nothing compressed.
+
+        A server may end each stream, and ask for another at once: it gets one a second.
+        """
+        soonest = -inf
+
+        async def pace(request: httpx2.Request) -> None:
+            nonlocal soonest
+            if request.method == "GET":
+                begin, soonest = soonest, max(soonest, anyio.current_time()) + _STREAMS_APART_S
+                await anyio.sleep_until(begin)
+
+        async def bound(response: httpx2.Response) -> None:
+            if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+                raise UnacceptableError("it answers compressed, which was not asked for")
+            # Of a stream the SDK bounds each event.
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                response.stream = _Bounded(response.stream, 2 * self._fetch.limits.skill_bytes)
+
+        headers = {"Accept-Encoding": "identity"}
+        timeout = None
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"  # redirects stay within the origin
+            timeout = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
+        http = create_mcp_http_client(headers, timeout)
+        http.event_hooks = {"request": [pace], "response": [bound]}
+        return http
+
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
         """Connect for so long at most. Whatever ends the connection is raised as a SourceError."""
@@ -95,10 +132,8 @@ class McpServer(ListedSource):
             with anyio.fail_after(seconds):
                 async with AsyncExitStack() as stack:
                     connection: Any = self._url
-                    if self._token:
-                        headers = {"Authorization": f"Bearer {self._token}"}  # redirects stay within the origin
-                        bound = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
-                        http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=bound))
+                    if self._url:
+                        http = await stack.enter_async_context(self._http())
                         connection = streamable_http_client(self._url, http_client=http)
                     if self._words:
                         # It is started at each look, and would log each time.
@@ -115,6 +150,26 @@ class McpServer(ListedSource):
             if isinstance(cause, EntryRefusedError | UnprovedError):
                 raise ContentRefusedError(clipped(str(cause))) from None
             raise UnreachableError(f"no answer ({clipped(str(cause)) or type(cause).__name__})") from None
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of an answer, up to so many bytes."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream = stream
+        self._most = most
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._most
+        async for part in self._stream:
+            left -= len(part)
+            if left < 0:
+                raise UnacceptableError(f"an answer has more than {self._most:,} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._stream.aclose()
 
 
 def _words_of(given: str) -> list[str]:

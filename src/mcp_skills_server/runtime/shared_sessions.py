@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
@@ -37,6 +36,7 @@ _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 VERSION: Final = 1
 _MOST_SKILLS: Final = 1000
 _LONGEST: Final = 4096
+_LATEST: Final = 1 << 40
 
 
 class SessionRecordError(SkillsServerError, ValueError):
@@ -225,18 +225,11 @@ def parsed(text: str) -> SessionRecord:
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
         raise SessionRecordError(f"of version {ascii(version)[:20]}")
-    if isinstance(since, bool) or not isinstance(since, int | float) or not _is_time(since):
+    if isinstance(since, bool) or not isinstance(since, int | float) or not 0 <= since < _LATEST:
         raise SessionRecordError("without a time")
     return SessionRecord(
         _text(fields, "owner"), float(since), _skills(fields.get("skills")), _text(fields, "scripts_at", "")
     )
-
-
-def _is_time(value: float) -> bool:
-    try:
-        return isfinite(float(value))
-    except OverflowError:
-        return False
 
 
 def _text(fields: dict[str, object], key: str, default: str | None = None) -> str:

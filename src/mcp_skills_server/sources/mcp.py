@@ -21,7 +21,6 @@ import httpx2
 from mcp import MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
@@ -117,13 +116,14 @@ class McpServer(ListedSource):
                 response.stream = _Bounded(response.stream, 2 * self._fetch.limits.skill_bytes)
 
         headers = {"Accept-Encoding": "identity"}
-        timeout = None
         if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"  # redirects stay within the origin
-            timeout = httpx2.Timeout(None, connect=self._fetch.bounds.read_s)  # the rest is bounded here
-        http = create_mcp_http_client(headers, timeout)
-        http.event_hooks = {"request": [pace], "response": [bound]}
-        return http
+            headers["Authorization"] = f"Bearer {self._token}"
+        return httpx2.AsyncClient(
+            headers=headers,
+            timeout=httpx2.Timeout(None, connect=self._fetch.bounds.read_s),  # the rest is bounded by the caller
+            follow_redirects=not self._token,
+            event_hooks={"request": [pace], "response": [bound]},
+        )
 
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:

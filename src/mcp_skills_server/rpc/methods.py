@@ -22,7 +22,7 @@ from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
-from mcp_skills_server.catalog.threads import in_turn, off_loop
+from mcp_skills_server.catalog.threads import in_thread, in_turn
 from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, held, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
@@ -394,7 +394,7 @@ class Methods:
         if view.skill_set is not self._registry:
             catalogues = self._restricted.of(view.skill_set)
         known = catalogues.known(view.snapshot)
-        return known or await off_loop(False, lambda: catalogues.make(view.snapshot))
+        return known or await in_thread(catalogues.make, view.snapshot)
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
         """Return the skill of this name, in this version or the latest; else a CallError has what there is."""

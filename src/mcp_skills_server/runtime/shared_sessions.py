@@ -36,7 +36,6 @@ _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 VERSION: Final = 1
 _MOST_SKILLS: Final = 1000
 _LONGEST: Final = 4096
-_LATEST: Final = 1 << 40
 
 
 class SessionRecordError(SkillsServerError, ValueError):
@@ -225,7 +224,7 @@ def parsed(text: str) -> SessionRecord:
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
         raise SessionRecordError(f"of version {ascii(version)[:20]}")
-    if isinstance(since, bool) or not isinstance(since, int | float) or not 0 <= since < _LATEST:
+    if isinstance(since, bool) or not isinstance(since, int | float) or not 0 <= since < 1e12:
         raise SessionRecordError("without a time")
     return SessionRecord(
         _text(fields, "owner"), float(since), _skills(fields.get("skills")), _text(fields, "scripts_at", "")

@@ -87,7 +87,7 @@ def test_every_option_of_a_page_exists(page: Path) -> None:
 
 
 FOREIGN = {
-    "--allowed-tools", "--build-arg", "--enable", "--init", "--skip-git-repo-check", "--skip-trust",
+    "--allow-tool", "--allowed-tools", "--build-arg", "--enable", "--init", "--skip-git-repo-check", "--skip-trust",
     "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""

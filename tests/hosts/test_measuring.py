@@ -187,6 +187,8 @@ def test_what_is_asked_for_is_told_by_the_first_call_that_is_refused(tmp_path: P
     load, long = f"load {setting.LONG[0]}", setting.long_body(setting.LONG[0])
     assert facts.refusal(finished(tmp_path, {load: "No.\nNever."})) == "refused: No."
     assert facts.refusal(finished(tmp_path, {load: long, "propose": "It waits for a person."})) == "runs all the same"
+    kept = '{"name": "count-twice", "state":"pending"}'
+    assert facts.refusal(finished(tmp_path, {load: long, "propose": kept})) == "runs all the same"
     said = facts.refusal(finished(tmp_path, {load: long, "propose": "Ask. " * 50}))
     assert said.startswith("loads all the same; skills_propose is refused: Ask.") and said.endswith("Ask. ...")
 

@@ -87,8 +87,8 @@ def test_every_option_of_a_page_exists(page: Path) -> None:
 
 
 FOREIGN = {
-    "--allowed-tools", "--build-arg", "--enable", "--init", "--skip-git-repo-check", "--skip-trust",
-    "--tmpfs", "--ulimit", "--yolo",
+    "--allow-tool", "--allowed-tools", "--auto-approve", "--build-arg", "--enable", "--init",
+    "--skip-git-repo-check", "--skip-trust", "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""
 OF_GROUPS = {"--root", "--scripts", "--group", "--expires"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections import deque
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tools.hosts.setting import Trace
 from tools.pages import between_markers
 
 from mcp_skills_server.cli import cli
+from wire import DEADLINE
 
 OURS = [Tool(name, "Loads.") for name in NEEDED]
 
@@ -39,6 +42,10 @@ def test_lines_are_found_in_text_and_in_json() -> None:
         ("Active skills: a.\n\n<skill name='a'>", "text"),
         ("<untrusted>\n<skill name='a'>", "text"),
         ('<skill name="a">\n{"active_skills": []}', "text and structuredContent"),
+        (
+            '{"content":[{"text":"Active skills: a."}],"structuredContent":{"active_skills":[]}}',
+            "text and structuredContent",
+        ),
         ("Permission denied", "neither text nor structure as sent"),
     ],
 )
@@ -91,7 +98,8 @@ def test_messages_are_read_while_they_are_written(tmp_path: Path) -> None:
 def finished(tmp_path: Path, answers: dict[str, str]) -> facts.Run:
     """A run in which everything was offered and this came back."""
     trace = Trace(tmp_path / "trace")
-    trace.write_program(["server"])
+    if not trace.folder.exists():
+        trace.write_program(["server"])
     sent = {
         "result": {"instructions": "Rule.", "tools": [{"name": each.name, "description": "Loads."} for each in OURS]}
     }
@@ -173,6 +181,30 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     assert ended.code is None and "not ended" in ended.reason()
     ended = setting.run([sys.executable, "-c", "import sys; sys.exit('no key')"], {}, tmp_path)
     assert ended.code == 1 and ended.reason() == "ended with 1: no key"
+
+
+def test_what_is_asked_for_is_told_by_the_first_call_that_is_refused(tmp_path: Path) -> None:
+    load, long = f"load {setting.LONG[0]}", setting.long_body(setting.LONG[0])
+    assert facts.refusal(finished(tmp_path, {load: "No.\nNever."})) == "refused: No."
+    assert facts.refusal(finished(tmp_path, {load: long, "propose": "It waits for a person."})) == "runs all the same"
+    kept = '{"name": "count-twice", "state":"pending"}'
+    assert facts.refusal(finished(tmp_path, {load: long, "propose": kept})) == "runs all the same"
+    said = facts.refusal(finished(tmp_path, {load: long, "propose": "Ask. " * 50}))
+    assert said.startswith("loads all the same; skills_propose is refused: Ask.") and said.endswith("Ask. ...")
+
+
+def test_what_left_the_group_of_a_run_is_ended(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("needs /proc")
+    said = "subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=-3, stderr=-3).pid"
+    words = [sys.executable, "-c", f"import subprocess; print({said})"]
+    ended = setting.run(words, {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}, tmp_path)
+    command_line = Path(f"/proc/{int(ended.out)}/cmdline")
+    end = time.monotonic() + DEADLINE
+    # A process that is over has no words, also where nobody has asked for its end yet.
+    while command_line.exists() and command_line.read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 # The table.

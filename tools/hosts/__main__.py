@@ -104,7 +104,7 @@ def measure(place: Place, scratch: Path) -> Result:
         if seen is not None and not seen.faults:
             result.facts["a slash command of a hostile skill"] = "ran nothing, read no file"
     if program.approval or program.install:
-        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0])], approved=False))
+        asked = converse("not approved", Plan(lambda _root, _trace: [_load(setting.LONG[0]), _PROPOSE], approved=False))
         if asked is not None:
             words = program.approval or (f"install {place.host} {' '.join(program.install)}",)
             result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
@@ -170,6 +170,9 @@ _AGAIN: Final = (
 
 
 _PROPOSED: Final = {"SKILL.md": "---\nname: count-twice\ndescription: Use this to count things again.\n---\n\nTwice.\n"}
+_PROPOSE: Final = Step(
+    "propose", "skills_propose", {"name": "count-twice", "files": _PROPOSED, "reason": "Counted wrongly."}
+)
 
 
 def _every_step(root: Path, trace: Trace) -> list[Step]:
@@ -181,7 +184,7 @@ def _every_step(root: Path, trace: Trace) -> list[Step]:
         *map(_load, setting.LONG),
         _added(root, trace),
         *_AGAIN,
-        Step("propose", "skills_propose", {"name": "count-twice", "files": _PROPOSED, "reason": "Counted wrongly."}),
+        _PROPOSE,
     ]
 
 

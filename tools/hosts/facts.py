@@ -12,6 +12,8 @@ from tools.hosts import setting
 from tools.hosts.model import FREE, Script, Seen, ours
 from tools.hosts.setting import Trace
 
+KEPT: Final = re.compile(r'waits for a person|"state":\s*"pending"')
+"""What skills_propose says of what it kept, as text or as the structure."""
 _BLANKS: Final = re.compile(r"\s+")
 _LINE: Final = re.compile(r"Line (\d{5}) of the long body")
 
@@ -154,7 +156,7 @@ def judge_calls(result: Result, run: Run) -> None:
         "search": ("audit-invoice" in answers.get("search", ""), "skills_search found nothing"),
         "load": ("# audit-invoice" in answers.get("load", ""), "skills_load brought no instructions"),
         "read": (setting.MARK in answers.get("read", ""), "skills_read brought no file"),
-        "propose": ("waits for a person" in answers.get("propose", ""), "skills_propose kept nothing"),
+        "propose": (KEPT.search(answers.get("propose", "")) is not None, "skills_propose kept nothing"),
     }
     for label, (good, complaint) in checks.items():
         result.facts[f"skills_{label}"] = "works" if good else "**fails**"
@@ -217,4 +219,14 @@ def refusal(run: Run) -> str:
     answer = run.script.answers.get(f"load {setting.LONG[0]}")
     if answer is None:
         return f"no answer; the host {run.ended.reason()}"
-    return "runs all the same" if lines_in(answer) else f"refused: {answer.strip().splitlines()[0][:120]}"
+    if not lines_in(answer):
+        return f"refused: {_first_line(answer)}"
+    proposed = run.script.answers.get("propose")
+    if proposed is None or KEPT.search(proposed):
+        return "runs all the same"
+    return f"loads all the same; skills_propose is refused: {_first_line(proposed)}"
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else "nothing said"
+    return line if len(line) <= 160 else f"{line[:160].rsplit(' ', 1)[0]} ..."

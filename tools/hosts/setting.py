@@ -405,7 +405,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "COPILOT_MODEL": "scripted",
         },
         ("-p", PROMPT),
-        approval=("--allow-all-tools",),
+        approval=("--allow-tool=skills",),
     ),
     "qwen-code": Program(
         "Qwen Code",
@@ -415,6 +415,8 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         lambda url: {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "scripted"},
         ("-p", PROMPT),
         install=("--trust",),
+        # Words after the name would be an argument `input`, which the skill does not declare.
+        slash=lambda name: ("-p", f"/{name}"),
     ),
     "cline": Program(
         "Cline",

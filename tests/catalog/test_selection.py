@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.errors import RequestError
 from tables import each_row
 from wire import COMMAND, serving, write_skill
 
@@ -91,6 +93,14 @@ def test_a_server_hears_of_a_switch_at_once(root: Path) -> None:
         switch(str(root), "tea", on=True)
         wire.until("notifications/skills/list_changed")
         assert len(wire.request("skills/list")["skills"]) == 3 and not (root / "skills-off.txt").exists()
+
+
+def test_switches_that_cannot_be_read_are_not_written_over(root: Path) -> None:
+    os.mkfifo(root / "skills-off.txt")
+    for on in (False, True):
+        with pytest.raises(RequestError, match="cannot be changed"):
+            switch(str(root), "tea", on=on)
+    assert (root / "skills-off.txt").is_fifo()
 
 
 def test_every_command_that_takes_a_root_takes_patterns() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
@@ -34,7 +35,7 @@ from mcp_skills_server.sources.source import (
 from sources.hostile import KINDS, Member
 from tables import each_row
 from web.http_wire import http_serving
-from wire import COMMAND, FIXTURES, serving, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, serving, write_skill
 
 FAKE = """
 import json, sys
@@ -146,6 +147,22 @@ def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(
         assert {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]} == {"good", "bad"}
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    """Answers with a body, and logs nothing."""
+
+    def answer(self, kind: str, raw: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        own = {"Content-Type": kind, "Content-Length": str(len(raw)), "Mcp-Session-Id": "x"}
+        for name, value in (own | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(raw)
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002
+        pass
+
+
 @each_row(
     "headers, size, why",
     [({"Content-Encoding": "deflate"}, 1000, "compressed"), ({}, 5000, "more than 4,096 bytes")],
@@ -153,18 +170,9 @@ def test_a_notification_of_another_server_is_followed_at_once_in_the_era_before(
 def test_an_answer_over_http_is_bounded_and_never_decompressed(
     tmp_path: Path, headers: Mapping[str, str], size: int, why: str
 ) -> None:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
-            raw = b" " * size
-            self.send_response(200)
-            for name, value in {"Content-Type": "application/json", "Content-Length": str(size), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(raw)
-
-        def log_message(self, format: str, *_: object) -> None:  # noqa: A002
-            pass
+            self.answer("application/json", b" " * size, **headers)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
@@ -180,10 +188,13 @@ def test_a_server_that_ends_each_stream_at_once_is_not_asked_without_end(
 ) -> None:
     monkeypatch.setattr(mcp, "_STREAMS_APART_S", 0.2)
     asked: list[float] = []
+    asked_often = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             asked.append(monotonic())
+            if len(asked) == 4:
+                asked_often.set()
             event = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
             self.answer("text/event-stream", f"id: 1\nretry: 0\ndata: {event}\n\n".encode())
 
@@ -199,26 +210,18 @@ def test_a_server_that_ends_each_stream_at_once_is_not_asked_without_end(
                 out["error"] = {"code": -32601, "message": "no such method"}
             self.answer("application/json", json.dumps(out).encode(), 200 if "id" in message else 202)
 
-        def answer(self, kind: str, raw: bytes, status: int = 200) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": kind, "Content-Length": str(len(raw)), "Mcp-Session-Id": "x"}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(raw)
-
-        def log_message(self, format: str, *_: object) -> None:  # noqa: A002
-            pass
-
     async def listen(source: McpServer) -> None:
-        with anyio.move_on_after(2):
-            await source.listen(lambda: None)
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as work:
+                work.start_soon(source.listen, lambda: None)
+                await to_thread.run_sync(asked_often.wait)
+                work.cancel_scope.cancel()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         anyio.run(listen, McpServer(f"mcp+http://127.0.0.1:{other.server_port}/mcp", SourceSettings(tmp_path)))
         other.shutdown()
-    assert 2 <= len(asked) <= 11
+    assert asked[3] - asked[0] >= 0.5  # three pauses of 0.2 s, less what a request takes
 
 
 def test_a_file_that_is_never_served_costs_its_skill_alone(tmp_path: Path) -> None:

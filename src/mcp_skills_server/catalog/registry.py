@@ -6,7 +6,6 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -146,14 +145,10 @@ class Registry(Reader):
         if self.await_sources is not None:
             self.await_sources()
         with self._lock:
-            collects = gc.isenabled()
-            gc.disable()  # a sixth of the time of 10,000 skills: nearly all that is made here stays
             try:
                 if not self.refresh(arm=arm):
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
-                if collects:
-                    gc.enable()
                 self.loaded.set()  # under the lock: what is noted from here on is heard
 
     async def aload(self) -> None:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ADMIT: Final = "give the user that runs the server permission to enter the folder"
-_HARD_LINK: Final = "a hard link to a file that belongs to another user than its folder, and is not served"
-_LINK: Final = "a link that leaves the skill, leads to a directory or into another skill, or is broken"
+_HARD_LINK: Final = "{} is a hard link to a file that belongs to another user than its folder, and is not served"
+_LINK: Final = "{} is a link that leaves the skill, leads to a directory or into another skill, or is broken"
 _ODD: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "irregular": ("file-irregular", "{} is not a regular file", None),
-    "foreign": ("hard-link", f"{{}} is {_HARD_LINK}", None),
+    "foreign": ("hard-link", _HARD_LINK, None),
     "unnamed": ("file-name", "the name of {} is not UTF-8, so the file is not served", None),
     "denied": ("unreadable", "{} cannot be looked at: the folder may be read but not entered", _ADMIT),
-    "link": ("link-outside", f"{{}} is {_LINK}", None),
+    "link": ("link-outside", _LINK, None),
 }
 """The code, the message and the hint for each kind of name that a skill does not serve."""
 _IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"

@@ -6,6 +6,7 @@ Every command and server that reads the folder leaves them out. The page writes 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +20,15 @@ _MOST_BYTES: Final = 1 << 20
 
 def switched_off(root: str) -> frozenset[str]:
     """Return the folders that are switched off, by their place below the root."""
+    with suppress(OSError):
+        return _read(root)
+    return frozenset()
+
+
+def _read(root: str) -> frozenset[str]:
     try:
         raw, _ = read_regular(os.path.join(root, SWITCHES), _MOST_BYTES)
-    except OSError:
+    except FileNotFoundError:
         return frozenset()
     lines = (line.strip().strip("/") for line in raw.decode("utf-8", "replace").splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
@@ -31,16 +38,16 @@ def switch(root: str, place: str, *, on: bool) -> None:
     """Switch the skill in a folder of a root on or off; comments in the file go.
 
     Raises:
-        RequestError: the file cannot be written.
+        RequestError: the file cannot be read or written.
     """
-    off = switched_off(root) - {place}
-    if not on:
-        off |= {place}
     file = Path(root, SWITCHES)
     try:
+        off = _read(root) - {place}
+        if not on:
+            off |= {place}
         if off:
             replace_file(file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None)
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise RequestError(f"{SWITCHES} cannot be written ({error.strerror}).") from None
+        raise RequestError(f"{SWITCHES} cannot be changed ({error.strerror}).") from None

@@ -180,7 +180,7 @@ def serve(context: click.Context, options: ServeOptions, *features: Feature, roo
       mcp-skills-server serve --lock skills.lock --frozen
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
-    gc.disable()  # until it serves
+    gc.disable()  # until the first scan is done, or HTTP is served
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
     if options.proposals is not None and not options.tools:
@@ -256,7 +256,6 @@ def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...])
 
     from mcp_skills_server.server.stdio import serve_stdio
 
-    collect_from_now_on()
     asyncio.run(serve_stdio(server.runtime, server.settings, server.watcher, server.views))
 
 

@@ -53,7 +53,7 @@ class ListedSource(Source):
 
     def __init__(self, given: str, settings: SourceSettings, *, origin: str = "") -> None:
         self.warnings: tuple[str, ...] = ()
-        self._kept = CacheFolder(settings.cache, type(self).__name__.lower(), given, "")
+        self._kept = CacheFolder(settings.cache, "listed", given, "")
         super().__init__(origin or given, self._kept.skills, settings)
 
     async def entries(self) -> Sequence[Entry]:

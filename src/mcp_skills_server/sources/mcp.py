@@ -168,7 +168,6 @@ class _Bounded(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        """Close it."""
         await self._stream.aclose()
 
 

@@ -123,9 +123,7 @@ def _inside(plugin: str, given: str) -> str:
     place = posixpath.normpath(posixpath.join(plugin, given))
     if place == ".." or place.startswith(("../", "/")) or "\\" in place:
         raise UsageError(f"{quoted(given)} leads out of the folder, and is not served")
-    if place == ".":
-        return ""
-    return place
+    return "" if place == "." else place
 
 
 def _manifest(folder: str, name: str) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
+from sys import float_info
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
@@ -224,7 +225,7 @@ def parsed(text: str) -> SessionRecord:
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
         raise SessionRecordError(f"of version {ascii(version)[:20]}")
-    if isinstance(since, bool) or not isinstance(since, int | float) or not 0 <= since < 1e12:
+    if isinstance(since, bool) or not isinstance(since, int | float) or not abs(since) <= float_info.max:
         raise SessionRecordError("without a time")
     return SessionRecord(
         _text(fields, "owner"), float(since), _skills(fields.get("skills")), _text(fields, "scripts_at", "")

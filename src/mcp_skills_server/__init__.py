@@ -1,9 +1,9 @@
 """Serves any folder of Agent Skills to every MCP host.
 
-The public names, each loaded when it is first used. `Registry` reads folders of skills, `open_registry`
-any kind of root, `Watcher` keeps folders current, `attach` gives an MCP server what a registry holds,
-`Runtime` gives an agent loop of your own the same. Every error that they raise on purpose is a
-`SkillsServerError`.
+The public names, each loaded when it is first used. `Registry` reads folders of skills,
+`open_registry` any kind of root, `Watcher` keeps folders current, `attach` gives an MCP server what
+a registry holds, `Runtime` gives an agent loop of your own the same. Every error that they raise on
+purpose is a `SkillsServerError`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ if TYPE_CHECKING:
         UnreadableError,
         UsageError,
     )
-    from mcp_skills_server.model import Changes, Problem, Reading, Skill, SkillFile, Snapshot, Standing
+    from mcp_skills_server.model import (
+        Changes,
+        Problem,
+        Reading,
+        Skill,
+        SkillFile,
+        Snapshot,
+        Standing,
+    )
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.session import Session
@@ -45,7 +53,9 @@ _HOMES = {
     "catalog.watch": "Watcher",
     "commands.opening": "open_registry",
     "dialects.runtime": "ToolResult",
-    "errors": "NotServedError RequestError SkillsServerError StaleFileError UnreadableError UsageError",
+    "errors": (
+        "NotServedError RequestError SkillsServerError StaleFileError UnreadableError UsageError"
+    ),
     "model": "Changes Problem Reading Skill SkillFile Snapshot Standing",
     "runtime.runtime": "Runtime RuntimeSettings",
     "runtime.scripts.settings": "ScriptSettings",

@@ -1,7 +1,8 @@
-"""The command line. Nothing heavy is imported before a command needs it: a host starts us for every conversation.
+"""The command line. Nothing heavy is imported before a command needs it: a host starts us for every
+conversation.
 
-stdout carries what was asked for, and under `serve` the protocol alone; everything else goes to stderr. Exit codes:
-0 fine, 1 the input has errors, 2 wrong usage, 130 ended by Ctrl-C.
+stdout carries what was asked for, and under `serve` the protocol alone; everything else goes to
+stderr. Exit codes: 0 fine, 1 the input has errors, 2 wrong usage, 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ COMMANDS: Final = {
     "rpc": ("rpc", "rpc", "Other protocols"),
     "acp": ("acp", "acp", "Other protocols"),
 }
-"""(module in `commands`, function, heading in the help) of each command, in the order of the help. A new command is its
-file and one row here."""
+"""(module in `commands`, function, heading in the help) of each command, in the order of the help.
+A new command is its file and one row here."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit. Bad usage is one line on stderr and exit code 2, never a traceback."""
+    """Run the command line and exit. Bad usage is one line on stderr and exit code 2, never a
+    traceback."""
     _open_standard_streams()
     try:
         code = cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
@@ -75,7 +77,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except click.BadParameter as error:
         variable = _variable(error)
-        _fail(f"{variable}: {error.message}" if variable else f"{error.format_message()}{_choice(error)} {_see(error)}")
+        _fail(
+            f"{variable}: {error.message}"
+            if variable
+            else f"{error.format_message()}{_choice(error)} {_see(error)}"
+        )
     except click.UsageError as error:
         _fail(f"{error.format_message()} {_see(error)}")
     except click.ClickException as error:
@@ -95,7 +101,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Put nothing where the parent closed stdin, stdout or stderr: a file opened later would take its number."""
+    """Put nothing where the parent closed stdin, stdout or stderr: a file opened later would take
+    its number."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nothing = os.open(os.devnull, os.O_RDWR)
@@ -136,7 +143,8 @@ def _choice(error: click.BadParameter) -> str:
 
 
 def _variable(error: click.BadParameter) -> str | None:
-    """Return the environment variable that the bad value is from, None where it is from the command line."""
+    """Return the environment variable that the bad value is from, None where it is from the command
+    line."""
     parameter, context = error.param, error.ctx
     if parameter is None or context is None or not parameter.name:
         return None
@@ -166,7 +174,9 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]
-        return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
+        return cast(
+            "click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name)
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -177,12 +187,15 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands below their headings, each with its whole first sentence: click would cut it."""
+        """Write the commands below their headings, each with its whole first sentence: click would
+        cut it."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, (_, _, heading) in COMMANDS.items():
             command = self.get_command(ctx, name)
             if command is not None:
-                sections.setdefault(heading, []).append((name, command.get_short_help_str(limit=400)))
+                sections.setdefault(heading, []).append(
+                    (name, command.get_short_help_str(limit=400))
+                )
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)

@@ -1,9 +1,10 @@
-"""A client for the skills of any MCP server, over the SDK's client, in both eras and over any transport.
+"""A client for the skills of any MCP server, over the SDK's client, in both eras and over any
+transport.
 
-A server that declares the extension `io.modelcontextprotocol/skills` is asked by `skills/list` and `skills/get`, and
-every byte is proved by the digest of its listing. Of another server the resources named SKILL.md are its skills, or,
-where it has none, what its tools `skills_list` and `skills_read` say. Nothing of these can be proved, so reading them
-must be allowed with `unproved`.
+A server that declares the extension `io.modelcontextprotocol/skills` is asked by `skills/list` and
+`skills/get`, and every byte is proved by the digest of its listing. Of another server the resources
+named SKILL.md are its skills, or, where it has none, what its tools `skills_list` and `skills_read`
+say. Nothing of these can be proved, so reading them must be allowed with `unproved`.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import DEEPEST_PATH, SKILL_MD
 
 __all__ = [
-    "EntryRefusedError", "ListedFile", "ListedSkill", "SkillChanges", "SkillsClient", "SkillsExtension",
-    "UnprovedError",
+    "EntryRefusedError", "ListedFile", "ListedSkill", "SkillChanges", "SkillsClient",
+    "SkillsExtension", "UnprovedError",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ _SKILLS_CHANGED: Final = "notifications/skills/list_changed"
 
 
 class UnprovedError(SkillsServerError, ValueError):
-    """The bytes of a server differ from its listing, or it lists nothing to prove them by. They must not be used."""
+    """The bytes of a server differ from its listing, or it lists nothing to prove them by. They
+    must not be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class _Answer(types.Result):
 class SkillsExtension(ClientExtension):
     """Declares the skills extension, and hears that a server's skills changed.
 
-    Pass it to the SDK's `Client` as one of its `extensions`, and its `on_message` as `message_handler`.
+    Pass it to the SDK's `Client` as one of its `extensions`, and its `on_message` as
+    `message_handler`.
     """
 
     identifier = EXTENSION
@@ -115,13 +118,19 @@ class SkillsExtension(ClientExtension):
         async def changed(_params: types.NotificationParams) -> None:
             self.notify()
 
-        return [NotificationBinding(method=_SKILLS_CHANGED, params_type=types.NotificationParams, handler=changed)]
+        return [
+            NotificationBinding(
+                method=_SKILLS_CHANGED, params_type=types.NotificationParams, handler=changed
+            )
+        ]
 
     async def on_message(self, message: object) -> None:
         """Take a message of the server that the SDK hands to its `message_handler`."""
         if isinstance(message, types.SubscriptionsAcknowledgedNotification):
             self.listening.set()
-        elif isinstance(message, types.ResourceListChangedNotification | types.ToolListChangedNotification):
+        elif isinstance(
+            message, types.ResourceListChangedNotification | types.ToolListChangedNotification
+        ):
             self.notify()
 
     def notify(self) -> None:
@@ -145,7 +154,11 @@ class SkillsClient:
     """
 
     def __init__(
-        self, session: ClientSession, extension: SkillsExtension | None = None, *, unproved: bool = False
+        self,
+        session: ClientSession,
+        extension: SkillsExtension | None = None,
+        *,
+        unproved: bool = False,
     ) -> None:
         self._session = session
         self._extension = extension
@@ -156,28 +169,35 @@ class SkillsClient:
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, server: Any, *, unproved: bool = False, **options: Any) -> AsyncGenerator[SkillsClient]:
+    async def connect(
+        cls, server: Any, *, unproved: bool = False, **options: Any
+    ) -> AsyncGenerator[SkillsClient]:
         """Connect to a server, and to `changes` of its skills.
 
         Args:
-            server: what the SDK's `Client` takes: a URL, the parameters of a command, a transport or a server object.
+            server: what the SDK's `Client` takes: a URL, the parameters of a command, a transport
+                or a server object.
             unproved: read files that the server gives no digest for, too.
             options: further ones of the SDK's `Client`, such as `mode`.
         """
         extension = SkillsExtension()
-        async with Client(server, extensions=[extension], message_handler=extension.on_message, **options) as client:
+        async with Client(
+            server, extensions=[extension], message_handler=extension.on_message, **options
+        ) as client:
             yield cls(client.session, extension, unproved=unproved)
 
     @property
     def way(self) -> Way:
-        """Return the interface to ask: the server's skills methods, else its resources, else its tools."""
+        """Return the interface to ask: the server's skills methods, else its resources, else its
+        tools."""
         capabilities = self._session.server_capabilities
         if capabilities is not None and EXTENSION in (capabilities.extensions or {}):  # S40-34
             return "skills"
         return "tools" if capabilities is None or capabilities.resources is None else "resources"
 
     async def list(self) -> list[ListedSkill]:
-        """Return every skill that the server lists, all pages. One bad entry costs itself: see `refused`.
+        """Return every skill that the server lists, all pages. One bad entry costs itself: see
+        `refused`.
 
         Raises:
             MCPError: the server refuses, or the connection is lost.
@@ -198,7 +218,9 @@ class SkillsClient:
             answer = await self._ask("skills/get", uri=uri)
             skill = read_entry(answer.get("skill"))
             if skill.uri != uri:
-                raise EntryRefusedError(f"asked for {quoted(uri)}, the server answers with {quoted(skill.uri)}")
+                raise EntryRefusedError(
+                    f"asked for {quoted(uri)}, the server answers with {quoted(skill.uri)}"
+                )
             return skill
         found = next((skill for skill in await self.list() if skill.uri == uri), None)
         if found is None:
@@ -206,11 +228,12 @@ class SkillsClient:
         return found
 
     async def read(self, skill: ListedSkill, path: str = SKILL_MD) -> bytes:
-        """Return a file of a skill, proved by its digest; of SKILL.md the frontmatter is compared, too.
+        """Return a file of a skill, proved by its digest; of SKILL.md the frontmatter is compared,
+        too.
 
         Raises:
-            UnprovedError: it is not what was listed, is not listed, or has no digest and `unproved` is not set. After
-                a change at the server, `get` the skill again.
+            UnprovedError: it is not what was listed, is not listed, or has no digest and `unproved`
+                is not set. After a change at the server, `get` the skill again.
             MCPError: the server does not have it.
         """
         if skill.files is not None and path not in skill.files:  # S40-44
@@ -220,21 +243,28 @@ class SkillsClient:
         else:
             file = skill.files[path]
         if not file.digest and not self._unproved:
-            raise UnprovedError(f"{quoted(file.uri)} has no digest; allow such files with unproved=True")
+            raise UnprovedError(
+                f"{quoted(file.uri)} has no digest; allow such files with unproved=True"
+            )
         if self.way == "tools":
             raw = await self._read_by_tools(skill, path)
         else:
             raw = await self._read_resource(file.uri)
         if file.digest:
-            if "sha256:" + hashlib.sha256(raw).hexdigest() != file.digest or len(raw) != file.size:  # S40-43
+            # S40-43
+            if "sha256:" + hashlib.sha256(raw).hexdigest() != file.digest or len(raw) != file.size:
                 words = "what the server sent is not what it listed; get the skill again"
                 raise UnprovedError(f"{quoted(file.uri)}: {words}")
-            if path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:  # S40-45
-                raise UnprovedError(f"{quoted(file.uri)}: its frontmatter is not what the server announces")
+            # S40-45
+            if path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
+                raise UnprovedError(
+                    f"{quoted(file.uri)}: its frontmatter is not what the server announces"
+                )
         return raw
 
     async def download(self, skill: ListedSkill, folder: str | os.PathLike[str]) -> Path:
-        """Write a skill to a new directory of its name in `folder`, whole or not at all, and return the directory.
+        """Write a skill to a new directory of its name in `folder`, whole or not at all, and return
+        the directory.
 
         Raises:
             UsageError: there is one of that name, or it cannot be written.
@@ -242,7 +272,9 @@ class SkillsClient:
             MCPError: the server does not have a file.
         """
         if skill.files is None:
-            raise UnprovedError(f"{quoted(skill.name)}: its files are not listed, so a whole copy cannot be made")
+            raise UnprovedError(
+                f"{quoted(skill.name)}: its files are not listed, so a whole copy cannot be made"
+            )
         try:
             check_paths([f"{skill.name}/{path}" for path in skill.files])
         except ArchiveRefusedError as error:
@@ -252,7 +284,9 @@ class SkillsClient:
         for path in skill.files:
             files[path] = await self.read(skill, path), False
             if sum(len(raw) for raw, _ in files.values()) > MOST_BYTES:
-                raise UnprovedError(f"{quoted(skill.name)}: it has more than {MOST_BYTES >> 20} MiB")
+                raise UnprovedError(
+                    f"{quoted(skill.name)}: it has more than {MOST_BYTES >> 20} MiB"
+                )
         if await to_thread.run_sync(os.path.lexists, target):
             raise UsageError(f"{target}: is there already; remove it, or give another folder")
         try:
@@ -261,7 +295,9 @@ class SkillsClient:
             raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None
         return target
 
-    def changes(self, *, poll_s: float = 60.0) -> AbstractAsyncContextManager[AsyncIterator[SkillChanges]]:
+    def changes(
+        self, *, poll_s: float = 60.0
+    ) -> AbstractAsyncContextManager[AsyncIterator[SkillChanges]]:
         """Follow the server: `async with client.changes() as changes: async for change in changes`.
 
         The first change is against the last listing, so none between `list` and this is lost.
@@ -278,7 +314,9 @@ class SkillsClient:
         return self._followed(self._extension, poll_s)
 
     @asynccontextmanager
-    async def _followed(self, extension: SkillsExtension, poll_s: float) -> AsyncGenerator[AsyncIterator[SkillChanges]]:
+    async def _followed(
+        self, extension: SkillsExtension, poll_s: float
+    ) -> AsyncGenerator[AsyncIterator[SkillChanges]]:
         async with anyio.create_task_group() as tasks:
             if self._session.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 await tasks.start(self._listen, extension)
@@ -300,7 +338,11 @@ class SkillsClient:
             if after != before:
                 yield SkillChanges(
                     added=tuple(after[uri] for uri in after.keys() - before.keys()),
-                    changed=tuple(after[uri] for uri in after.keys() & before.keys() if after[uri] != before[uri]),
+                    changed=tuple(
+                        after[uri]
+                        for uri in after.keys() & before.keys()
+                        if after[uri] != before[uri]
+                    ),
                     removed=tuple(before[uri] for uri in before.keys() - after.keys()),
                 )
             before = after
@@ -309,9 +351,13 @@ class SkillsClient:
         return {skill.uri: skill for skill in await self.list()}
 
     async def _listen(
-        self, extension: SkillsExtension, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self,
+        extension: SkillsExtension,
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Hold a `subscriptions/listen` stream open. The SDK's own cannot ask for `skillsListChanged`."""
+        """Hold a `subscriptions/listen` stream open. The SDK's own cannot ask for
+        `skillsListChanged`."""
         wanted = {"resourcesListChanged": True, "toolsListChanged": True, "skillsListChanged": True}
         request = _RawRequest(method="subscriptions/listen", params={"notifications": wanted})
 
@@ -323,7 +369,9 @@ class SkillsClient:
             tasks.start_soon(tell_started)
             while True:
                 try:
-                    await self._session.send_request(request, _Answer, request_read_timeout_seconds=inf)
+                    await self._session.send_request(
+                        request, _Answer, request_read_timeout_seconds=inf
+                    )
                 except MCPError as error:
                     if error.error.code == types.METHOD_NOT_FOUND:  # polling is left
                         extension.listening.set()
@@ -333,11 +381,14 @@ class SkillsClient:
                 extension.notify()  # what changed meanwhile was not heard
 
     async def _ask(self, method: str, **params: Any) -> Mapping[str, Any]:
-        result = await self._session.send_request(_RawRequest(method=method, params=params), _Answer)
+        result = await self._session.send_request(
+            _RawRequest(method=method, params=params), _Answer
+        )
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _pages(self, method: str, key: str) -> list[Any]:
-        """Return the items of every page of a list, or raise an UnprovedError where the pages do not end."""
+        """Return the items of every page of a list, or raise an UnprovedError where the pages do
+        not end."""
         items: list[Any] = []
         page = await self._ask(method)
         for _ in range(_MOST_PAGES):
@@ -361,11 +412,16 @@ class SkillsClient:
         return skills, tuple(refused)
 
     async def _list_by_resources(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
-        """Take each resource named SKILL.md for a skill, and the resources below its folder for the skill's files."""
+        """Take each resource named SKILL.md for a skill, and the resources below its folder for the
+        skill's files."""
         resources = {
-            str(each["uri"]): each for each in await self._pages("resources/list", "resources") if "uri" in each
+            str(each["uri"]): each
+            for each in await self._pages("resources/list", "resources")
+            if "uri" in each
         }
-        manifests = [uri for uri in resources if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI]
+        manifests = [
+            uri for uri in resources if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
+        ]
         found = {uri.removesuffix(SKILL_MD): dict[str, ListedFile]() for uri in manifests}
         refused: dict[str, str] = {}
         for uri in resources:
@@ -395,7 +451,9 @@ class SkillsClient:
                 if "name" not in each:
                     raise UnprovedError("the server's tool skills_list does not say what it should")
                 uri = str(each.get("location") or f"{each['name']}/{SKILL_MD}")
-                skills.append(ListedSkill(str(each["name"]), str(each.get("description") or ""), uri, None))
+                skills.append(
+                    ListedSkill(str(each["name"]), str(each.get("description") or ""), uri, None)
+                )
             if not page.get("next_after"):
                 break
             given = {"after": page["next_after"]}
@@ -421,7 +479,9 @@ class SkillsClient:
         result = await self._session.call_tool("skills_read", given)
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
         if result.is_error or len(texts) != 1:
-            raise UnprovedError(f"{quoted(path)} of {quoted(skill.name)}: the server's tools do not read it")
+            raise UnprovedError(
+                f"{quoted(path)} of {quoted(skill.name)}: the server's tools do not read it"
+            )
         return texts[0].encode()
 
     async def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Every Problem code there is: one row says how bad it is, what it does to the skill, and what to do about it.
+"""Every Problem code there is: one row says how bad it is, what it does to the skill, and what to
+do about it.
 
-The rows are data for `validate`, for the documentation and for the fixtures under `fixtures/broken/`, which hold one
-bundle for each code. The words that name the particular mistake are added where it is found: by a rule of
-`validation/`, or by what reads the bytes (the parsers in `format/`, the scan in `catalog/`).
+The rows are data for `validate`, for the documentation and for the fixtures under
+`fixtures/broken/`, which hold one bundle for each code. The words that name the particular mistake
+are added where it is found: by a rule of `validation/`, or by what reads the bytes (the parsers in
+`format/`, the scan in `catalog/`).
 """
 
 from __future__ import annotations
@@ -53,12 +55,18 @@ CODES: dict[str, Code] = {
     # SKILL.md cannot be read.
     "skill-md-irregular": _fatal("AS-1", "make SKILL.md a regular file of this directory"),
     "skill-md-case": _fatal("AS-21", "rename the file to exactly SKILL.md"),
-    "skill-md-too-large": _fatal("RTI-5", "move detail into files under references/, or raise --max-skill-md"),
+    "skill-md-too-large": _fatal(
+        "RTI-5", "move detail into files under references/, or raise --max-skill-md"
+    ),
     "unreadable": _fatal("AS-1", "give the user that runs the server permission to read it"),
     "not-utf8": _fatal("S76-7", "save the file as UTF-8"),
     "nul-byte": _fatal("RTI-5", "remove the NUL byte; binary content belongs in a file of its own"),
     "frontmatter-missing": _fatal(
-        "AS-2", "begin the file with a line that is exactly '---', then name and description, then another '---'"
+        "AS-2",
+        (
+            "begin the file with a line that is exactly '---', then name and description, then "
+            "another '---'"
+        ),
     ),
     "frontmatter-unclosed": _fatal("AS-2", "end the frontmatter with a line that is exactly '---'"),
     "frontmatter-not-mapping": _fatal("AS-2", "write the frontmatter as 'key: value' lines"),
@@ -69,25 +77,40 @@ CODES: dict[str, Code] = {
     "yaml-depth": _fatal("S40-13", "nest fewer levels"),
     "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
-    # The bundle is over a limit. Listings want every file of a skill; what reads one file at a time has a part of them.
+    # The bundle is over a limit. Listings want every file of a skill; what reads one file at a time
+    # has a part of them.
     "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
-    "too-many-bytes": _unlisted("S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"),
+    "too-many-bytes": _unlisted(
+        "S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"
+    ),
     "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
     # Breaks what makes a skill: never in a SEP-2640 listing (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
     "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),
     "name-characters": _unlisted("AS-4", "use only a-z, 0-9 and '-'"),
-    "name-hyphens": _unlisted("AS-5", "neither start nor end the name with '-', and never write '--'"),
+    "name-hyphens": _unlisted(
+        "AS-5", "neither start nor end the name with '-', and never write '--'"
+    ),
     "name-mismatch": _unlisted("AS-7", "give the directory and the name the same spelling"),
-    "description-missing": _unlisted("AS-8", "add 'description:' that says what the skill does and when to use it"),
-    "description-length": _unlisted("AS-8", "shorten it to 1024 characters and move the rest into the body"),
-    # Breaks another rule of the format. Some clients refuse a whole list for one such entry (docs/interop.md).
-    "license-type": _unlisted("AS-10", "write the licence's short name or the name of a bundled file"),
+    "description-missing": _unlisted(
+        "AS-8", "add 'description:' that says what the skill does and when to use it"
+    ),
+    "description-length": _unlisted(
+        "AS-8", "shorten it to 1024 characters and move the rest into the body"
+    ),
+    # Breaks another rule of the format. Some clients refuse a whole list for one such entry
+    # (docs/interop.md).
+    "license-type": _unlisted(
+        "AS-10", "write the licence's short name or the name of a bundled file"
+    ),
     "compatibility-length": _unlisted("AS-11", "write 1 to 500 characters, or leave the field out"),
     "metadata-type": _unlisted("AS-12", "map strings to strings; put numbers and dates in quotes"),
     "allowed-tools-type": _unlisted("AS-14", "write one string with the tools separated by spaces"),
-    "file-name-backslash": _unlisted("S40-17", "rename the file; clients take a backslash for a separator"),
-    # Nothing that MCP looks at: without a sound skill.toml the Skills Protocol does not serve the skill.
+    "file-name-backslash": _unlisted(
+        "S40-17", "rename the file; clients take a backslash for a separator"
+    ),
+    # Nothing that MCP looks at: without a sound skill.toml the Skills Protocol does not serve the
+    # skill.
     "manifest-syntax": _error("SP-24", "correct the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
@@ -98,65 +121,116 @@ CODES: dict[str, Code] = {
     "plugin-elsewhere": _note("", "give the place where it lies as a ROOT of its own"),
     "lock-missing": _fatal("", "look at it with 'diff', then take it in with 'update'"),
     "lock-differs": _fatal("", "look at it with 'diff', then move the pin with 'update'"),
-    "signature-missing": _fatal("", "have its author sign it with 'sign', or serve it without --require-signature"),
-    "signature-invalid": _fatal("", "ask its author which key signed it; give that key only if you trust it"),
-    "signature-files": _fatal("", "somebody changed it after it was signed: get it anew, or have its author sign it"),
+    "signature-missing": _fatal(
+        "", "have its author sign it with 'sign', or serve it without --require-signature"
+    ),
+    "signature-invalid": _fatal(
+        "", "ask its author which key signed it; give that key only if you trust it"
+    ),
+    "signature-files": _fatal(
+        "", "somebody changed it after it was signed: get it anew, or have its author sign it"
+    ),
     "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
     # What a source keeps back: it is found before there is a skill here.
-    "source-refused": _fatal("", "have whoever publishes it correct it; until then it is not taken"),
-    "commit-unsigned": _fatal("", "have its author sign it with an ssh key that the file of allowed signers names"),
+    "source-refused": _fatal(
+        "", "have whoever publishes it correct it; until then it is not taken"
+    ),
+    "commit-unsigned": _fatal(
+        "", "have its author sign it with an ssh key that the file of allowed signers names"
+    ),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
-    "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),
-    "link-outside": _warning("X-5", "copy the file into the skill, or serve the folder it lies in as a root"),
-    "file-name": _warning("S40-17", "rename the file in UTF-8"),
-    "file-name-portable": _warning("S40-39", "rename the file, since some clients refuse the skill for it"),
-    "ignored-file": _warning(
-        "", "remove what programs act on (.git, .envrc, .vscode), or give files that belong to it other names"
+    "name-shared": _warning(
+        "S40-37", "ask for it by its skill path, or give each skill a name of its own"
     ),
-    "hard-link": _warning("X-5", "copy the file into the skill, or let folder and file belong to one user"),
+    "link-outside": _warning(
+        "X-5", "copy the file into the skill, or serve the folder it lies in as a root"
+    ),
+    "file-name": _warning("S40-17", "rename the file in UTF-8"),
+    "file-name-portable": _warning(
+        "S40-39", "rename the file, since some clients refuse the skill for it"
+    ),
+    "ignored-file": _warning(
+        "",
+        (
+            "remove what programs act on (.git, .envrc, .vscode), or give files that belong to it "
+            "other names"
+        ),
+    ),
+    "hard-link": _warning(
+        "X-5", "copy the file into the skill, or let folder and file belong to one user"
+    ),
     "file-irregular": _warning("X-5", "remove it; only regular files are served"),
     "allowed-tools-form": _warning("AS-14", "write one string with the tools separated by spaces"),
-    "field-unknown": _warning("AS-20", "write it as text below 'metadata:', since strict validators refuse it"),
+    "field-unknown": _warning(
+        "AS-20", "write it as text below 'metadata:', since strict validators refuse it"
+    ),
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
     "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
-    "yaml-ambiguous": _warning("S40-13", "put the value in quotes, since YAML 1.1 readers take it for something else"),
+    "yaml-ambiguous": _warning(
+        "S40-13", "put the value in quotes, since YAML 1.1 readers take it for something else"
+    ),
     "yaml-key": _warning("S40-13", "put the key in quotes"),
     "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),
-    "description-vague": _warning("AS-9", "say what the skill does and when to use it, in words a user would type"),
+    "description-vague": _warning(
+        "AS-9", "say what the skill does and when to use it, in words a user would type"
+    ),
     "placeholder": _warning("AS-9", "write what the skill does in place of it"),
     "body-empty": _warning("AS-2", "write the instructions below the frontmatter"),
     "body-long": _note("AS-16", "move detail into files under references/"),
     "reference-missing": _warning("AS-17", "add the file or correct the link"),
-    "reference-deep": _warning("AS-17", "keep files that the body refers to one level below the skill"),
+    "reference-deep": _warning(
+        "AS-17", "keep files that the body refers to one level below the skill"
+    ),
     "dependency-unresolved": _warning("S76-9", "name only what the same server serves"),
     "manifest-incomplete": _warning("SP-24", "add the field to skill.toml"),
     "manifest-form": _warning("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "manifest-runtime": _warning("SP-25", "name the file that is to run below [runtime]"),
     "manifest-disagrees": _warning("SP-34", "let both say the same"),
-    "hidden-characters": _warning("", "delete the invisible characters; they can carry text that no reader sees"),
-    "lfs-pointer": _error("", "fetch it with 'git lfs pull', or keep the file in the repository itself"),
-    "hidden-comment": _warning("", "write it where every reader sees it, or delete it; models read it all the same"),
-    "icon-source": _warning("S76-4", "give a file of the skill, an https address, or a picture as data:image/..."),
+    "hidden-characters": _warning(
+        "", "delete the invisible characters; they can carry text that no reader sees"
+    ),
+    "lfs-pointer": _error(
+        "", "fetch it with 'git lfs pull', or keep the file in the repository itself"
+    ),
+    "hidden-comment": _warning(
+        "", "write it where every reader sees it, or delete it; models read it all the same"
+    ),
+    "icon-source": _warning(
+        "S76-4", "give a file of the skill, an https address, or a picture as data:image/..."
+    ),
     "pipe-to-shell": _warning("", "let the reader see a script before it runs"),
-    "shell-injection": _warning("", "describe the command in words; some hosts run this when the skill loads"),
-    "file-mention": _warning("", "name the file without '@'; some hosts send its content to the model unasked"),
+    "shell-injection": _warning(
+        "", "describe the command in words; some hosts run this when the skill loads"
+    ),
+    "file-mention": _warning(
+        "", "name the file without '@'; some hosts send its content to the model unasked"
+    ),
     "hooks": _warning("", "remove 'hooks:'; some hosts run them without asking"),
     "persistence": _warning("", "do not have the skill change what starts by itself"),
     "broad-permission": _note("S40-51", "name the commands that are needed, as in Bash(git:*)"),
     "encoded-command": _warning("", "write the commands so that a reader can see them"),
-    "secret": _warning("", "revoke it, then take it out; have the skill read it from the environment"),
+    "secret": _warning(
+        "", "revoke it, then take it out; have the skill read it from the environment"
+    ),
     "reference-outside": _warning("AS-17", "copy the file into the skill, and refer to that"),
     # What a reviewer would say: `validate` alone tells it, and no exit code counts it.
-    "description-when": _note("AS-9", "add a sentence that begins with 'Use when', in words a user would type"),
-    "description-overlap": _note("AS-9", "say in each what the other is not for; 'overlap' lists the words in common"),
+    "description-when": _note(
+        "AS-9", "add a sentence that begins with 'Use when', in words a user would type"
+    ),
+    "description-overlap": _note(
+        "AS-9", "say in each what the other is not for; 'overlap' lists the words in common"
+    ),
     "file-unused": _note("AS-17", "refer to it in SKILL.md where it is needed, or remove it"),
-    "compatibility-form": _note("AS-11", "name products and versions, as in 'Python 3.11+, git, network access'"),
+    "compatibility-form": _note(
+        "AS-11", "name products and versions, as in 'Python 3.11+, git, network access'"
+    ),
 }
 
 
 def problem(code: str, message: str, line: int | None = None, hint: str | None = None) -> Problem:
-    """Return a Problem of this code. hint replaces the row's advice where the case allows a better one."""
+    """Return a Problem of this code. hint replaces the row's advice where the case allows a better
+    one."""
     row = CODES[code]
     return Problem(code, row.severity, message, row.hint if hint is None else hint, line)
 

@@ -1,5 +1,5 @@
-"""Durable and trusted files: they survive a power cut, and no other user wrote them. Pure packages do not
-use it."""
+"""Durable and trusted files: they survive a power cut, and no other user wrote them. Pure packages
+do not use it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ _EXCHANGE: Final = 2
 _CANNOT: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 
-def read_regular(path: str | os.PathLike[str], most_bytes: int, *, wait: bool = False) -> tuple[bytes, os.stat_result]:
+def read_regular(
+    path: str | os.PathLike[str], most_bytes: int, *, wait: bool = False
+) -> tuple[bytes, os.stat_result]:
     """Read a regular file, at most `most_bytes` and one more, and its status.
 
     Args:
         path: the operator's name of it; links are followed.
         most_bytes: the bound that the caller then checks.
-        wait: read a FIFO too, until its writer ends: of what a command reads once, `<(...)` of a shell may be one.
+        wait: read a FIFO too, until its writer ends: of what a command reads once, `<(...)` of a
+            shell may be one.
 
     Raises:
-        OSError: it cannot be read, or is no regular file. Nothing waits for the writer of a FIFO without `wait`.
+        OSError: it cannot be read, or is no regular file. Nothing waits for the writer of a FIFO
+            without `wait`.
     """
     nonblocking = 0 if wait else getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, os.O_RDONLY | nonblocking | getattr(os, "O_BINARY", 0))
@@ -45,7 +49,8 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int, *, wait: bool = 
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:
-    """Have a file, or the names in a folder, on the disk when this returns, where the system can do that."""
+    """Have a file, or the names in a folder, on the disk when this returns, where the system can do
+    that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -55,8 +60,8 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 
 def why_untrusted(found: os.stat_result) -> str:
-    """Return why a file or folder may hold what another user wrote, to follow its name; "" where only this user or root
-    can.
+    """Return why a file or folder may hold what another user wrote, to follow its name; "" where
+    only this user or root can.
 
     Where the system has lists of who may write in place of modes, it is trusted to keep others out.
     """
@@ -68,10 +73,12 @@ def why_untrusted(found: os.stat_result) -> str:
 
 
 def sync_paths(paths: Collection[str]) -> None:
-    """Have files and folders on the disk when this returns; not on Windows, where a file is synchronized when written.
+    """Have files and folders on the disk when this returns; not on Windows, where a file is
+    synchronized when written.
 
     Raises:
-        OSError: the disk failed. Where a file system cannot synchronize a folder, nothing is raised.
+        OSError: the disk failed. Where a file system cannot synchronize a folder, nothing is
+            raised.
     """
     if sys.platform == "win32":
         return
@@ -163,7 +170,8 @@ def exchange(one: Path, other: Path) -> None:
     """Exchange the names of two folders of one file system atomically.
 
     Raises:
-        OSError: the system or the file system cannot do that, or a folder is not there. Nothing is changed.
+        OSError: the system or the file system cannot do that, or a folder is not there. Nothing is
+            changed.
     """
     import ctypes
 

@@ -1,8 +1,9 @@
-"""The errors that this package raises on purpose, named by whose fault it is. Those here reach a library's user.
+"""The errors that this package raises on purpose, named by whose fault it is. Those here reach a
+library's user.
 
-Each family has one response: a RequestError becomes a JSON-RPC error for the client, a UsageError becomes one line on
-stderr and exit code 2, a StaleFileError makes the catalogue look again. Other modules add narrower ones, all of them a
-SkillsServerError. Whatever else is raised is a bug.
+Each family has one response: a RequestError becomes a JSON-RPC error for the client, a UsageError
+becomes one line on stderr and exit code 2, a StaleFileError makes the catalogue look again. Other
+modules add narrower ones, all of them a SkillsServerError. Whatever else is raised is a bug.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from itertools import islice
 from typing import Final, cast
 
 MOST_ECHOED: Final = 200
-"""Characters that an error repeats of what it is about: a message must not grow with what was asked for."""
+"""Characters that an error repeats of what it is about: a message must not grow with what was asked
+for."""
 _MOST_LISTED: Final = 20
 _LONGEST_URI: Final = 16_384
 """Characters up to which a client finds the URI that it asked for in the error as it was."""
 
 REPEATS: Final[Mapping[str, bool]] = {"repeats": True}
-"""The `extra` of a line of the log that a client can cause as often as it likes: it is logged once a minute."""
+"""The `extra` of a line of the log that a client can cause as often as it likes: it is logged once
+a minute."""
 
 
 def clipped(text: str) -> str:
@@ -32,7 +35,8 @@ def quoted(text: str) -> str:
 
 
 def listed(names: Collection[str]) -> str:
-    """Return the first twenty of these as an error names them, and how many more there are; "none" of none."""
+    """Return the first twenty of these as an error names them, and how many more there are; "none"
+    of none."""
     shown = ", ".join(map(clipped, islice(names, _MOST_LISTED)))
     left = len(names) - _MOST_LISTED
     return f"{shown} and {left} more" if left > 0 else shown or "none"
@@ -55,7 +59,8 @@ class NotServedError(RequestError):
     """The client asked for a resource that is not served. `uri` is the one that it asked for."""
 
     def __init__(self, uri: str) -> None:
-        # The same words whether it is absent or forbidden, so that no client can probe the disk (S40-30).
+        # The same words whether it is absent or forbidden, so that no client can probe the disk
+        # (S40-30).
         super().__init__(f"Resource not found: {clipped(uri)}")
         self.uri = uri if len(uri) <= _LONGEST_URI else clipped(uri)
 
@@ -64,24 +69,30 @@ class UnreadableError(RequestError):
     """A file changed at each try to read it, or the system refuses it."""
 
     def __init__(self) -> None:
-        super().__init__("A file of the skill is being changed or cannot be read; try again in a moment")
+        super().__init__(
+            "A file of the skill is being changed or cannot be read; try again in a moment"
+        )
 
 
 class UsageError(SkillsServerError, ValueError):
-    """The operator asked for something that cannot be done, such as serving a folder that does not exist."""
+    """The operator asked for something that cannot be done, such as serving a folder that does not
+    exist."""
 
 
 def missing_extra(what: str, extra: str) -> UsageError:
     """Return the error where `what` wants an extra of this package that is not installed."""
     # By the clone and not by name: the package is on no index, where a stranger may take its name.
-    return UsageError(f"the extra [{extra}] for {what} is not installed; in the clone: pip install '.[{extra}]'")
+    return UsageError(
+        f"the extra [{extra}] for {what} is not installed; in the clone: pip install '.[{extra}]'"
+    )
 
 
 class StaleFileError(SkillsServerError, OSError):
-    """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again.
+    """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill
+    again.
 
-    It is an OSError, with the reason and the path as its `strerror` and `filename`: only what scans again need tell it
-    from any other file that cannot be read.
+    It is an OSError, with the reason and the path as its `strerror` and `filename`: only what scans
+    again need tell it from any other file that cannot be read.
 
     Attributes:
         path: the file, absolute.

@@ -1,7 +1,8 @@
 """Lines over stdin and stdout in an asyncio event loop, with backpressure and an orderly end.
 
-The event loop itself waits for both pipes. A thread that reads stdin cannot be interrupted: after SIGTERM the process
-would wait for its client. `LineBuffer` and the functions on descriptors need no event loop.
+The event loop itself waits for both pipes. A thread that reads stdin cannot be interrupted: after
+SIGTERM the process would wait for its client. `LineBuffer` and the functions on descriptors need no
+event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ MAX_LINE: Final = 8 << 20
 """Bytes of a line by default."""
 _CHUNK: Final = 1 << 16
 _ALWAYS_FITS: Final = 4096
-"""A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least 512)."""
+"""A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least
+512)."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
 """Chunks of stdin that are read ahead."""
@@ -42,7 +44,8 @@ class LineBuffer:
 
     `lines` is for a server, which answers lines; `blocks` for a proxy, which passes every byte on.
 
-    A line ends with a line feed; a carriage return is part of it. Use either `lines` or `blocks`, not both.
+    A line ends with a line feed; a carriage return is part of it. Use either `lines` or `blocks`,
+    not both.
 
     Args:
         max_line: bytes of a line without its line feed. A longer one is never kept as a whole.
@@ -54,7 +57,8 @@ class LineBuffer:
         self._overflowing = False
 
     def lines(self, chunk: bytes) -> Iterator[bytes | None]:
-        """Yield the lines that this chunk completes, without blank ones; None for one as soon as it is too long."""
+        """Yield the lines that this chunk completes, without blank ones; None for one as soon as it
+        is too long."""
         reported = self._overflowing
         for line, whole in self.blocks(chunk):
             if whole and line.strip():
@@ -64,7 +68,8 @@ class LineBuffer:
             reported = False  # only the first piece can go on with a line of the chunk before
 
     def blocks(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yield every byte in order: (a whole line, True), or (a piece of a line that is too long, False)."""
+        """Yield every byte in order: (a whole line, True), or (a piece of a line that is too long,
+        False)."""
         *ended, tail = chunk.split(b"\n")
         for line in ended:
             whole = not self._overflowing and len(self._rest) + len(line) <= self._max_line
@@ -78,7 +83,8 @@ class LineBuffer:
             yield self.rest(), False
 
     def rest(self) -> bytes:
-        """Return what is left when no more chunks come: the begin of a line that was not ended, or nothing."""
+        """Return what is left when no more chunks come: the begin of a line that was not ended, or
+        nothing."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
@@ -87,8 +93,8 @@ class LineBuffer:
 def claim() -> tuple[int, int]:
     """Claim stdin and stdout for the protocol, and return the descriptors that only it uses.
 
-    From then on print() and child processes write to stderr and read an empty stdin. Both descriptors are blocking,
-    whatever the parent made of them, and binary.
+    From then on print() and child processes write to stderr and read an empty stdin. Both
+    descriptors are blocking, whatever the parent made of them, and binary.
     """
     claimed = os.dup(0), os.dup(1)
     for descriptor in claimed:
@@ -119,7 +125,8 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
     """Write all of these bytes.
 
     Raises:
-        BrokenPipeError: the reader is gone, or they cannot be written, which a line of the log says.
+        BrokenPipeError: the reader is gone, or they cannot be written, which a line of the log
+            says.
     """
     view = memoryview(raw)
     while view:
@@ -132,7 +139,8 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
 
 
 def _end_of_answers(error: OSError) -> BrokenPipeError:
-    """Return the error as a broken pipe, which ends the server; log one that is not the reader's doing."""
+    """Return the error as a broken pipe, which ends the server; log one that is not the reader's
+    doing."""
     if isinstance(error, BrokenPipeError):
         return error
     if isinstance(error, ConnectionError):  # stdout is a socket
@@ -142,7 +150,8 @@ def _end_of_answers(error: OSError) -> BrokenPipeError:
 
 
 def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
-    """Return a function that writes what a pipe or socket takes now, or raises BlockingIOError; a file takes all.
+    """Return a function that writes what a pipe or socket takes now, or raises BlockingIOError; a
+    file takes all.
 
     The descriptor itself stays blocking: a parent or a terminal that shares it may rely on that.
     """
@@ -155,19 +164,25 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
         line = socket.socket(fileno=os.dup(descriptor))
         return lambda raw: line.send(raw, socket.MSG_DONTWAIT)
     if stat.S_ISFIFO(kind):
-        # Opened anew it is a description of its own, with its own mode. Not every system has this path.
+        # Opened anew it is a description of its own, with its own mode. Not every system has this
+        # path.
         with suppress(OSError):
-            return partial(os.write, os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            return partial(
+                os.write,
+                os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC),
+            )
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
 
 
-def wait_for_hang_up(descriptor: int, wake: int | None = None, timeout_ms: int | None = None) -> bool:
+def wait_for_hang_up(
+    descriptor: int, wake: int | None = None, timeout_ms: int | None = None
+) -> bool:
     """Wait until the other end of a pipe or socket is closed, even if nothing is read or written.
 
-    Return False when the descriptor `wake` can be read first, after the timeout (None for no end), or where the system
-    does not report a hang-up.
+    Return False when the descriptor `wake` can be read first, after the timeout (None for no end),
+    or where the system does not report a hang-up.
     """
     if sys.platform == "win32":
         return False
@@ -180,7 +195,8 @@ def wait_for_hang_up(descriptor: int, wake: int | None = None, timeout_ms: int |
 
 
 class Pipes:
-    """The process's stdin and stdout. Make only one; it claims both. Lines of at most `max_line` bytes are read."""
+    """The process's stdin and stdout. Make only one; it claims both. Lines of at most `max_line`
+    bytes are read."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self.max_line = max_line
@@ -195,10 +211,11 @@ class Pipes:
         self._broken: OSError | None = None
 
     async def lines(self) -> AsyncIterator[bytes | None]:
-        """Yield the lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a line feed.
+        """Yield the lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a
+        line feed.
 
-        While the peer reads nothing of what is sent, no further line is taken. If it has closed stdin as well, the
-        lines end.
+        While the peer reads nothing of what is sent, no further line is taken. If it has closed
+        stdin as well, the lines end.
         """
         try:
             while chunk := await self._next_chunk():
@@ -213,7 +230,8 @@ class Pipes:
             yield last
 
     def send_now(self, raw: bytes) -> bool:
-        """Write these bytes, after those of earlier calls. Returns whether they are out; `flush` waits for the rest.
+        """Write these bytes, after those of earlier calls. Returns whether they are out; `flush`
+        waits for the rest.
 
         Raises:
             BrokenPipeError: the reader is gone.
@@ -262,8 +280,8 @@ class Pipes:
     ) -> None:
         """Run `work` until it is done, SIGTERM or SIGINT comes, or the reader of stdout is gone.
 
-        The last two cancel it; after a signal, `before_signalled` is awaited first. It may raise BrokenPipeError, alone
-        or in a group.
+        The last two cancel it; after a signal, `before_signalled` is awaited first. It may raise
+        BrokenPipeError, alone or in a group.
         """
         loop = asyncio.get_running_loop()
         working = loop.create_task(work())
@@ -342,7 +360,8 @@ class Pipes:
             asyncio.get_running_loop().remove_reader(self._stdin)
 
     async def _read_in_thread(self, loop: asyncio.AbstractEventLoop) -> bytes:
-        """Read a chunk of what the event loop cannot wait for, in a daemon thread, which is not joined at the end."""
+        """Read a chunk of what the event loop cannot wait for, in a daemon thread, which is not
+        joined at the end."""
 
         def read_chunk() -> None:
             chunk = read(self._stdin)

@@ -1,7 +1,8 @@
-"""Authorization: which principals may read which skills, and do what else, by the tables `[[grant]]`. Pure.
+"""Authorization: which principals may read which skills, and do what else, by the tables
+`[[grant]]`. Pure.
 
-A skill is granted by its own path. In a pattern `*` stands for any characters of one segment, `**` for any number of
-segments, none included. To judge a path takes time in proportion to its length.
+A skill is granted by its own path. In a pattern `*` stands for any characters of one segment, `**`
+for any number of segments, none included. To judge a path takes time in proportion to its length.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Pattern:
 
     Attributes:
         text: as it stands in a grant.
-        prefix: what stands before the first wildcard; every path that fits begins so, but for a slash at its end.
+        prefix: what stands before the first wildcard; every path that fits begins so, but for a
+            slash at its end.
 
     Raises:
         PatternError: the text is no pattern.
@@ -77,7 +79,9 @@ def _check(text: str, segments: Sequence[str]) -> None:
     if not text.isprintable():
         raise PatternError("a pattern has characters that cannot be printed")
     if text.startswith("!") or not _NOT_TAKEN.isdisjoint(text):
-        raise PatternError("a pattern has no wildcards but * and **, and nothing is taken back by !")
+        raise PatternError(
+            "a pattern has no wildcards but * and **, and nothing is taken back by !"
+        )
     for each in segments:
         if each in {"", ".", ".."}:
             raise PatternError("a pattern has an empty segment, or . or ..")
@@ -88,8 +92,8 @@ def _check(text: str, segments: Sequence[str]) -> None:
 def _translated(segments: Sequence[str]) -> str:
     """Return a regular expression of these segments, each with a slash behind it.
 
-    What stands between two wildcards takes the first place where it fits, which leaves most for the rest. Atomic groups
-    say so, and nothing is tried again.
+    What stands between two wildcards takes the first place where it fits, which leaves most for the
+    rest. Atomic groups say so, and nothing is tried again.
     """
     runs = [""]
     for each in segments:
@@ -131,15 +135,20 @@ class Grant:
 def is_who(text: str) -> bool:
     """Return whether this names a principal in a grant."""
     kind, _, name = text.partition(":")
-    return text in {EVERYBODY, LOCAL} or (kind in KINDS and bool(name.strip()) and text.isprintable())
+    return text in {EVERYBODY, LOCAL} or (
+        kind in KINDS and bool(name.strip()) and text.isprintable()
+    )
 
 
 class Permissions:
-    """The permissions of a principal: the grants that apply. Those that give the same are equal, in any order."""
+    """The permissions of a principal: the grants that apply. Those that give the same are equal, in
+    any order."""
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.grants = tuple(grants)
-        self._given = frozenset((pattern, each.may - {"read"}) for each in self.grants for pattern in each.skills)
+        self._given = frozenset(
+            (pattern, each.may - {"read"}) for each in self.grants for pattern in each.skills
+        )
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Permissions) and self._given == other._given)
@@ -168,11 +177,13 @@ class Permissions:
 
     @property
     def may_admin(self) -> bool:
-        """Return whether what is for the operator may be seen; a grant of some skills is not enough."""
+        """Return whether what is for the operator may be seen; a grant of some skills is not
+        enough."""
         return any("admin" in each.may and each.covers_all for each in self.grants)
 
     def readable(self, paths: Sequence[str]) -> Iterator[str]:
-        """Yield those of these skill paths, which are in code point order, that may be read, each once.
+        """Yield those of these skill paths, which are in code point order, that may be read, each
+        once.
 
         It looks only where the beginning of a pattern leads, so it costs about what it finds.
         """
@@ -195,7 +206,8 @@ def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
 class Grants:
     """All grants that are in force, in the order of the file.
 
-    With `local`, a caller without a proof is the user of this machine, as at the other end of a pipe.
+    With `local`, a caller without a proof is the user of this machine, as at the other end of a
+    pipe.
     """
 
     def __init__(self, grants: Sequence[Grant], *, local: bool) -> None:

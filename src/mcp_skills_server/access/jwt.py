@@ -1,8 +1,8 @@
 """Signed access tokens (JWT): the checks that need no key, and those that do.
 
-PyJWT checks the signature, the times and the audience. This module refuses what PyJWT lets pass: duplicate keys in
-JSON, times that are no finite numbers, other kinds of token, and tokens that are bound to a key. Pure but for the
-clock. No error shows any part of a token.
+PyJWT checks the signature, the times and the audience. This module refuses what PyJWT lets pass:
+duplicate keys in JSON, times that are no finite numbers, other kinds of token, and tokens that are
+bound to a key. Pure but for the clock. No error shows any part of a token.
 """
 
 from __future__ import annotations
@@ -71,13 +71,20 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
         raise RefusedError("it is of another issuer")
     for name in ("exp", "nbf"):
         when = claims.get(name, 0)
-        if isinstance(when, bool) or not isinstance(when, int | float) or not -1 <= when <= _LAST_TIME:
+        if (
+            isinstance(when, bool)
+            or not isinstance(when, int | float)
+            or not -1 <= when <= _LAST_TIME
+        ):
             raise RefusedError(f"{name} is no time in seconds")
     return algorithm, kid
 
 
-def prove(token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings) -> tuple[Principal, float]:
-    """Verify a token that passed `look`; return its principal and its expiry, in seconds since the epoch.
+def prove(
+    token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings
+) -> tuple[Principal, float]:
+    """Verify a token that passed `look`; return its principal and its expiry, in seconds since the
+    epoch.
 
     Raises:
         RefusedError: the signature is wrong, or it has expired or is for another audience.
@@ -107,7 +114,9 @@ def prove(token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings) -
     if missing := [each for each in settings.scopes if each not in scopes]:
         raise ScopeError(f"it has not all scopes that are wanted; missing: {' '.join(missing)}")
     label = _label(_claim(claims, settings.principal_claim))
-    return Principal("user", name, settings.issuer, groups, scopes, label), claims["exp"] + settings.skew_s
+    return Principal("user", name, settings.issuer, groups, scopes, label), claims[
+        "exp"
+    ] + settings.skew_s
 
 
 def _check_kind(claims: dict[str, Any]) -> None:
@@ -116,7 +125,9 @@ def _check_kind(claims: dict[str, Any]) -> None:
     if kinds & _OTHER_TOKEN_TYPES or claims.keys() & _ID_TOKEN_CLAIMS:
         raise RefusedError("it is no access token")
     bound: Any = claims.get("cnf")
-    if bound is not None and (not isinstance(bound, dict) or _KEY_CONFIRMATIONS & cast("dict[str, Any]", bound).keys()):
+    if bound is not None and (
+        not isinstance(bound, dict) or _KEY_CONFIRMATIONS & cast("dict[str, Any]", bound).keys()
+    ):
         raise RefusedError("it is bound to a key of its owner, which this server cannot ask for")
 
 
@@ -131,7 +142,8 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
 
 
 def _label(value: Any) -> str:
-    """Return a name to show, which people may have chosen for themselves; "" for what cannot be shown in one line."""
+    """Return a name to show, which people may have chosen for themselves; "" for what cannot be
+    shown in one line."""
     if not isinstance(value, str):
         return ""
     label = value.strip()
@@ -146,7 +158,9 @@ def _words(value: Any, name: str) -> frozenset[str]:
         return frozenset()
     if isinstance(value, str):
         value = value.split()
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
+    if not isinstance(value, list) or not all(
+        isinstance(each, str) for each in cast("list[Any]", value)
+    ):
         raise RefusedError(f"{name} is no list of text")
     words = cast("list[str]", value)
     if len(words) > _MOST_GROUPS:
@@ -164,7 +178,9 @@ def _decoded(part: str) -> bytes:
 def _object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object in which no name stands twice, and each number is finite."""
     try:
-        found: Any = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number)
+        found: Any = json.loads(
+            raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number
+        )
     except (ValueError, RecursionError):
         raise RefusedError("it is no signed token, or says something twice") from None
     if not isinstance(found, dict):

@@ -1,11 +1,13 @@
-"""The server as a resource of OAuth 2.1: discovery and cache of one issuer's keys (RFC 8414, JWKS), and its tokens.
+"""The server as a resource of OAuth 2.1: discovery and cache of one issuer's keys (RFC 8414, JWKS),
+and its tokens.
 
-One fetch goes on at a time, however many requests wait; key ids that are made up cause one fetch in thirty seconds.
-While the issuer does not answer, known keys stay valid.
+One fetch goes on at a time, however many requests wait; key ids that are made up cause one fetch in
+thirty seconds. While the issuer does not answer, known keys stay valid.
 
-PyJWT's `PyJWKClient` (2.15) lacks: a bound of the answer's size, discovery, an async or pinned HTTP client (it blocks
-all requests in urllib, under a lock), known keys while the issuer is down, a pause between fetches that fail, tokens
-without `kid`, and keys without `alg` for all but one RSA algorithm.
+PyJWT's `PyJWKClient` (2.15) lacks: a bound of the answer's size, discovery, an async or pinned HTTP
+client (it blocks all requests in urllib, under a lock), known keys while the issuer is down, a
+pause between fetches that fail, tokens without `kid`, and keys without `alg` for all but one RSA
+algorithm.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ logger = logging.getLogger(__name__)
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 """Where RFC 9728 has the metadata of a resource; the resource's own path comes after it."""
 Fetch: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
-"""From a URL to a status and a body, both bounded; raises a SkillsServerError where nothing usable came."""
+"""From a URL to a status and a body, both bounded; raises a SkillsServerError where nothing usable
+came."""
 
 _UNKNOWN_S: Final = 30.0
 """How long a look holds for names of keys that it did not find."""
 _STALE_S: Final = 900.0
-"""After so long the keys are looked at again, so that one that was withdrawn is believed no more."""
+"""After so long the keys are looked at again, so that one that was withdrawn is believed no
+more."""
 _RETRY_S: Final = 5.0
 _FITS: Final[Mapping[str, tuple[str, str | None]]] = {
     **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
@@ -54,7 +58,8 @@ class _UnusableError(SkillsServerError):
 
 
 class Issuer:
-    """One issuer by the URL that its metadata spells, whose metadata and keys `fetch` gets. For one event loop."""
+    """One issuer by the URL that its metadata spells, whose metadata and keys `fetch` gets. For one
+    event loop."""
 
     def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -124,7 +129,9 @@ class Issuer:
                 has = "its tokens cannot be proved"
                 if self._raw:
                     has = "tokens by keys that are known are taken"
-                logger.warning("the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has)
+                logger.warning(
+                    "the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has
+                )
             self._trouble = str(error)
         else:
             if self._trouble:
@@ -150,7 +157,9 @@ class Issuer:
                 continue
             metadata = _object(body, place)
             if metadata.get("issuer") != self._url:
-                raise _UnusableError(f"{place} is of another issuer, {clipped(repr(metadata.get('issuer')))}")
+                raise _UnusableError(
+                    f"{place} is of another issuer, {clipped(repr(metadata.get('issuer')))}"
+                )
             address = metadata.get("jwks_uri")
             if not isinstance(address, str) or not is_safe(address) or not self._may_name(address):
                 raise _UnusableError(f"{place} names no https address of keys")
@@ -160,8 +169,11 @@ class Issuer:
         raise failed
 
     def _may_name(self, address: str) -> bool:
-        """Return whether keys may be fetched there: only an issuer on this machine may name this machine."""
-        return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(urlsplit(address).hostname or "")
+        """Return whether keys may be fetched there: only an issuer on this machine may name this
+        machine."""
+        return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(
+            urlsplit(address).hostname or ""
+        )
 
     async def _keys(self, address: str) -> list[Any]:
         status, body = await self._fetch(address)
@@ -174,21 +186,30 @@ class Issuer:
 
     def _take(self, keys: list[Any]) -> None:
         """Replace the known keys."""
-        raw = tuple(cast("dict[str, Any]", each) for each in keys if isinstance(each, dict) and _is_public(each))
+        raw = tuple(
+            cast("dict[str, Any]", each)
+            for each in keys
+            if isinstance(each, dict) and _is_public(each)
+        )
         if len(raw) < len(keys):
-            logger.debug("the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw))
+            logger.debug(
+                "the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw)
+            )
         if raw != self._raw:
             self._raw = raw
             logger.info("the issuer %s has %s keys", self._url, len(raw))
 
     def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the known key of this id; of a token without one, the only key that fits."""
-        fitting = [each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)]
+        fitting = [
+            each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)
+        ]
         if not fitting or (kid is None and len(fitting) > 1):
             return None
         try:
             return jwt.PyJWK(fitting[0], algorithm)
-        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):  # of which the messages show the key
+        # of which the messages show the key
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
             return None
 
@@ -227,7 +248,8 @@ class ResourceServer:
         """Return the admission of the bearer of this token.
 
         Raises:
-            RefusedError: the token is refused; a ScopeError where it has not all scopes that are wanted.
+            RefusedError: the token is refused; a ScopeError where it has not all scopes that are
+                wanted.
             UnavailableError: that cannot be found out now.
         """
         self.issuer.keep_fresh()
@@ -238,7 +260,8 @@ class ResourceServer:
 
 
 def metadata_urls(issuer: str) -> list[str]:
-    """Return where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then as OpenID has it."""
+    """Return where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then
+    as OpenID has it."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     found = (
@@ -261,7 +284,9 @@ def _object(body: bytes, place: str) -> dict[str, Any]:
 
 def _is_public(key: Any) -> bool:
     """Return whether this is a public key for signatures, without its private half."""
-    return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
+    return (
+        key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
+    )
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:

@@ -18,8 +18,8 @@ class Principal(NamedTuple):
         issuer: who vouches for a user; "" for a token.
         groups: the groups that the line or the issuer says.
         scopes: what the issuer lets the bearer do; empty for a token.
-        label: what the issuer calls a user for people, such as "ann"; "" where it does not. Nothing is decided by it:
-            OpenID Connect lets it change and pass on to another user.
+        label: what the issuer calls a user for people, such as "ann"; "" where it does not. Nothing
+            is decided by it: OpenID Connect lets it change and pass on to another user.
     """
 
     kind: Literal["token", "user"]
@@ -36,7 +36,8 @@ class Principal(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of sessions and quotas: the same for each request of one principal, and for no other's."""
+        """The key of sessions and quotas: the same for each request of one principal, and for no
+        other's."""
         return f"{self.id} {self.issuer}" if self.issuer else self.id
 
 
@@ -47,7 +48,8 @@ class Admission:
     Attributes:
         principal: who it is.
         hashed: SHA-256 of what was borne, by which it can be taken away.
-        expires: seconds since the epoch after which it is refused; infinite where it holds for good.
+        expires: seconds since the epoch after which it is refused; infinite where it holds for
+            good.
     """
 
     principal: Principal
@@ -56,7 +58,8 @@ class Admission:
 
 
 class RefusedError(SkillsServerError):
-    """The credential is refused. The message is for the operator's log, and has nothing of a token."""
+    """The credential is refused. The message is for the operator's log, and has nothing of a
+    token."""
 
 
 class ScopeError(RefusedError):

@@ -36,17 +36,21 @@ class QuotaSettings(NamedTuple):
 
     @property
     def lasting(self) -> QuotaSettings:
-        """The quotas that hold until the server ends: all but the rates, which `Rates` replaces at any time."""
+        """The quotas that hold until the server ends: all but the rates, which `Rates` replaces at
+        any time."""
         return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
 
 
 class Rate:
     """Token-bucket rate limiting by owner: each bucket holds one minute's tokens.
 
-    The number of owners is bounded: beyond `most`, the one seen longest ago is forgotten and begins with a full bucket.
+    The number of owners is bounded: beyond `most`, the one seen longest ago is forgotten and begins
+    with a full bucket.
     """
 
-    def __init__(self, per_minute: int, *, now: Callable[[], float] = time.monotonic, most: int = MOST_OWNERS) -> None:
+    def __init__(
+        self, per_minute: int, *, now: Callable[[], float] = time.monotonic, most: int = MOST_OWNERS
+    ) -> None:
         self.per_minute = per_minute
         self._now = now
         self._most = most
@@ -57,7 +61,8 @@ class Rate:
         return len(self._full_at)
 
     def wait(self, owner: Hashable) -> float:
-        """Return the seconds until the owner may do it once more; 0 where it may now. Counts nothing."""
+        """Return the seconds until the owner may do it once more; 0 where it may now. Counts
+        nothing."""
         full_at = self._full_at.get(owner)
         if full_at is None:
             return 0.0
@@ -65,14 +70,17 @@ class Rate:
         return max(0.0, full_at + step - self._now() - 60)
 
     def take(self, owner: Hashable) -> float:
-        """Count that the owner does it, if it may. Returns the seconds until it may; 0 where it was counted."""
+        """Count that the owner does it, if it may. Returns the seconds until it may; 0 where it was
+        counted."""
         wait = self.wait(owner)
         if wait > 0:
             return wait
         now = self._now()
         self._full_at[owner] = max(now, self._full_at.get(owner, now)) + 60 / self.per_minute
         self._full_at.move_to_end(owner)
-        while self._full_at and (len(self._full_at) > self._most or next(iter(self._full_at.values())) <= now):
+        while self._full_at and (
+            len(self._full_at) > self._most or next(iter(self._full_at.values())) <= now
+        ):
             self._full_at.popitem(last=False)
         return 0.0
 
@@ -95,7 +103,9 @@ class Rates:
     def replace(self, settings: QuotaSettings) -> None:
         """Take these from now on. One that changes counts anew."""
         self.requests = _rate(self.requests, settings.requests_per_minute)
-        self.failed_authentications = _rate(self.failed_authentications, settings.failed_authentications_per_minute)
+        self.failed_authentications = _rate(
+            self.failed_authentications, settings.failed_authentications_per_minute
+        )
 
 
 def _rate(before: Rate | None, per_minute: int | None) -> Rate | None:

@@ -7,7 +7,18 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+ALGORITHMS: Final = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
 """The asymmetric signature algorithms of JWT that are accepted."""
 
 
@@ -19,13 +30,15 @@ class OAuthSettings:
         issuer: the issuer, as its metadata and `iss` spell it.
         audience: what `aud` must name.
         resource: the URL by which clients know this server.
-        groups_claim: the claim that has the groups; dots lead into objects, as in `realm_access.roles`.
+        groups_claim: the claim that has the groups; dots lead into objects, as in
+            `realm_access.roles`.
         scopes: scopes that a token must have.
         algorithms: signature algorithms that are accepted.
         skew_s: seconds by which clocks may differ.
         ui_client_id: OAuth client id of the page; None where people cannot sign in at the issuer.
         principal_claim: the claim that is shown beside the subject; it authorizes nothing.
-        request_scopes: scopes to ask the issuer for, where it spells them otherwise than its tokens do.
+        request_scopes: scopes to ask the issuer for, where it spells them otherwise than its tokens
+            do.
         ui_resource: whether the page names the resource to the issuer, as RFC 8707 has it.
     """
 
@@ -56,7 +69,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether traffic to this URL is safe from others: https, or http to a loopback address."""
+    """Tell whether traffic to this URL is safe from others: https, or http to a loopback
+    address."""
     if not (url.isascii() and url.isprintable()) or any(each in url for each in ' "<>\\'):
         return False  # it stands in a header, between quotes
     try:

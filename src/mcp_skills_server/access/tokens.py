@@ -1,4 +1,5 @@
-"""Tokens of the operator: the lines of a file, each with a name, and perhaps with an end and groups.
+"""Tokens of the operator: the lines of a file, each with a name, and perhaps with an end and
+groups.
 
 They are kept as hashes, compared in constant time, and shown nowhere.
 """
@@ -48,7 +49,8 @@ class Token:
     Attributes:
         name: what the log calls it.
         hashed: SHA-256 of the token.
-        expires: seconds since the epoch after which it is refused; infinite where it holds for good.
+        expires: seconds since the epoch after which it is refused; infinite where it holds for
+            good.
         groups: what its bearer belongs to.
     """
 
@@ -60,23 +62,29 @@ class Token:
     @property
     def admission(self) -> Admission:
         """Return the admission of its bearer."""
-        return Admission(Principal("token", self.name, groups=self.groups), self.hashed, self.expires)
+        return Admission(
+            Principal("token", self.name, groups=self.groups), self.hashed, self.expires
+        )
 
 
 class Tokens(Collection[Token]):
-    """The tokens in force, which may be replaced by others while requests are answered, from any thread.
+    """The tokens in force, which may be replaced by others while requests are answered, from any
+    thread.
 
     Args:
-        tokens: the first ones. A server without tokens stays open, and one with tokens never becomes open.
+        tokens: the first ones. A server without tokens stays open, and one with tokens never
+            becomes open.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
         self.removed: Callable[[frozenset[bytes]], object] = _ignore
-        """Called by `replace` with the hashes of the tokens that are withdrawn, or stand for another principal."""
+        """Called by `replace` with the hashes of the tokens that are withdrawn, or stand for
+        another principal."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
-        """Runs a function while no request is being answered, so that each request sees the state before or after it.
-        Blocks until it has run; a handler of requests that calls it deadlocks."""
+        """Runs a function while no request is being answered, so that each request sees the state
+        before or after it. Blocks until it has run; a handler of requests that calls it
+        deadlocks."""
 
     def __iter__(self) -> Iterator[Token]:
         return iter(self._tokens)
@@ -126,7 +134,8 @@ class TokenLines:
 
     Attributes:
         tokens: of the lines that are right.
-        wrong: (name, reason) of each other line; the name is "" where the line has none. Shows no token.
+        wrong: (name, reason) of each other line; the name is "" where the line has none. Shows no
+            token.
     """
 
     tokens: tuple[Token, ...]
@@ -145,18 +154,24 @@ class TokenLines:
     def after(self, before: Iterable[Token]) -> list[Token]:
         """Return the tokens, and those of `before` whose name stands in wrong lines alone.
 
-        A wrong line keeps what its name had, so that a slip locks no client out. What no line names is withdrawn.
+        A wrong line keeps what its name had, so that a slip locks no client out. What no line names
+        is withdrawn.
         """
         kept = {name for name, _ in self.wrong} - {each.name for each in self.tokens}
         known = {each.hashed for each in self.tokens}
-        return [*self.tokens, *(each for each in before if each.name in kept and each.hashed not in known)]
+        return [
+            *self.tokens,
+            *(each for each in before if each.name in kept and each.hashed not in known),
+        ]
 
 
 def read_tokens(text: str, source: str) -> TokenLines:
-    """Parse lines `name=token` or `name=sha256:HEX`, passing over blank lines and those that begin with #.
+    """Parse lines `name=token` or `name=sha256:HEX`, passing over blank lines and those that begin
+    with #.
 
-    After the token may stand `expires=2027-01-31`, the end of which day by UTC is the end of the token, or a time as
-    RFC 3339 writes it; and `groups=a,b`. A name may stand twice, with different tokens, while it is rotated.
+    After the token may stand `expires=2027-01-31`, the end of which day by UTC is the end of the
+    token, or a time as RFC 3339 writes it; and `groups=a,b`. A name may stand twice, with different
+    tokens, while it is rotated.
 
     Raises:
         UsageError: there is no line.
@@ -174,11 +189,14 @@ def read_tokens(text: str, source: str) -> TokenLines:
             token = _token_of(line, place)
             if count[token.name] >= _ROTATED:
                 raise UsageError(
-                    f"{place}: the name {token.name} stands more than twice; remove the oldest token of it"
+                    f"{place}: the name {token.name} stands more than twice; remove the oldest "
+                    "token of it"
                 )
             if token.hashed in names:
                 same = names[token.hashed]
-                raise UsageError(f"{place}: {token.name} has the token of {same}; make another one for each")
+                raise UsageError(
+                    f"{place}: {token.name} has the token of {same}; make another one for each"
+                )
             count[token.name] += 1
             names[token.hashed] = token.name
             tokens.append(token)
@@ -199,7 +217,9 @@ def _token_of(line: str, place: str) -> Token:
     if secret.startswith(_HASHED):
         digits = secret.removeprefix(_HASHED)
         if not _SHA256.fullmatch(digits):
-            raise UsageError(f"{place}: after sha256: write 64 hexadecimal digits, as 'token new' does")
+            raise UsageError(
+                f"{place}: after sha256: write 64 hexadecimal digits, as 'token new' does"
+            )
         hashed = bytes.fromhex(digits)
     else:
         if len(secret) < _SHORTEST_TOKEN:
@@ -217,11 +237,14 @@ def hash_of(secret: str) -> bytes:
 
 
 def new_token() -> str:
-    """Return a new token: 256 random bits, with a prefix by which scanners of leaked secrets know it."""
+    """Return a new token: 256 random bits, with a prefix by which scanners of leaked secrets know
+    it."""
     return f"mcpskills_{secrets.token_urlsafe(32)}"
 
 
-def hashed_line(name: str, token: str, *, expires: str | None = None, groups: Sequence[str] = ()) -> str:
+def hashed_line(
+    name: str, token: str, *, expires: str | None = None, groups: Sequence[str] = ()
+) -> str:
     """Return the line of a token file that lets in who bears this token, without the token.
 
     Raises:
@@ -245,13 +268,16 @@ def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in {"expires", "groups"} or key in given:
-            raise UsageError(f"{place}: write {_FORM}")  # and not the word, which may be of the token
+            # and not the word, which may be of the token
+            raise UsageError(f"{place}: write {_FORM}")
         given[key] = value
     groups: list[str] = []
     if "groups" in given:
         groups = given["groups"].split(",")
     if not all(each and each.isprintable() for each in groups):
-        raise UsageError(f"{place}: groups: write names with commas between, such as groups=finance,legal")
+        raise UsageError(
+            f"{place}: groups: write names with commas between, such as groups=finance,legal"
+        )
     end = math.inf
     if "expires" in given:
         end = _end(given["expires"], place)
@@ -261,12 +287,16 @@ def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
 def _end(text: str, place: str) -> float:
     try:
         if _DAY.fullmatch(text):
-            return (datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
+            return (
+                datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)
+            ).timestamp()
         if _TIME.fullmatch(text):
             return datetime.fromisoformat(text.upper()).timestamp()
     except (ValueError, OverflowError):  # no such day
         pass
-    raise UsageError(f"{place}: expires: write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z")
+    raise UsageError(
+        f"{place}: expires: write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z"
+    )
 
 
 def read_token_value(value: str, source: str) -> TokenLines:
@@ -320,8 +350,11 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
 
 
 def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
-    """Log the tokens that expire within 14 days of `now` (seconds since the epoch), and those that have expired."""
-    ending = sorted((each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires)
+    """Log the tokens that expire within 14 days of `now` (seconds since the epoch), and those that
+    have expired."""
+    ending = sorted(
+        (each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires
+    )
     gone = [each for each in ending if each.expires <= now]
     for words, some in (("have expired", gone), ("expire soon", ending[len(gone) :])):
         if some:

@@ -1,8 +1,9 @@
-"""State of the conversation between an editor and an agent, and the messages that the proxy adds to it.
+"""State of the conversation between an editor and an agent, and the messages that the proxy adds to
+it.
 
-Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but for a setup of a
-session, which gets one MCP server more. Of the agent's messages nothing comes out but what is to be sent behind them.
-What cannot be parsed is passed on unchanged.
+Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but
+for a setup of a session, which gets one MCP server more. Of the agent's messages nothing comes out
+but what is to be sent behind them. What cannot be parsed is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Conversation:
     """One editor and one agent. `ask`, `hear` and `announce` may be called in different threads.
 
     Args:
-        words: the command line of the MCP server that sessions get, its program by absolute path; empty for none.
+        words: the command line of the MCP server that sessions get, its program by absolute path;
+            empty for none.
         may_add: asked when a session is set up: whether that server can be of use.
     """
 
@@ -58,12 +60,20 @@ class Conversation:
                 if each.key is not None:
                     _put(self._pending, each.key, each)
             version, can = self._version, self._starts_servers
-        if not (self._words and can and any(isinstance(each, Setup) for each in requests) and self._may_add()):
+        if not (
+            self._words
+            and can
+            and any(isinstance(each, Setup) for each in requests)
+            and self._may_add()
+        ):
             return line
-        return acp.with_server(text, lambda name: acp.server(name, self._words, version)).encode("utf-8")
+        return acp.with_server(text, lambda name: acp.server(name, self._words, version)).encode(
+            "utf-8"
+        )
 
     def hear(self, lines: bytes) -> bytes:
-        """Return what to send the client behind these whole lines of the agent: lines, or nothing."""
+        """Return what to send the client behind these whole lines of the agent: lines, or
+        nothing."""
         due: dict[str, bool] = {}
         with self._lock:
             for line in lines.split(b"\n"):
@@ -86,7 +96,11 @@ class Conversation:
                     _put(self._open, session_id, None)
                     yield session_id
                 self._agent_updates.keep(self._expected())
-            elif isinstance(request, Ending) and request.session_id is not None and answer.result is not None:
+            elif (
+                isinstance(request, Ending)
+                and request.session_id is not None
+                and answer.result is not None
+            ):
                 self._open.pop(request.session_id, None)
                 self._agent_updates.keep(self._expected())
 
@@ -97,21 +111,28 @@ class Conversation:
             self._starts_servers = acp.starts_servers(self._version, answer.result)
 
     def _updated(self, message: object) -> Iterable[tuple[str, str]]:
-        """Yield (session, kind) of the agent's own updates, each of which replaced ours at the client."""
+        """Yield (session, kind) of the agent's own updates, each of which replaced ours at the
+        client."""
         expected = self._expected()
         for session_id, kind, update in acp.updated(message):
-            if kind in acp.kinds(self._takes) and len(session_id) <= _LONGEST_ID and expected(session_id):
+            if (
+                kind in acp.kinds(self._takes)
+                and len(session_id) <= _LONGEST_ID
+                and expected(session_id)
+            ):
                 self._agent_updates.put(session_id, kind, update)
                 if session_id in self._open:
                     yield session_id, kind
 
     def _expected(self) -> Callable[[str], bool]:
-        """Return a test whether a session is open or pending: a loaded one replays its history before the answer."""
+        """Return a test whether a session is open or pending: a loaded one replays its history
+        before the answer."""
         asked = {each.session_id for each in self._pending.values() if isinstance(each, Setup)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
-        """Return what to send the client now that these are the skills: nothing where they are the same as before."""
+        """Return what to send the client now that these are the skills: nothing where they are the
+        same as before."""
         with self._lock:
             if skills == self._skills:
                 return b""
@@ -119,25 +140,31 @@ class Conversation:
             return self._lines(dict.fromkeys(self._open, True))
 
     def _lines(self, due: Mapping[str, bool]) -> bytes:
-        """Return the full snapshot for these sessions, with the extension notification where it is due."""
+        """Return the full snapshot for these sessions, with the extension notification where it is
+        due."""
         skills = self._skills
         if skills is None:
             return b""
         lines: list[bytes] = []
         for session_id, extension in due.items():
-            # Where the agent's own update cannot be repeated, that session alone gets no update of ours.
+            # Where the agent's own update cannot be repeated, that session alone gets no update of
+            # ours.
             with suppress(ValueError, RecursionError):
                 theirs = self._agent_updates.of(session_id)
-                notifications = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
+                notifications = acp.notifications(
+                    session_id, skills, self._takes, theirs, extension=extension
+                )
                 lines += [acp.message(method, params) for method, params in notifications]
         return b"".join(lines)
 
 
 class _AgentUpdates:
-    """The agent's own last updates, by session and kind, as text: parsed it could take twenty times the memory."""
+    """The agent's own last updates, by session and kind, as text: parsed it could take twenty times
+    the memory."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()  # None: it cannot be repeated
+        # None: it cannot be repeated
+        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._bytes = 0
 
     def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
@@ -158,7 +185,8 @@ class _AgentUpdates:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
-        """Return the updates of a session by kind; ValueError or RecursionError if some of it cannot be repeated."""
+        """Return the updates of a session by kind; ValueError or RecursionError if some of it
+        cannot be repeated."""
         out: dict[str, Mapping[str, Any]] = {}
         for kind in _KINDS:
             if (session_id, kind) in self._texts:

@@ -1,12 +1,13 @@
 """A pipe between an editor and an agent that adds skills to it: bytes pass in order and untouched.
 
-Each direction has a thread of its own that reads, passes on and only then reads again: backpressure reaches the writer
-of that direction alone. Our messages go in between two lines of the agent. When they fail, the bytes pass all the same,
-and the log says so once.
+Each direction has a thread of its own that reads, passes on and only then reads again: backpressure
+reaches the writer of that direction alone. Our messages go in between two lines of the agent. When
+they fail, the bytes pass all the same, and the log says so once.
 
-The one module of this package that starts a program: the agent that the operator named, and nothing else. The agent
-has our stderr and environment, its own process group, and pipes for stdin and stdout. Nothing of it outlives us:
-what is left of its group when it has ended gets SIGTERM, then SIGKILL.
+The one module of this package that starts a program: the agent that the operator named, and nothing
+else. The agent has our stderr and environment, its own process group, and pipes for stdin and
+stdout. Nothing of it outlives us: what is left of its group when it has ended gets SIGTERM, then
+SIGKILL.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 _MAX_SETUP: Final = 256 << 10
-"""Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
+"""Bytes of a message to the agent that is held until it is whole; no setup of a session is
+longer."""
 _PIECE: Final = 4096
-"""Bytes of one write to an editor that has closed its side: each write that returns proves that it still reads."""
+"""Bytes of one write to an editor that has closed its side: each write that returns proves that it
+still reads."""
 _LINGER_S: Final = 0.5
 """How long output is awaited when the agent has ended but its pipe is still held open."""
 _OPENING_S: Final = 5.0
@@ -90,8 +93,11 @@ class AgentProcess:
                 and not os.path.dirname(program)
                 and not shutil.which(program, os.F_OK)
             ):
-                reason = os.strerror(errno.ENOENT)  # it was a folder of PATH that may not be entered
-            raise NotStartedError(f"{printable(command[0])}: the agent cannot be started: {reason}") from None
+                # it was a folder of PATH that may not be entered
+                reason = os.strerror(errno.ENOENT)
+            raise NotStartedError(
+                f"{printable(command[0])}: the agent cannot be started: {reason}"
+            ) from None
         self.stdin = cast("IO[bytes]", self._process.stdin).fileno()
         self.stdout = cast("IO[bytes]", self._process.stdout).fileno()
         self.ended = Event()
@@ -108,7 +114,8 @@ class AgentProcess:
 
     def wait(self) -> int:
         """Wait for its end: its exit code, 128 and the signal's number if one ended it."""
-        # A signal just before a blocking call is handled after that call returns: none blocks for long.
+        # A signal just before a blocking call is handled after that call returns: none blocks for
+        # long.
         waiter = Thread(target=self._process.wait, name="acp-agent", daemon=True)
         waiter.start()
         while waiter.is_alive():
@@ -165,10 +172,12 @@ class AgentProcess:
 
 
 def _ends_with_us() -> Callable[[], None]:
-    """Return a `preexec_fn` that has the kernel send SIGTERM to the agent if this process is killed.
+    """Return a `preexec_fn` that has the kernel send SIGTERM to the agent if this process is
+    killed.
 
-    It runs between fork and exec, which is safe while this process has no other thread: the agent is started before
-    the first one. The kernel sends the signal when the thread that called this ends, and that is the main thread.
+    It runs between fork and exec, which is safe while this process has no other thread: the agent
+    is started before the first one. The kernel sends the signal when the thread that called this
+    ends, and that is the main thread.
     """
     import ctypes
 
@@ -186,8 +195,8 @@ def _ends_with_us() -> Callable[[], None]:
 class Shutdown:
     """Waits for the editor, which writes to this descriptor, to end, or for a signal.
 
-    A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not read. With `at_once`
-    the grace period begins now, even if the agent still writes.
+    A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not
+    read. With `at_once` the grace period begins now, even if the agent still writes.
     """
 
     def __init__(self, editor: int) -> None:
@@ -199,14 +208,17 @@ class Shutdown:
     def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
         """Begin the shutdown. Idempotent, and safe in a signal handler.
 
-        `at_once`: a signal asked for it; `deaf`: the agent no longer reads, which alone does not end it.
+        `at_once`: a signal asked for it; `deaf`: the agent no longer reads, which alone does not
+        end it.
         """
         self.at_once = self.at_once or at_once
         self._deaf = self._deaf or deaf
-        os.write(self._waker, b"x")  # no lock, for a second signal may come while the first is being handled
+        # no lock, for a second signal may come while the first is being handled
+        os.write(self._waker, b"x")
 
     def wait(self) -> None:
-        """Wait for the shutdown. Where the agent no longer reads, close the editor's descriptor meanwhile."""
+        """Wait for the shutdown. Where the agent no longer reads, close the editor's descriptor
+        meanwhile."""
         open_ = True
         while True:
             if open_ and wait_for_hang_up(self._editor, self._woken):
@@ -225,8 +237,8 @@ class SkillsOffer:
 
     Attributes:
         words: the command line of the MCP server that serves them; empty where sessions get none.
-        open: makes the views, not yet loaded, and what loads them and keeps them current. The editor is shown what a
-            client without a token has of them.
+        open: makes the views, not yet loaded, and what loads them and keeps them current. The
+            editor is shown what a client without a token has of them.
     """
 
     words: Sequence[str]
@@ -234,10 +246,11 @@ class SkillsOffer:
 
 
 def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> int:
-    """Stand between stdin and stdout and this agent until it ends; None for an offer makes it a pipe.
+    """Stand between stdin and stdout and this agent until it ends; None for an offer makes it a
+    pipe.
 
-    `grace` is how many seconds an agent may be silent after the editor has gone, before it is ended. Output that the
-    editor does not read for as long is dropped.
+    `grace` is how many seconds an agent may be silent after the editor has gone, before it is
+    ended. Output that the editor does not read for as long is dropped.
 
     Returns:
         Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
@@ -259,7 +272,9 @@ def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> i
 
 
 def _signals() -> Iterable[signal.Signals]:
-    return [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+    return [
+        getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+    ]
 
 
 class _Proxy:
@@ -267,7 +282,9 @@ class _Proxy:
         self._agent = agent
         self._offer = offer
         self._grace = grace
-        self._conversation = Conversation(offer.words, self._has_skills) if offer is not None else None
+        self._conversation = (
+            Conversation(offer.words, self._has_skills) if offer is not None else None
+        )
         self._from_editor, self._to_editor = claim()
         self._shutdown = Shutdown(self._from_editor)
         # Lock of the pipe to the editor, and of the three fields below.
@@ -295,14 +312,16 @@ class _Proxy:
         while not self._drained.wait(_POLL_S):
             now = time.monotonic()
             lingered = now - max(ended, self._active) > _LINGER_S
-            # A process that holds the pipe open has a moment. An editor that reads slowly has all the time it wants;
-            # one that reads nothing, too, until it goes or a signal wants the end.
+            # A process that holds the pipe open has a moment. An editor that reads slowly has all
+            # the time it wants; one that reads nothing, too, until it goes or a signal wants the
+            # end.
             if lingered and (self._listening or self._is_over(now)):
                 break
         return code
 
     def _is_over(self, now: float) -> bool:
-        """Tell whether the conversation is to end, and nothing was read or written for the grace."""
+        """Tell whether the conversation is to end, and nothing was read or written for the
+        grace."""
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
@@ -431,7 +450,9 @@ class _Proxy:
             found = acp.available(views.of(None).snapshot)
             for path, reason in found.left_out:
                 if (path, reason) not in left_out:
-                    logger.warning("%s is not announced to the editor: %s", printable(path), printable(reason))
+                    logger.warning(
+                        "%s is not announced to the editor: %s", printable(path), printable(reason)
+                    )
             left_out = set(found.left_out)
             with self._writing, suppress(OSError):
                 self._news = found.skills

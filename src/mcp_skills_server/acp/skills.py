@@ -1,7 +1,9 @@
-"""The skills of some folders for the clients of an agent that is written with the Python SDK of ACP.
+"""The skills of some folders for the clients of an agent that is written with the Python SDK of
+ACP.
 
-The SDK is known by the shape of its objects alone and imported when the first update goes out, so that this package
-does not need it. It sends what the proxy sends; the agent loads the skills with a `Runtime` or over MCP.
+The SDK is known by the shape of its objects alone and imported when the first update goes out, so
+that this package does not need it. It sends what the proxy sends; the agent loads the skills with a
+`Runtime` or over MCP.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class AgentConnection(Protocol):
 class AcpSkills:
     """Announces to the clients of an agent which skills it has, and again when that changes.
 
-    One for each connection, used in the agent's event loop. `close` it, or use it in a `with`, when the agent ends.
+    One for each connection, used in the agent's event loop. `close` it, or use it in a `with`, when
+    the agent ends.
 
     Args:
         roots: folders that hold skills, or a registry that is kept current elsewhere.
@@ -83,23 +86,30 @@ class AcpSkills:
             self._watcher.stop()
 
     def capability(self) -> dict[str, Json]:
-        """Return what belongs into `_meta` of the agent's capabilities in the answer to `initialize`."""
+        """Return what belongs into `_meta` of the agent's capabilities in the answer to
+        `initialize`."""
         return acp.capability()
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
         """Record the client's capabilities from `initialize`, as the SDK or as JSON has them."""
         self._takes = acp.takes(version, _plain(capabilities))
 
-    def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """Return the notifications, as (method, params), that carry all skills and the agent's own commands now."""
+    def updates(
+        self, session_id: str, commands: Sequence[Any] = ()
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Return the notifications, as (method, params), that carry all skills and the agent's own
+        commands now."""
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         return acp.notifications(session_id, self._skills(), self._takes, theirs)
 
-    def announce(self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()) -> None:
+    def announce(
+        self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()
+    ) -> None:
         """Announce all skills of a session to its client now, and again after each change.
 
-        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's own
-        commands (of the SDK or as JSON) change, in place of an update of its own, which would take the skills away.
+        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again
+        when the agent's own commands (of the SDK or as JSON) change, in place of an update of its
+        own, which would take the skills away.
         """
         self._loop = asyncio.get_running_loop()
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
@@ -128,22 +138,31 @@ class AcpSkills:
         task.add_done_callback(self._tasks.discard)
 
     async def _announce(self) -> None:
-        """Announce to sessions with an older list; one task at a time, or an older list could arrive last."""
+        """Announce to sessions with an older list; one task at a time, or an older list could
+        arrive last."""
         async with self._sending:
             if not self._loaded:
                 return  # the first scan begins this anew
             skills = self._skills()
-            for session_id in [each for each in self._sessions if self._announced.get(each) != skills]:
+            for session_id in [
+                each for each in self._sessions if self._announced.get(each) != skills
+            ]:
                 if session_id not in self._sessions:
                     continue
                 self._announced[session_id] = skills
                 try:
                     await self._send(*self._sessions[session_id], session_id, skills)
                 except Exception as error:
-                    logger.warning("skills are not announced to session %s: %s", printable(session_id), error)
+                    logger.warning(
+                        "skills are not announced to session %s: %s", printable(session_id), error
+                    )
 
     async def _send(
-        self, connection: AgentConnection, theirs: dict[str, Any], session_id: str, skills: Sequence[AvailableSkill]
+        self,
+        connection: AgentConnection,
+        theirs: dict[str, Any],
+        session_id: str,
+        skills: Sequence[AvailableSkill],
     ) -> None:
         from acp.schema import AvailableCommandsUpdate
 
@@ -151,7 +170,9 @@ class AcpSkills:
         takes = Takes(nested=False, extension=self._takes.extension)
         for method, params in acp.notifications(session_id, skills, takes, theirs):
             if method == acp.UPDATE:
-                await connection.session_update(session_id, AvailableCommandsUpdate.model_validate(params["update"]))
+                await connection.session_update(
+                    session_id, AvailableCommandsUpdate.model_validate(params["update"])
+                )
             else:
                 await connection.ext_notification(method.removeprefix("_"), params)
 

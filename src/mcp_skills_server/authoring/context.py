@@ -1,4 +1,5 @@
-"""Reproduce the text that the model of a host sees of a catalogue: unasked, and when it loads a skill.
+"""Reproduce the text that the model of a host sees of a catalogue: unasked, and when it loads a
+skill.
 
 The facts about hosts were measured with the real programs (`make hosts`).
 """
@@ -28,9 +29,12 @@ class HostContext(NamedTuple):
     Attributes:
         client: the name in its handshake.
         version: of the program that was measured, "" for none.
-        instructions: whether its model is shown the server's instructions unasked: all, the first line or none.
-        tools: which part of the tools its model is shown unasked; where it is the names, it searches for the rest.
-        text_characters: where it cuts the instructions, and the description of each tool; None for nowhere.
+        instructions: whether its model is shown the server's instructions unasked: all, the first
+            line or none.
+        tools: which part of the tools its model is shown unasked; where it is the names, it
+            searches for the rest.
+        text_characters: where it cuts the instructions, and the description of each tool; None for
+            nowhere.
         result_characters: where it cuts the result of a tool.
     """
 
@@ -53,7 +57,8 @@ HOSTS: Final = {
 
 
 class ShownText(NamedTuple):
-    """A text that a model is shown: all that it sees, and how many characters that were sent the host leaves out."""
+    """A text that a model is shown: all that it sees, and how many characters that were sent the
+    host leaves out."""
 
     title: str
     text: str
@@ -78,7 +83,10 @@ def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     tools = briefing.tools(handles=True, client=client)
     if host.tools == "all":
         for tool in tools:
-            whole = json.dumps({key: tool[key] for key in ("name", "description", "inputSchema")}, ensure_ascii=False)
+            whole = json.dumps(
+                {key: tool[key] for key in ("name", "description", "inputSchema")},
+                ensure_ascii=False,
+            )
             texts.append(_text(f"Tool {tool['name']}", whole, whole, None))
     elif host.tools == "names" and tools:
         names = "\n".join(str(tool["name"]) for tool in tools)
@@ -116,7 +124,9 @@ def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
 
 def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:
     """Return how much of each skill stands in these texts, by its name."""
-    flat = " ".join("\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split())
+    flat = " ".join(
+        "\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split()
+    )
     words = set(_NAME.findall(flat))
     out: dict[str, Part] = {}
     for offer in offers:

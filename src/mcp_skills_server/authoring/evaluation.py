@@ -1,8 +1,9 @@
-"""Trigger evaluation: the prompts for which a model should load a skill, judged, with hits, misses and false triggers.
+"""Trigger evaluation: the prompts for which a model should load a skill, judged, with hits, misses
+and false triggers.
 
-Two formats of the field are read. A trigger set is a JSON array of `{"query": ..., "should_trigger": true}`, as
-skill-creator writes it. `evals.json` is `{"skill_name": ..., "evals": [{"prompt": ...}]}`, of which each prompt should
-trigger the skill.
+Two formats of the field are read. A trigger set is a JSON array of `{"query": ...,
+"should_trigger": true}`, as skill-creator writes it. `evals.json` is `{"skill_name": ..., "evals":
+[{"prompt": ...}]}`, of which each prompt should trigger the skill.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _LONGEST: Final = 10_000
 
 
 class TriggerCase(NamedTuple):
-    """A prompt, whether it should have a model load a skill, and what the file calls the skill; "" for nothing."""
+    """A prompt, whether it should have a model load a skill, and what the file calls the skill; ""
+    for nothing."""
 
     query: str
     should_trigger: bool
@@ -47,11 +49,19 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
     if isinstance(found, dict) and "evals" in found:
         evals = cast("dict[str, Any]", found)
         name = str(evals.get("skill_name") or "")
-        entries = [{"skill_name": name, **each, "should_trigger": True} for each in _entries(evals["evals"], place)]
+        entries = [
+            {"skill_name": name, **each, "should_trigger": True}
+            for each in _entries(evals["evals"], place)
+        ]
         return [_case(entry, "prompt", f"{place}: evals[{at}]") for at, entry in enumerate(entries)]
     if isinstance(found, list):
-        return [_case(entry, "query", f"{place}: entry {at}") for at, entry in enumerate(_entries(found, place))]
-    raise UsageError(f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]')
+        return [
+            _case(entry, "query", f"{place}: entry {at}")
+            for at, entry in enumerate(_entries(found, place))
+        ]
+    raise UsageError(
+        f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]'
+    )
 
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
@@ -61,11 +71,15 @@ def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
 
 
 def _entries(found: Any, place: str) -> list[dict[str, Any]]:
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in cast("list[Any]", found)):
+    if not isinstance(found, list) or not all(
+        isinstance(each, dict) for each in cast("list[Any]", found)
+    ):
         raise UsageError(f"{place}: is no list of objects")
     entries = cast("list[dict[str, Any]]", found)
     if len(entries) > _MOST_CASES:
-        raise UsageError(f"{place}: has {len(entries):,} cases, at most {_MOST_CASES:,} are read; split the file")
+        raise UsageError(
+            f"{place}: has {len(entries):,} cases, at most {_MOST_CASES:,} are read; split the file"
+        )
     return entries
 
 
@@ -74,9 +88,13 @@ def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
     if not isinstance(query, str) or not query.strip():
         raise UsageError(f"{place} has no text {key!r}")
     if len(query) > _LONGEST:
-        raise UsageError(f"{place}: its {key!r} has {len(query):,} characters, at most {_LONGEST:,} are allowed")
+        raise UsageError(
+            f"{place}: its {key!r} has {len(query):,} characters, at most {_LONGEST:,} are allowed"
+        )
     if not isinstance(expected, bool):
-        raise UsageError(f'{place} does not say whether it should trigger; add "should_trigger": true or false')
+        raise UsageError(
+            f'{place} does not say whether it should trigger; add "should_trigger": true or false'
+        )
     named = entry.get("skill") or entry.get("skill_name") or ""
     return TriggerCase(query.strip(), expected, str(named))
 
@@ -104,7 +122,8 @@ def own_cases(
 
 
 class Judge(Protocol):
-    """Decides which skills a prompt calls for. Of a choice that `ranks`, the first place alone is a trigger."""
+    """Decides which skills a prompt calls for. Of a choice that `ranks`, the first place alone is a
+    trigger."""
 
     runs: int
     concurrency: int
@@ -116,7 +135,8 @@ class Judge(Protocol):
 
 
 class RankingJudge:
-    """Judges by the ranking of `skills_search`: the skill in the first place is the one that a model would load."""
+    """Judges by the ranking of `skills_search`: the skill in the first place is the one that a
+    model would load."""
 
     runs = 1
     concurrency = 1
@@ -141,7 +161,8 @@ class CaseResult(NamedTuple):
         triggers: how many of the runs chose the skill.
         passed: whether that is what is expected.
         rank: the place of the skill in the first run, from 1; None where it was not chosen.
-        winner: the path of another skill that was chosen first in the first run, "" where there was none.
+        winner: the path of another skill that was chosen first in the first run, "" where there was
+            none.
         words: the words of the prompt that stand in the texts of the one that was chosen first.
     """
 
@@ -174,8 +195,8 @@ class CaseResult(NamedTuple):
 class Summary(NamedTuple):
     """The results of some cases together.
 
-    `hit_at_1` is the share of prompts that should trigger and put the skill in the first place, `hit_at_5` the same for
-    the first five places; None without such a prompt.
+    `hit_at_1` is the share of prompts that should trigger and put the skill in the first place,
+    `hit_at_5` the same for the first five places; None without such a prompt.
     """
 
     total: int
@@ -209,7 +230,8 @@ def evaluate(
     snapshot: Snapshot,
     threshold: float = 0.5,
 ) -> Iterator[CaseResult]:
-    """Judge all cases, each with the skill that it is about, and yield the results in the same order.
+    """Judge all cases, each with the skill that it is about, and yield the results in the same
+    order.
 
     A prompt triggers a skill that at least `threshold` of the runs chose.
     """
@@ -247,7 +269,9 @@ def summary(results: Sequence[CaseResult]) -> Summary:
         hit_at_1 = ranks.count(1) / len(ranks)
         hit_at_5 = sum(rank is not None and rank <= PLACES for rank in ranks) / len(ranks)
     false_triggers = sum(not each.passed for each in results if not each.case.should_trigger)
-    return Summary(len(results), sum(each.passed for each in results), hit_at_1, hit_at_5, false_triggers)
+    return Summary(
+        len(results), sum(each.passed for each in results), hit_at_1, hit_at_5, false_triggers
+    )
 
 
 def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
@@ -259,11 +283,19 @@ def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
 
 
 def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
-    """Return all results for programs: `results` and `summary` have the fields of skill-creator's runner, and more."""
+    """Return all results for programs: `results` and `summary` have the fields of skill-creator's
+    runner, and more."""
     skills: list[dict[str, Any]] = []
     for path, found in by_skill(results).items():
         skill, totals = found[0].skill, summary(found).as_json()
-        skills.append({"skill_name": skill.name, "path": path, "description": skill.description, "summary": totals})
+        skills.append(
+            {
+                "skill_name": skill.name,
+                "path": path,
+                "description": skill.description,
+                "summary": totals,
+            }
+        )
     return {
         "skills": skills,
         "results": [each.as_json() for each in results],
@@ -280,7 +312,9 @@ def as_junit(results: Sequence[CaseResult]) -> str:
             suites, "testsuite", name=printable(path), tests=str(len(found)), failures=str(failed)
         )
         for each in found:
-            case = ElementTree.SubElement(suite, "testcase", classname=printable(path), name=printable(each.case.query))
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=printable(path), name=printable(each.case.query)
+            )
             if not each.passed:
                 ElementTree.SubElement(case, "failure", message=printable(why(each)))
     ElementTree.indent(suites)

@@ -1,4 +1,5 @@
-"""The notes that a reviewer would make on skills: collected for `validate` alone, from every rule of that severity."""
+"""The notes that a reviewer would make on skills: collected for `validate` alone, from every rule
+of that severity."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
 
 MOST_TEXT: Final = 1 << 20
-"""Bytes of a file that is looked through for the names of other files and for comments, and corrected."""
+"""Bytes of a file that is looked through for the names of other files and for comments, and
+corrected."""
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that stand for themselves."""
-_TOOL_FILES: Final = re.compile(r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)")
+_TOOL_FILES: Final = re.compile(
+    r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)"
+)
 _COLLIDES: Final = 0.8
 """The share of their words from which on two skills collide."""
 _MOST_NAMED: Final = 5
@@ -26,11 +30,17 @@ _NAME: Final = re.compile(r"[\w.-]++")
 
 
 def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
-    """Return the notes on these skills, which were checked. A file that cannot be read is passed over."""
+    """Return the notes on these skills, which were checked. A file that cannot be read is passed
+    over."""
     found = [
-        each for skill in skills for each in (*skill.problems, *registry.checks.of(skill)) if each.severity == "note"
+        each
+        for skill in skills
+        for each in (*skill.problems, *registry.checks.of(skill))
+        if each.severity == "note"
     ]
-    usable = [skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files]
+    usable = [
+        skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
+    ]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, and then no other is read again.
         unused = _unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)
@@ -45,7 +55,9 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             nearest.setdefault(one, (other, near.share))
             counts[one] += 1
     for skill, (other, share) in nearest.items():
-        found.append(_overlap(skill, other, share, counts[skill] - 1).at(_place(registry, skill), skill.path))
+        found.append(
+            _overlap(skill, other, share, counts[skill] - 1).at(_place(registry, skill), skill.path)
+        )
     return found
 
 
@@ -88,14 +100,21 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
 def _unused_files(unused: Sequence[str]) -> Problem:
     """Return the note that no text of a skill names these files."""
     more = f" and {len(unused) - _MOST_NAMED} more" if len(unused) > _MOST_NAMED else ""
-    return problem("file-unused", f"no text of the skill names {', '.join(map(literal, unused[:_MOST_NAMED]))}{more}")
+    return problem(
+        "file-unused",
+        f"no text of the skill names {', '.join(map(literal, unused[:_MOST_NAMED]))}{more}",
+    )
 
 
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
-    """Return the note that a skill says much the same of itself as another one, and as so many more."""
+    """Return the note that a skill says much the same of itself as another one, and as so many
+    more."""
     others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
     words = f"{share:.0%} of the words that decide are also those of {others}"
-    return problem("description-overlap", f"{words}, which a model may take for {literal(skill.name or skill.path)}")
+    return problem(
+        "description-overlap",
+        f"{words}, which a model may take for {literal(skill.name or skill.path)}",
+    )
 
 
 def _words(text: str) -> Iterator[str]:

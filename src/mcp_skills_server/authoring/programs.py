@@ -1,9 +1,11 @@
-"""Programs that an author names on the command line: judges of prompts and scanners of folders. No shell runs them.
+"""Programs that an author names on the command line: judges of prompts and scanners of folders. No
+shell runs them.
 
-One run of a judge answers one prompt. It reads a JSON object from stdin: `query`, `catalogue` (the text that a host
-shows its model) and `skills` (`name`, `path` and `description` of each). It prints the names of the skills that it
-would load: a JSON array, an object `{"skills": [...], "cost_usd": 0.001}`, or a name a line. Nothing printed means that
-it would load none. The findings of a scanner are read from SARIF 2.1.0.
+One run of a judge answers one prompt. It reads a JSON object from stdin: `query`, `catalogue` (the
+text that a host shows its model) and `skills` (`name`, `path` and `description` of each). It prints
+the names of the skills that it would load: a JSON array, an object `{"skills": [...], "cost_usd":
+0.001}`, or a name a line. Nothing printed means that it would load none. The findings of a scanner
+are read from SARIF 2.1.0.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ _KIND: Final = "judge"
 """The kind of the memos that the index keeps."""
 _NO_FAILURE: Final = (0, 1)
 """With 1 a scanner says that it found something."""
-_LEVELS: Final[dict[str, Severity]] = {"error": "error", "warning": "warning", "note": "note", "none": "note"}
+_LEVELS: Final[dict[str, Severity]] = {
+    "error": "error",
+    "warning": "warning",
+    "note": "note",
+    "none": "note",
+}
 
 
 def _words_of_command(option: str, command: str) -> list[str]:
@@ -39,24 +46,35 @@ def _words_of_command(option: str, command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"{option} {command}: cannot be taken apart ({error}); close the quotation mark") from None
+        raise UsageError(
+            f"{option} {command}: cannot be taken apart ({error}); close the quotation mark"
+        ) from None
     program = shutil.which(words[0]) if words else None
     if program is None:
-        raise UsageError(f"{option} {command}: there is no such program; install it, or give its path")
+        raise UsageError(
+            f"{option} {command}: there is no such program; install it, or give its path"
+        )
     return [program, *words[1:]]
 
 
-def _run(words: Sequence[str], timeout_s: float, given: bytes = b"", *, fine: Collection[int] = (0,)) -> bytes:
-    """Run a program and return what it writes to stdout; `fine` are the exit codes that are no failure."""
+def _run(
+    words: Sequence[str], timeout_s: float, given: bytes = b"", *, fine: Collection[int] = (0,)
+) -> bytes:
+    """Run a program and return what it writes to stdout; `fine` are the exit codes that are no
+    failure."""
     name = printable(os.path.basename(words[0]))
     try:
-        ended = subprocess.run(words, input=given, capture_output=True, timeout=timeout_s, check=False)  # noqa: S603
+        ended = subprocess.run(  # noqa: S603
+            words, input=given, capture_output=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired:
         raise UsageError(f"{name} did not answer within {timeout_s:g} s") from None
     except OSError as error:
         raise UsageError(f"{name} could not be started ({error.strerror})") from None
     if ended.returncode not in fine:
-        lines = ended.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing on stderr"]
+        lines = ended.stderr.decode(errors="replace").strip().splitlines() or [
+            "it printed nothing on stderr"
+        ]
         raise UsageError(f"{name} ended with {ended.returncode}: {clipped(printable(lines[-1]))}")
     return ended.stdout
 
@@ -103,7 +121,10 @@ class CommandJudge:
         self._answers = answers
         self._lock = threading.Lock()
         self._paths = {name: each.path for each in skills for name in (each.name, each.path)}
-        listed = [{"name": each.name, "path": each.path, "description": each.description} for each in skills]
+        listed = [
+            {"name": each.name, "path": each.path, "description": each.description}
+            for each in skills
+        ]
         self._shown = {"catalogue": catalogue, "skills": listed}
         mark = hashlib.sha256(json.dumps([self._words, self._shown]).encode())
         for each in self._words:
@@ -146,14 +167,18 @@ def _parsed(output: str) -> tuple[list[str], float]:
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the judge printed what is no JSON ({error}): {clipped(printable(text))}") from None
+        raise UsageError(
+            f"the judge printed what is no JSON ({error}): {clipped(printable(text))}"
+        ) from None
     cost = 0.0
     if isinstance(found, dict):
         fields = cast("dict[str, Any]", found)
         found, said = fields.get("skills"), fields.get("cost_usd")
         if isinstance(said, (int, float)):
             cost = float(said)
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in cast("list[Any]", found)):
+    if not isinstance(found, list) or not all(
+        isinstance(each, str) for each in cast("list[Any]", found)
+    ):
         raise UsageError(f"the judge printed no list of names: {clipped(printable(text))}")
     return cast("list[str]", found), cost
 
@@ -162,8 +187,8 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     """Run a scanner on a folder and return what it finds.
 
     Args:
-        command: the program with its arguments, in the quoting of a shell. The folder is added at the end; `{output}`
-            stands for a file that it writes SARIF to, else it writes to stdout.
+        command: the program with its arguments, in the quoting of a shell. The folder is added at
+            the end; `{output}` stands for a file that it writes SARIF to, else it writes to stdout.
         folder: the folder, absolute.
         show: returns a place below the folder as the operator would type it.
 
@@ -180,7 +205,9 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     try:
         return list(_read_sarif(raw, folder, show))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{os.path.basename(words[0])} wrote what is no SARIF 2.1.0 ({clipped(str(error))})") from None
+        raise UsageError(
+            f"{os.path.basename(words[0])} wrote what is no SARIF 2.1.0 ({clipped(str(error))})"
+        ) from None
 
 
 def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator[Problem]:

@@ -51,14 +51,19 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
-    """Return JUnit XML: a case for each skill by its path, which fails where the skill has an error or a warning."""
+    """Return JUnit XML: a case for each skill by its path, which fails where the skill has an error
+    or a warning."""
     of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
     for each in problems:
         of_skill.setdefault(each.skill, []).append(each)
     failed = sum(any(each.severity != "note" for each in found) for found in of_skill.values())
-    suite = ElementTree.Element("testsuite", name="skills", tests=str(len(of_skill)), failures=str(failed))
+    suite = ElementTree.Element(
+        "testsuite", name="skills", tests=str(len(of_skill)), failures=str(failed)
+    )
     for path, found in of_skill.items():
-        case = ElementTree.SubElement(suite, "testcase", classname="skills", name=printable(path or "(no skill)"))
+        case = ElementTree.SubElement(
+            suite, "testcase", classname="skills", name=printable(path or "(no skill)")
+        )
         counted = [each for each in found if each.severity != "note"]
         if counted:
             failure = ElementTree.SubElement(case, "failure", message=printable(counted[0].text))
@@ -79,7 +84,11 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
     found = list(problems)
     codes = sorted({each.code for each in found})
     rules = [_rule(code) for code in codes]
-    driver: dict[str, Any] = {"name": "mcp-skills-server", "version": mcp_skills_server.__version__, "rules": rules}
+    driver: dict[str, Any] = {
+        "name": "mcp-skills-server",
+        "version": mcp_skills_server.__version__,
+        "rules": rules,
+    }
     results = [_result(each, codes.index(each.code), fixed.get(each)) for each in found]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -87,7 +96,9 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
 
 def _fingerprint(problem: Problem) -> str:
     """Return what stays the same for a finding when lines above it are added: it names no line."""
-    return hashlib.sha256("\0".join((problem.code, problem.path, problem.message)).encode()).hexdigest()
+    return hashlib.sha256(
+        "\0".join((problem.code, problem.path, problem.message)).encode()
+    ).hexdigest()
 
 
 def _rule(code: str) -> dict[str, Any]:
@@ -104,8 +115,14 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
-    artifact = {"uri": quote(problem.path.replace("\\", "/").removeprefix("./")), "uriBaseId": _ROOT}
-    place: dict[str, Any] = {"artifactLocation": artifact, "region": {"startLine": problem.line or 1}}
+    artifact = {
+        "uri": quote(problem.path.replace("\\", "/").removeprefix("./")),
+        "uriBaseId": _ROOT,
+    }
+    place: dict[str, Any] = {
+        "artifactLocation": artifact,
+        "region": {"startLine": problem.line or 1},
+    }
     result: dict[str, Any] = {
         "ruleId": problem.code,
         "ruleIndex": rule,

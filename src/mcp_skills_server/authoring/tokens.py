@@ -30,8 +30,12 @@ def counter() -> tuple[Callable[[str], int], str]:
     tiktoken fetches its vocabulary when it is first used; where that fails, the estimate is used.
     """
     try:
-        tiktoken: Any = import_module("tiktoken")  # no dependency of ours: used where it is installed
+        # no dependency of ours: used where it is installed
+        tiktoken: Any = import_module("tiktoken")
         encoding: Any = tiktoken.get_encoding(_ENCODING)
-    except Exception:  # not installed, or its vocabulary cannot be had: each version raises something else
+    # not installed, or its vocabulary cannot be had: each version raises something else
+    except Exception:
         return estimated, f"an estimate: {ESTIMATE_RULE}"
-    return lambda text: len(encoding.encode(text, disallowed_special=())), f"counted by tiktoken, {_ENCODING}"
+    return lambda text: len(
+        encoding.encode(text, disallowed_special=())
+    ), f"counted by tiktoken, {_ENCODING}"

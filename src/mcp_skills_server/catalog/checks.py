@@ -1,6 +1,8 @@
-"""Deep checks: the problems that only reading every file of a skill shows, computed once for each skill.
+"""Deep checks: the problems that only reading every file of a skill shows, computed once for each
+skill.
 
-A scan keeps the `Skill` object while the bytes of its files are the same, so the object stands for the digest here.
+A scan keeps the `Skill` object while the bytes of its files are the same, so the object stands for
+the digest here.
 """
 
 from __future__ import annotations
@@ -56,12 +58,15 @@ class Survey:
 
     @property
     def summary(self) -> str:
-        """The number of problems and their codes in one line, errors first; "" where there are none."""
+        """The number of problems and their codes in one line, errors first; "" where there are
+        none."""
         if not self.problems:
             return ""
         ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
         codes = Counter(each.code for each in ordered)
-        named = ", ".join(f"{code} ({count:,})" if count > 1 else code for code, count in codes.items())
+        named = ", ".join(
+            f"{code} ({count:,})" if count > 1 else code for code, count in codes.items()
+        )
         errors = sum(each.severity == "error" for each in ordered)
         return f"{plural(errors, 'error')}, {plural(len(ordered) - errors, 'warning')}: {named}"
 
@@ -84,7 +89,9 @@ class Checks:
     """
 
     def __init__(
-        self, inspect: Callable[[Skill], Sequence[Problem]], among: Callable[[Snapshot], Sequence[Problem]]
+        self,
+        inspect: Callable[[Skill], Sequence[Problem]],
+        among: Callable[[Snapshot], Sequence[Problem]],
     ) -> None:
         self._inspect = inspect
         self._among = among
@@ -125,8 +132,11 @@ class Checks:
             return made
         found = {*snapshot.all_problems, *self._among(snapshot)}
         found.update(one for each in checked if each for one in each)
-        reported = [each for each in found if each.severity != "note"]  # `validate` alone tells notes
-        ordered = sorted(reported, key=lambda each: (each.path, each.line or 0, each.code, each.message))
+        # `validate` alone tells notes
+        reported = [each for each in found if each.severity != "note"]
+        ordered = sorted(
+            reported, key=lambda each: (each.path, each.line or 0, each.code, each.message)
+        )
         survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
         if survey.is_complete:
             with self._lock:
@@ -134,13 +144,16 @@ class Checks:
         return survey
 
     def begin(self, skill_set: SkillSet, first: Skill | None = None) -> None:
-        """Check the skills of a set in a thread that ends when all are checked, beginning with `first`."""
+        """Check the skills of a set in a thread that ends when all are checked, beginning with
+        `first`."""
         with self._lock:
             self._waiting[skill_set] = None
             if first is not None:
                 self._first.append(first)
             if self._worker is None:
-                self._worker = threading.Thread(target=self._work, name="skills-checks", daemon=True)
+                self._worker = threading.Thread(
+                    target=self._work, name="skills-checks", daemon=True
+                )
                 self._worker.start()
 
     def _work(self) -> None:
@@ -169,7 +182,8 @@ class Checks:
 
 
 def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int) -> list[Problem]:
-    """Return dangling references and what should not be in a skill. A file that cannot be read becomes a Problem.
+    """Return dangling references and what should not be in a skill. A file that cannot be read
+    becomes a Problem.
 
     Args:
         reader: reads its files.
@@ -187,7 +201,8 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     base, _, place = root.locate(skill.directory)
     found = lint.lint_names(skill, own, tree.ignored_in(base, place))
-    known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
+    # the scan reported them
+    known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():
         if file.size > most_bytes:
             continue
@@ -195,5 +210,9 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
             found += lint.lint_file(skill, path, reader.read(file))
         except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
-                found.append(problem("unreadable", f"the file cannot be read ({error.strerror})").at(path, ""))
+                found.append(
+                    problem("unreadable", f"the file cannot be read ({error.strerror})").at(
+                        path, ""
+                    )
+                )
     return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]

@@ -1,8 +1,9 @@
 """The boundary to the disk: opens directories and files below a root without ever following a link.
 
-Directories are opened one inside the other, by descriptor where the platform can, so that a directory that is swapped
-for a link meanwhile is refused. Files are opened with O_NOFOLLOW; a scan reads the one that its walk found, and a
-request the one that has the digest of the scan. Client text never comes here: callers pass names that a scan found.
+Directories are opened one inside the other, by descriptor where the platform can, so that a
+directory that is swapped for a link meanwhile is refused. Files are opened with O_NOFOLLOW; a scan
+reads the one that its walk found, and a request the one that has the digest of the scan. Client
+text never comes here: callers pass names that a scan found.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _STEP: Final[int] = _DIRECTORY | getattr(os, "O_PATH", 0)
 """Opens a directory on the way to another: it need not be readable."""
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _SETTLED_NS: Final = 2_000_000_000
-"""A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
+"""A file older than this at its scan cannot be rewritten under the same time stamps, not even on
+FAT."""
 
 GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors of opening a directory where there is none (any more)."""
@@ -39,8 +41,8 @@ Handle: TypeAlias = "int | str"
 
 
 _SIGNATURE: Final = "%x.%x.%x.%x.%x"
-"""Size, time of modification, how much later the inode changed, inode, device. One text takes half the memory of five
-numbers, and there is one for every file."""
+"""Size, time of modification, how much later the inode changed, inode, device. One text takes half
+the memory of five numbers, and there is one for every file."""
 
 
 def signature(found: os.stat_result) -> str:
@@ -49,11 +51,18 @@ def signature(found: os.stat_result) -> str:
     Size and modification time are not enough: an rsync-style rewrite keeps both.
     """
     mtime = found.st_mtime_ns
-    return _SIGNATURE % (found.st_size, mtime, found.st_ctime_ns - mtime, found.st_ino, found.st_dev)
+    return _SIGNATURE % (
+        found.st_size,
+        mtime,
+        found.st_ctime_ns - mtime,
+        found.st_ino,
+        found.st_dev,
+    )
 
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """Return the SkillFile of a stat result that was taken at `now`, in nanoseconds; its digest is not known yet."""
+    """Return the SkillFile of a stat result that was taken at `now`, in nanoseconds; its digest is
+    not known yet."""
     young = now - _SETTLED_NS
     is_settled = found.st_mtime_ns < young and found.st_ctime_ns < young
     is_executable = bool(found.st_mode & stat.S_IXUSR)
@@ -61,7 +70,8 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
 
 
 def digest_of(raw: bytes) -> str:
-    """Return the digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
+    """Return the digest of these bytes as every protocol here writes it: `sha256:` and 64 hex
+    digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
@@ -74,11 +84,11 @@ _DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 def is_foreign(found: os.stat_result, handle: Handle) -> bool:
-    """Tell whether a file is a hard link to a file of another user than the owner of the directory that it is found
-    in.
+    """Tell whether a file is a hard link to a file of another user than the owner of the directory
+    that it is found in.
 
-    Who may write into a folder could else have the server read what is not theirs. Hard links within one owner's files
-    are what package stores and backups are made of.
+    Who may write into a folder could else have the server read what is not theirs. Hard links
+    within one owner's files are what package stores and backups are made of.
     """
     return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != _owner(handle)
 
@@ -131,8 +141,8 @@ def open_real(path: str) -> Generator[Handle]:
 
 
 def owner_of(handle: Handle, name: str) -> int:
-    """Return the user that a name in an open directory belongs to, "" for the directory itself; a link counts as
-    itself.
+    """Return the user that a name in an open directory belongs to, "" for the directory itself; a
+    link counts as itself.
 
     Raises:
         OSError: nothing has this name.
@@ -144,8 +154,11 @@ def owner_of(handle: Handle, name: str) -> int:
     return os.lstat(f"{handle}/{name}").st_uid
 
 
-def read(path: str, most_bytes: int, directory: Handle | None = None) -> tuple[bytes, os.stat_result]:
-    """Read a regular file whole, and its status; a link is not followed. `path` may be a name in an open directory.
+def read(
+    path: str, most_bytes: int, directory: Handle | None = None
+) -> tuple[bytes, os.stat_result]:
+    """Read a regular file whole, and its status; a link is not followed. `path` may be a name in an
+    open directory.
 
     Raises:
         OSError: it is gone, unreadable, no regular file, or has more bytes.
@@ -177,7 +190,8 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
     path = f"{root_path}/{location}"
     try:
         raw, found = read(path, most_bytes)
-        if signature(found) != file.signature:  # it changed, or a directory above it was swapped for a link
+        # it changed, or a directory above it was swapped for a link
+        if signature(found) != file.signature:
             parent, _, name = location.rpartition("/")
             with open_directory(root_path, parent) as handle:
                 raw, found = read(name, most_bytes, handle)
@@ -198,15 +212,19 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
     """Return the regular file inside its root that a link stands for, or None.
 
-    None for a link that leaves the root, leads to a directory or a device, is broken, or passes an ignored name. A dot
-    folder in which the link itself lies is not ignored, since the walk went there.
+    None for a link that leaves the root, leads to a directory or a device, is broken, or passes an
+    ignored name. A dot folder in which the link itself lies is not ignored, since the walk went
+    there.
     """
     target = os.path.realpath(os.path.join(root_path, directory, name))
     if os.path.commonpath((target, root_path)) != root_path or target == root_path:
         return None
     location = os.path.relpath(target, root_path).replace(os.sep, "/")
     parts, ours = location.split("/"), directory.split("/")
-    common = next((n for n, (part, own) in enumerate(zip(parts, ours, strict=False)) if part != own), len(ours))
+    common = next(
+        (n for n, (part, own) in enumerate(zip(parts, ours, strict=False)) if part != own),
+        len(ours),
+    )
     if any(is_ignored(part) for part in parts[common:]) or not is_utf8(location):
         return None
     found = look(root_path, location)
@@ -216,8 +234,8 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
 
 
 def look(root_path: str, location: str) -> os.stat_result | None:
-    """Return what lies at a place below a root when no link is followed, or None when nothing does that may be
-    served.
+    """Return what lies at a place below a root when no link is followed, or None when nothing does
+    that may be served.
     """
     parent, _, last = location.rpartition("/")
     try:

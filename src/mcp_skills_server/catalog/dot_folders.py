@@ -1,4 +1,5 @@
-"""Skills in folders whose names begin with a dot, which no scan enters by default: counted for the operator."""
+"""Skills in folders whose names begin with a dot, which no scan enters by default: counted for the
+operator."""
 
 from __future__ import annotations
 
@@ -45,15 +46,24 @@ class PassedOver(NamedTuple):
         whose = "whose names begin"
         if count == "1":
             whose = "whose name begins"
-        return f"{self.root}: {count} {lie} {whose} with a dot: {named}{more}; name one as root, or give --hidden"
+        return (
+            f"{self.root}: {count} {lie} {whose} with a dot: {named}{more}; name one as root, "
+            "or give --hidden"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
-        return {"root": self.root, "skills": self.skills, "folders": list(self.folders), "complete": self.whole}
+        return {
+            "root": self.root,
+            "skills": self.skills,
+            "folders": list(self.folders),
+            "complete": self.whole,
+        }
 
 
 def passed_over(registry: Registry) -> list[PassedOver]:
-    """Return the skills that `Limits.hidden` would add, by root, from a bounded number of folders."""
+    """Return the skills that `Limits.hidden` would add, by root, from a bounded number of
+    folders."""
     out: list[PassedOver] = []
     for root in registry.roots:
         left, found = _MOST_FOLDERS, dict[str, int]()

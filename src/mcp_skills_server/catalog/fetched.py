@@ -40,7 +40,8 @@ class Origins:
         self._of_root: tuple[str | None] | None = None
 
     def of(self, directory: str) -> str | None:
-        """Return the origin of what lies in a directory below the root, None if nothing says that it was fetched."""
+        """Return the origin of what lies in a directory below the root, None if nothing says that
+        it was fetched."""
         if self._origin is not None:
             return self._origin
         holder = self._holder(directory)
@@ -51,7 +52,8 @@ class Origins:
         return self._of_root[0]
 
     def is_copy(self, directory: str) -> bool:
-        """Tell whether the skill in this directory is part of a fetched one and lies beside that as a skill of its own.
+        """Tell whether the skill in this directory is part of a fetched one and lies beside that as
+        a skill of its own.
 
         A site offers a nested skill alone, too, and it would else be there twice.
         """
@@ -63,8 +65,16 @@ class Origins:
         if not outer or not own or not own.get("source") or own["source"] != outer.get("source"):
             return False
         files, inner = _files(own), f"{holder.within}/"
-        nested = {path[len(inner) :]: digest for path, digest in _files(outer).items() if path.startswith(inner)}
-        return SKILL_MD in files and nested == files and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
+        nested = {
+            path[len(inner) :]: digest
+            for path, digest in _files(outer).items()
+            if path.startswith(inner)
+        }
+        return (
+            SKILL_MD in files
+            and nested == files
+            and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
+        )
 
     def _above(self) -> str | None:
         """Return the origin of the root: it may itself be a fetched skill, or lie in one."""
@@ -77,7 +87,8 @@ class Origins:
         return None
 
     def _holder(self, directory: str) -> _Holder | None:
-        """Return the fetched skill that this directory belongs to: the innermost one with a record."""
+        """Return the fetched skill that this directory belongs to: the innermost one with a
+        record."""
         if directory not in self._holders:
             parent, _, name = directory.rpartition("/")
             if parent:
@@ -88,13 +99,15 @@ class Origins:
                 found = _Holder(place, name, "")
             else:
                 outer = self._holder(parent)
-                found = outer and _Holder(outer.folder, outer.name, f"{outer.within}/{name}".lstrip("/"))
+                found = outer and _Holder(
+                    outer.folder, outer.name, f"{outer.within}/{name}".lstrip("/")
+                )
             self._holders[directory] = found
         return self._holders[directory]
 
     def _record(self, place: str, name: str) -> dict[str, Any] | None:
-        """Return the record of what is called `name` in a folder: {} where it cannot be understood, None where there
-        is none.
+        """Return the record of what is called `name` in a folder: {} where it cannot be understood,
+        None where there is none.
         """
         if place not in self._has_records:
             self._has_records[place] = _is_there(os.path.join(place, RECORDS))

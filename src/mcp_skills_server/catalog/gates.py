@@ -16,15 +16,16 @@ class GateRefusal(NamedTuple):
     """A skill is not served.
 
     Attributes:
-        problem: why; None where nothing is to be said beside what the skill's own problems say: it is unusable, or the
-            same skill is served from elsewhere.
+        problem: why; None where nothing is to be said beside what the skill's own problems say: it
+            is unusable, or the same skill is served from elsewhere.
     """
 
     problem: Problem | None
 
 
 Gate: TypeAlias = Callable[[Reader, Skill], "GateRefusal | None"]
-"""Returns None for a skill that passes. It may read the skill's files and raise what that raises."""
+"""Returns None for a skill that passes. It may read the skill's files and raise what that
+raises."""
 
 
 def all_of(gates: Sequence[Gate]) -> Gate | None:
@@ -33,13 +34,16 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
         return next(iter(gates), None)
 
     def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
-        return next((refusal for gate in gates if (refusal := gate(reader, skill)) is not None), None)
+        return next(
+            (refusal for gate in gates if (refusal := gate(reader, skill)) is not None), None
+        )
 
     return judge
 
 
 def by_root(gates: Mapping[str, Gate]) -> Gate:
-    """Return one gate that judges the skills of a root by the gate of its folder, as it was given and absolute."""
+    """Return one gate that judges the skills of a root by the gate of its folder, as it was given
+    and absolute."""
 
     def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)
@@ -51,10 +55,12 @@ def by_root(gates: Mapping[str, Gate]) -> Gate:
 
 
 class Selection:
-    """Serves the skills that patterns choose; a pattern fits a skill's path, its name or one of its tags.
+    """Serves the skills that patterns choose; a pattern fits a skill's path, its name or one of its
+    tags.
 
     Args:
-        include: patterns in the manner of a shell, `*` also for slashes, of which one must fit; none for all.
+        include: patterns in the manner of a shell, `*` also for slashes, of which one must fit;
+            none for all.
         exclude: patterns of which none may fit.
     """
 
@@ -67,7 +73,9 @@ class Selection:
         texts = [skill.path, skill.name, *map(str, tags_of(skill.frontmatter))]
         excluded = next((each for each in self._exclude if _fits(each, texts)), None)
         if excluded is not None:
-            return GateRefusal(problem("switched-off", f"exclude has the pattern {excluded!r}, which fits it"))
+            return GateRefusal(
+                problem("switched-off", f"exclude has the pattern {excluded!r}, which fits it")
+            )
         if self._include and not any(_fits(each, texts) for each in self._include):
             return GateRefusal(problem("switched-off", "no pattern of include fits it"))
         return None

@@ -1,8 +1,10 @@
-"""The index: what is known of local skills, kept between processes in one SQLite file of the cache directory.
+"""The index: what is known of local skills, kept between processes in one SQLite file of the cache
+directory.
 
-It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and the digest of a file
-only under the stat signature that the file has now. Everything in it may be deleted at any time. Its content is
-trusted, so only this user may own and write the file and its folder.
+It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and
+the digest of a file only under the stat signature that the file has now. Everything in it may be
+deleted at any time. Its content is trusted, so only this user may own and write the file and its
+folder.
 """
 
 from __future__ import annotations
@@ -34,19 +36,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
-"""A smaller root is not kept unless a folder was named for the index: its scan takes a tenth of a second."""
+"""A smaller root is not kept unless a folder was named for the index: its scan takes a tenth of a
+second."""
 _READING_SOURCES: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 _NAME: Final = "skills.sqlite3"
 _VERSION: Final = 4
 _SCHEMA: Final = f"""
-    -- The roots, each for one state of the code that reads skills and of the limits. `used` is a day since 1970.
-    CREATE TABLE root (id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code));
+    -- The roots, each for one state of the code that reads skills and of the limits.
+    -- `used` is a day since 1970.
+    CREATE TABLE root (
+        id INTEGER PRIMARY KEY, path BLOB, code TEXT, used INTEGER, UNIQUE (path, code)
+    );
     -- What was known of a skill, as JSON.
     CREATE TABLE skill (
-        root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, record TEXT, PRIMARY KEY (root, directory)
+        root INTEGER REFERENCES root ON DELETE CASCADE, directory TEXT, record TEXT,
+        PRIMARY KEY (root, directory)
     );
-    -- What a program or a model answered, by a digest of what it was given: vectors of texts, choices of judges.
+    -- What a program or a model answered, by a digest of what it was given: vectors of texts,
+    -- choices of judges.
     CREATE TABLE memo (kind TEXT, key BLOB, value BLOB, used INTEGER, PRIMARY KEY (kind, key));
     PRAGMA user_version = {_VERSION};
 """
@@ -64,8 +72,8 @@ class UnusableFileError(SkillsServerError):
 class Index:
     """The index of one user. Any thread and any number of processes may use it.
 
-    A file that is damaged, of another format or that others may write is replaced, with one line in the log. Where the
-    folder cannot be written, nothing is kept.
+    A file that is damaged, of another format or that others may write is replaced, with one line in
+    the log. Where the folder cannot be written, nothing is kept.
 
     Args:
         folder: where the file lies; it is made when there is something to keep.
@@ -80,12 +88,19 @@ class Index:
         self._is_given_up = False
 
     def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
-        """Return the skills that an earlier process found in a root, by directory; None where there are none.
+        """Return the skills that an earlier process found in a root, by directory; None where there
+        are none.
 
-        Each has the files whose bytes their stat signatures prove. A record that cannot be decoded is skipped.
+        Each has the files whose bytes their stat signatures prove. A record that cannot be decoded
+        is skipped.
         """
-        query = "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
-        rows = self._do(lambda connection: connection.execute(query, _key(root, limits)).fetchall(), create=False)
+        query = (
+            "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
+        )
+        rows = self._do(
+            lambda connection: connection.execute(query, _key(root, limits)).fetchall(),
+            create=False,
+        )
         if not rows:
             return None
         found: dict[str, Skill] = {}
@@ -94,7 +109,9 @@ class Index:
                 found[directory] = _decode(root.index, directory, json.loads(record))
         return found
 
-    def save(self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]) -> bool:
+    def save(
+        self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]
+    ) -> bool:
         """Keep skills of a root, in one transaction. Return whether they were kept.
 
         Args:
@@ -108,9 +125,12 @@ class Index:
         def write(connection: sqlite3.Connection) -> bool:
             number = _root_id(connection, _key(root, limits))
             connection.executemany(
-                "DELETE FROM skill WHERE root = ? AND directory = ?", ((number, directory) for directory in gone)
+                "DELETE FROM skill WHERE root = ? AND directory = ?",
+                ((number, directory) for directory in gone),
             )
-            rows = ((number, directory, record) for directory, record in records if record is not None)
+            rows = (
+                (number, directory, record) for directory, record in records if record is not None
+            )
             connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", rows)
             return True
 
@@ -149,7 +169,10 @@ class Index:
 
     def forget_memos(self, kind: str) -> None:
         """Drop the values of a kind, whose maker has changed."""
-        self._do(lambda connection: connection.execute("DELETE FROM memo WHERE kind = ?", (kind,)), create=False)
+        self._do(
+            lambda connection: connection.execute("DELETE FROM memo WHERE kind = ?", (kind,)),
+            create=False,
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -184,7 +207,12 @@ class Index:
             except UnusableFileError as error:
                 self._discard(str(error))
             except sqlite3.DatabaseError as error:
-                passing = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+                passing = (
+                    sqlite3.SQLITE_BUSY,
+                    sqlite3.SQLITE_LOCKED,
+                    sqlite3.SQLITE_FULL,
+                    sqlite3.SQLITE_READONLY,
+                )
                 if error.sqlite_errorcode & 0xFF in passing:
                     logger.debug("the index %s cannot be used now: %s", self.path, error)
                 else:
@@ -192,7 +220,8 @@ class Index:
             return None
 
     def _is_there(self, *, create: bool) -> bool:
-        """Tell whether there is a file that this user alone can have written; `create` makes it where there is none.
+        """Tell whether there is a file that this user alone can have written; `create` makes it
+        where there is none.
 
         Raises:
             OSError: it cannot be opened or made.
@@ -204,7 +233,9 @@ class Index:
             if not os.access(folder, os.W_OK):
                 return False
             _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
+            os.close(
+                os.open(self.path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600)
+            )
         try:
             _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
             _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
@@ -221,7 +252,9 @@ class Index:
         """
         import sqlite3
 
-        connection = sqlite3.connect(self.path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None)
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None
+        )
         try:
             _prepare(connection)
         except BaseException:
@@ -241,7 +274,9 @@ class Index:
                 continue
             except OSError:
                 then, self._is_given_up = "remove it", True
-        logger.info("the index of an earlier start, %s, is not used: %s; %s", self.path, reason, then)
+        logger.info(
+            "the index of an earlier start, %s, is not used: %s; %s", self.path, reason, then
+        )
 
 
 def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
@@ -265,7 +300,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if version == _VERSION:
         return
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("BEGIN IMMEDIATE")  # of several processes that find a new file, one makes the tables
+    # of several processes that find a new file, one makes the tables
+    connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
         for statement in _SCHEMA.split(";"):
@@ -286,9 +322,13 @@ def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
 
 
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
-    """Return the id of a root, marked as used today; drop the roots that no server used for a month."""
+    """Return the id of a root, marked as used today; drop the roots that no server used for a
+    month."""
     connection.execute("DELETE FROM root WHERE used < ?", (_today() - _UNUSED_DAYS,))
-    statement = "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = excluded.used"
+    statement = (
+        "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used "
+        "= excluded.used"
+    )
     connection.execute(statement, (*key, _today()))
     (found,) = connection.execute("SELECT id FROM root WHERE path = ? AND code = ?", key).fetchone()
     return int(found)
@@ -297,7 +337,8 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
 def encode(skill: Skill) -> str | None:
     """Return the record of a skill, None where its SKILL.md must be read again.
 
-    A file that was so young at its scan that a later write could leave the same signature is left out.
+    A file that was so young at its scan that a later write could leave the same signature is left
+    out.
     """
     files = [
         (path, file.location, file.size, file.signature, file.digest)
@@ -316,7 +357,8 @@ def encode(skill: Skill) -> str | None:
 
 
 def _decode(root: int, directory: Any, record: Any) -> Skill:
-    """Return the skill of a record; one of the errors that `Index.skills` suppresses where it means nothing."""
+    """Return the skill of a record; one of the errors that `Index.skills` suppresses where it means
+    nothing."""
     path, standing, files, read = record
     frontmatter, heading, of_reading, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
@@ -348,9 +390,11 @@ def _problem(fields: Sequence[Any]) -> Problem:
 
 @cache
 def _code_mark() -> str:
-    """Return a text that changes with the code that reads skills: by version and time stamps of the source.
+    """Return a text that changes with the code that reads skills: by version and time stamps of the
+    source.
 
-    The source is looked at once, near the start: a process goes on with the code that it began with.
+    The source is looked at once, near the start: a process goes on with the code that it began
+    with.
     """
     top = Path(mcp_skills_server.__file__).parent
     marks: list[tuple[str, int, int]] = []

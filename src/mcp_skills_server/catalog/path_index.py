@@ -1,4 +1,5 @@
-"""Index of the places below a root, and the skills that a change touches. Pure: paths are text here."""
+"""Index of the places below a root, and the skills that a change touches. Pure: paths are text
+here."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _V = TypeVar("_V")
 
 
 class PathIndex(dict[str, _V]):
-    """A dict by place in one root, such as its skills by directory, that finds all places below one quickly."""
+    """A dict by place in one root, such as its skills by directory, that finds all places below one
+    quickly."""
 
     _order: list[str] | None = None
 
@@ -24,7 +26,8 @@ class PathIndex(dict[str, _V]):
             order = self._order = sorted(self)
         if not part:
             return order
-        start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")  # '0' follows '/'
+        # '0' follows '/'
+        start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")
         if part in self:
             return [part, *order[start:end]]
         return order[start:end]
@@ -39,10 +42,11 @@ class PathIndex(dict[str, _V]):
 
 
 def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str | None:
-    """Return the directory to scan again when something at `location` changed, or None when it touches no skill.
+    """Return the directory to scan again when something at `location` changed, or None when it
+    touches no skill.
 
-    Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md
-    or a directory can make a skill appear or go.
+    Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere
+    only a SKILL.md or a directory can make a skill appear or go.
     """
     for directory in above(location):
         if directory in skills:
@@ -70,7 +74,8 @@ def above(location: str) -> Iterator[str]:
 def outermost(parts: Collection[str]) -> list[str]:
     """Return these directories without those that lie inside another."""
     out: list[str] = []
-    for part in sorted(parts, key=lambda part: part.split("/")):  # as text, "a-b" would stand between "a" and "a/b"
+    # as text, "a-b" would stand between "a" and "a/b"
+    for part in sorted(parts, key=lambda part: part.split("/")):
         if not out or not within(part, out[-1]):
             out.append(part)
     return out

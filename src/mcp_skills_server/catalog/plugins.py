@@ -1,8 +1,9 @@
-"""Plugins of hosts as a root: the folders of skills of each plugin, whose name is the namespace of its skills.
+"""Plugins of hosts as a root: the folders of skills of each plugin, whose name is the namespace of
+its skills.
 
-Three manifests are read: `plugin.json` of an Agent Plugin 1, `.claude-plugin/plugin.json` of a plugin of Claude Code,
-and `.claude-plugin/marketplace.json`, which lists plugins. Those of a marketplace that lie outside of the root are
-named and never fetched.
+Three manifests are read: `plugin.json` of an Agent Plugin 1, `.claude-plugin/plugin.json` of a
+plugin of Claude Code, and `.claude-plugin/marketplace.json`, which lists plugins. Those of a
+marketplace that lie outside of the root are named and never fetched.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Layout:
     """The plugins of a root.
 
     Attributes:
-        folders: each folder that holds skills right below it, or is a skill, with the name of its plugin; "" is the
-            root itself. Of two plugins with one folder it belongs to the first.
+        folders: each folder that holds skills right below it, or is a skill, with the name of its
+            plugin; "" is the root itself. Of two plugins with one folder it belongs to the first.
         left_out: the plugins that are not served, with the reason.
     """
 
@@ -41,7 +42,8 @@ class Layout:
     left_out: dict[str, str] = field(default_factory=dict[str, str])
 
     def namespace(self, place: str) -> str | None:
-        """Return the plugin whose skill lies at a place below the root; None where no plugin has one."""
+        """Return the plugin whose skill lies at a place below the root; None where no plugin has
+        one."""
         if place in self.folders:
             return self.folders[place]
         if not place:
@@ -53,9 +55,12 @@ class Layout:
         return any(up in self.folders for up in above(place) if up not in {"", place})
 
     def add(self, name: object, plugin: str, skills: object, *, default: bool) -> None:
-        """Add the folders of a plugin that lies at the place `plugin`; `default` adds its `skills`, too."""
+        """Add the folders of a plugin that lies at the place `plugin`; `default` adds its `skills`,
+        too."""
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
-            raise UsageError("its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'")
+            raise UsageError(
+                "its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'"
+            )
         listed: list[object] = []
         if isinstance(skills, str):
             listed = [skills]
@@ -104,7 +109,8 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
                 source = posixpath.join(base, source)  # a bare name lies there
             plugin = _inside("", source)
             manifest = _manifest(os.path.join(root, plugin), _CLAUDE_PLUGIN) or {}
-            is_whole = fields.get("strict") is False and bool(skills)  # else its own manifest and folder count, too
+            # else its own manifest and folder count, too
+            is_whole = fields.get("strict") is False and bool(skills)
             layout.add(name, plugin, skills, default=not is_whole)
             if not is_whole:
                 layout.add(name, plugin, manifest.get("skills"), default=False)
@@ -115,7 +121,14 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
 
 def _elsewhere(source: object) -> str:
     fields = _fields(source)
-    return " ".join(quoted(str(fields[key])) for key in ("source", "repo", "url", "package") if key in fields) or "?"
+    return (
+        " ".join(
+            quoted(str(fields[key]))
+            for key in ("source", "repo", "url", "package")
+            if key in fields
+        )
+        or "?"
+    )
 
 
 def _inside(plugin: str, given: str) -> str:

@@ -1,4 +1,5 @@
-"""Read files of skills: a file is served if and only if its bytes have the digest that the scan found."""
+"""Read files of skills: a file is served if and only if its bytes have the digest that the scan
+found."""
 
 from __future__ import annotations
 
@@ -86,8 +87,8 @@ class Reader:
         return {path: self.read(file) for path, file in skill.files.items()}
 
     def digest_over(self, skill: Skill) -> str:
-        """Return one digest over all files of a skill, their paths and bytes: approvals and lock files name a skill by
-        it.
+        """Return one digest over all files of a skill, their paths and bytes: approvals and lock
+        files name a skill by it.
 
         Raises:
             StaleFileError: one of them could not be read.

@@ -25,4 +25,6 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
         return Reading({}, None, standing(problems), problems)
     body = document.body
     opening = body[:_OPENING].strip()
-    return Reading(document.frontmatter, heading(body), standing(problems), problems, headings(body), opening)
+    return Reading(
+        document.frontmatter, heading(body), standing(problems), problems, headings(body), opening
+    )

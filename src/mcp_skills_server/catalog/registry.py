@@ -1,7 +1,7 @@
 """The skills of some roots, kept current: one current Snapshot, swapped whole.
 
-Readers take `snapshot` and keep it; a refresh builds the next one beside it, so no reader sees it half filled.
-A refresh scans only the skills that a change touches.
+Readers take `snapshot` and keep it; a refresh builds the next one beside it, so no reader sees it
+half filled. A refresh scans only the skills that a change touches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's lock."""
+    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's
+    lock."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
@@ -38,8 +39,11 @@ class Listeners:
     def __len__(self) -> int:
         return len(self._listeners)
 
-    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool) -> Callable[[], None]:
-        """Call it with each difference; with `problems` also when only those differ. Returns what ends that."""
+    def subscribe(
+        self, listener: Callable[[Changes], None], *, problems: bool
+    ) -> Callable[[], None]:
+        """Call it with each difference; with `problems` also when only those differ. Returns what
+        ends that."""
         token = object()
         self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
@@ -47,7 +51,8 @@ class Listeners:
     def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
         """Call the listeners with this difference and with what was deferred, or defer it, too.
 
-        Nothing is deferred where no skill differs. After the first scan all are called, whatever it found.
+        Nothing is deferred where no skill differs. After the first scan all are called, whatever it
+        found.
         """
         if self._deferred:
             changes, self._deferred = self._deferred.then(changes), Changes({}, {})
@@ -71,26 +76,28 @@ class Listeners:
 class Registry(Reader):
     """The skills of some directories, empty until it is loaded. Any thread may use it.
 
-    `with Registry(["skills"]) as registry:` loads it; `async with` does so without holding up the event loop. A
-    `Watcher` keeps it current from then on, or `refresh` looks again.
+    `with Registry(["skills"]) as registry:` loads it; `async with` does so without holding up the
+    event loop. A `Watcher` keeps it current from then on, or `refresh` looks again.
 
         with Registry(["skills"]) as registry:
             for path, skill in registry.snapshot.skills.items():
                 print(path, skill.description)
 
     Args:
-        roots: directories that hold skills or are one; of two skills of one path that of the earlier root is served.
-            A path to a SKILL.md stands for its directory.
+        roots: directories that hold skills or are one; of two skills of one path that of the
+            earlier root is served. A path to a SKILL.md stands for its directory.
         limits: what a skill may measure; by default `Limits()`.
-        quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must stay so before the
-            skill becomes what it is then; until then it stands as it was. Editors write a file in several steps.
+        quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must
+            stay so before the skill becomes what it is then; until then it stands as it was.
+            Editors write a file in several steps.
         index: keeps what is known of the roots for the next process; None for nothing.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
         limits: what a skill may measure.
         roots: the directories, in their order.
-        snapshot: all skills at the moment of the last scan. It never changes; the next scan puts another in its place.
+        snapshot: all skills at the moment of the last scan. It never changes; the next scan puts
+            another in its place.
         loaded: set when the first scan is done.
         index: as given; None with a gate, which proves every skill anew.
         checks: the problems that only reading every file shows, for as long as a skill is the same.
@@ -118,29 +125,39 @@ class Registry(Reader):
         judge = None
         if gate is not None:
             judge = partial(gate, self)
-        # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
-        self._indexes = [RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots]
+        # What an index says of a skill is not proved before it is shown, and a gate is there to
+        # have it proved.
+        self._indexes = [
+            RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots
+        ]
         self.index = index if gate is None else None
-        self.checks = Checks(lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among)
+        self.checks = Checks(
+            lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among
+        )
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self.followed = False
-        """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
+        """Whether something calls `notify_deferred` now and then, so that `rescan` need not
+        notify."""
         self.await_sources: Callable[[], object] | None = None
-        """Blocks until each source was read once, or for so long as a first list may wait for it; None where there is
-        nothing to wait for. Without it the first scan would find, and say, that there is nothing."""
+        """Blocks until each source was read once, or for so long as a first list may wait for it;
+        None where there is nothing to wait for. Without it the first scan would find, and say, that
+        there is nothing."""
         self.unread_sources: Callable[[], Sequence[str]] = tuple
         """Returns the names of the sources of which nothing was read yet, from any thread."""
 
     # Life
 
     def load(self, arm: Arm | None = None) -> None:
-        """The first scan; blocks until sources were read and it is done, some tenths of a millisecond for each skill.
+        """The first scan; blocks until sources were read and it is done, some tenths of a
+        millisecond for each skill.
 
-        `loaded` is set then, whatever it found. What is wrong with a skill or a root is in `problems`.
+        `loaded` is set then, whatever it found. What is wrong with a skill or a root is in
+        `problems`.
 
         Args:
-            arm: called with the path of a root and the place below it of each directory, before it is looked into.
+            arm: called with the path of a root and the place below it of each directory, before it
+                is looked into.
         """
         if self.await_sources is not None:
             self.await_sources()
@@ -177,11 +194,14 @@ class Registry(Reader):
 
     # Keeping current
 
-    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
-        """Have `listener` called after the first scan and after each later one that changed something.
+    def subscribe(
+        self, listener: Callable[[Changes], None], *, problems: bool = False
+    ) -> Callable[[], None]:
+        """Have `listener` called after the first scan and after each later one that changed
+        something.
 
-        It is called in the thread that scans, in the order of the scans, and must return at once. What it raises is
-        logged.
+        It is called in the thread that scans, in the order of the scans, and must return at once.
+        What it raises is logged.
 
         Args:
             listener: takes what changed: skills that went and came, by skill path.
@@ -192,19 +212,24 @@ class Registry(Reader):
         """
         return self._listeners.subscribe(listener, problems=problems)
 
-    def refresh(self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False) -> Changes:
+    def refresh(
+        self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False
+    ) -> Changes:
         """Scan again what some changes touch, or everything; blocks until it is done.
 
         Args:
             paths: absolute paths of files and directories that changed; None for all roots.
             arm: as for `load`.
-            defer: leave it to `notify_deferred` to call the listeners, if something calls that now and then.
+            defer: leave it to `notify_deferred` to call the listeners, if something calls that now
+                and then.
 
         Returns:
             The skills that went and came since the scan before; empty when nothing did.
         """
         with self._lock:
-            parts: Iterable[tuple[RootIndex, list[str]]] = [(index, [""]) for index in self._indexes]
+            parts: Iterable[tuple[RootIndex, list[str]]] = [
+                (index, [""]) for index in self._indexes
+            ]
             if paths is None:
                 for root in self.roots:
                     root.follow()
@@ -223,7 +248,8 @@ class Registry(Reader):
             return Changes({}, {})
 
     def _recalled(self, index: RootIndex) -> Mapping[str, Skill] | None:
-        """Return what an earlier process knew of a root, by directory; None where there is nothing."""
+        """Return what an earlier process knew of a root, by directory; None where there is
+        nothing."""
         if self.index is None:
             return None
         return self.index.skills(index.root, index.limits)
@@ -235,13 +261,14 @@ class Registry(Reader):
     def rescan(self, path: str) -> Changes:
         """Look again at what a file touches that could not be read as it was scanned.
 
-        While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
-        would otherwise be notified of each skill by itself.
+        While the disk is followed, listeners get it with what else is found there: a client that
+        reads during a burst would otherwise be notified of each skill by itself.
         """
         return self.refresh([path], defer=True)
 
     def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
-        """Take what the source of a root says of it: its revision, and what is wrong that no scan finds.
+        """Take what the source of a root says of it: its revision, and what is wrong that no scan
+        finds.
 
         Listeners hear of problems as of any others. It may be called before the first scan.
 
@@ -269,7 +296,8 @@ class Registry(Reader):
             self._listeners.notify_deferred()
 
     def keep_index(self) -> None:
-        """Leave the skills that changed since the last time to the next process; costs little where none did."""
+        """Leave the skills that changed since the last time to the next process; costs little where
+        none did."""
         if self.index is None:
             return
         for each in self._indexes:
@@ -277,13 +305,15 @@ class Registry(Reader):
                 skills, saved = dict(each.skills), each.saved
             if len(skills) < self.index.least or skills == saved:
                 continue
-            changed = [skill for directory, skill in skills.items() if saved.get(directory) is not skill]
+            changed = [
+                skill for directory, skill in skills.items() if saved.get(directory) is not skill
+            ]
             if self.index.save(each.root, each.limits, changed, saved.keys() - skills.keys()):
                 each.saved = {**skills}
 
     def remembered(self) -> Snapshot | None:
-        """Return the skills of the last process, for a host that asks before the first scan; None where not all are
-        known. Nothing is looked up on the disk, and nothing is served from this.
+        """Return the skills of the last process, for a host that asks before the first scan; None
+        where not all are known. Nothing is looked up on the disk, and nothing is served from this.
         """
         known = [self._recalled(each) for each in self._indexes]
         found = [each.values() for each in known if each is not None]
@@ -298,47 +328,71 @@ class Registry(Reader):
                 part = index.touched(path)
                 if part is not None:
                     found.add(part)
-        return [(index, outermost(found)) for index, found in zip(self._indexes, parts, strict=True) if found]
+        return [
+            (index, outermost(found))
+            for index, found in zip(self._indexes, parts, strict=True)
+            if found
+        ]
 
     def _look_at_held(self) -> None:
         with self._lock:
-            self.refresh([os.path.join(self.roots[root].path, place) for root, place in self._grace.places])
+            self.refresh(
+                [os.path.join(self.roots[root].path, place) for root, place in self._grace.places]
+            )
 
     def _swap(self, *, changed: bool, defer: bool = False) -> Changes:
-        """Put the next snapshot in place of the current one, and notify the listeners of the difference."""
+        """Put the next snapshot in place of the current one, and notify the listeners of the
+        difference."""
         old, skills = self.snapshot, dict(self.snapshot.skills)
         if changed:
             skills, self._shadowed = self._merge()
         new = self.snapshot = Snapshot(skills, self._problems_of_none())
-        before = {path: skill for path, skill in old.skills.items() if new.skills.get(path) is not skill}
-        after = {path: skill for path, skill in new.skills.items() if old.skills.get(path) is not skill}
+        before = {
+            path: skill for path, skill in old.skills.items() if new.skills.get(path) is not skill
+        }
+        after = {
+            path: skill for path, skill in new.skills.items() if old.skills.get(path) is not skill
+        }
         changes = Changes(before, after)
         self._listeners.notify(changes, defer=defer)
         return changes
 
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
-        """Return what is wrong with roots, and in them outside of every skill; the same objects where nothing has
-        changed.
+        """Return what is wrong with roots, and in them outside of every skill; the same objects
+        where nothing has changed.
         """
         missing = tuple(index.missing for index in self._indexes if index.missing is not None)
-        return [missing, *(found for index in self._indexes for found in (index.unattached_problems, index.noted))]
+        return [
+            missing,
+            *(
+                found
+                for index in self._indexes
+                for found in (index.unattached_problems, index.noted)
+            ),
+        ]
 
     def _problems_of_none(self) -> tuple[Problem, ...]:
-        """Return all problems that belong to no served skill; the same object as before where they are the same."""
+        """Return all problems that belong to no served skill; the same object as before where they
+        are the same."""
         now = tuple(chain(*self._unattached_problems(), self._shadowed))
         if now == self.snapshot.problems:
             return self.snapshot.problems
         return now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
-        """Return one namespace from all roots, and a Problem for each skill that has no place in it."""
-        merged, hidden = merge([index.skills[each] for each in index.skills.below("")] for index in self._indexes)
+        """Return one namespace from all roots, and a Problem for each skill that has no place in
+        it."""
+        merged, hidden = merge(
+            [index.skills[each] for each in index.skills.below("")] for index in self._indexes
+        )
         shadowed: list[Problem] = []
         for skill, winner in hidden:
             if self.place(winner) == self.place(skill):
                 continue  # of one root inside another: nothing is hidden
             place = self.roots[winner.root].show(winner.directory)
-            found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
+            found = problem(
+                "shadowed", f"the skill {skill.path} is hidden by {place}, which comes first"
+            )
             shadowed.append(found.at(self.roots[skill.root].show(skill.directory), skill.path))
         return merged, shadowed
 
@@ -359,20 +413,25 @@ class Registry(Reader):
         return changes
 
     def of_root(self, root: Root) -> Snapshot:
-        """Return the skills of one root as if it were the only one, those included that another hides."""
+        """Return the skills of one root as if it were the only one, those included that another
+        hides."""
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
-        """Return the folders of a root that no scan entered because their names begin with a dot, from the root.
+        """Return the folders of a root that no scan entered because their names begin with a dot,
+        from the root.
 
-        As of the scan of the folder that each lies in: nothing that happens in or to them is looked at.
+        As of the scan of the folder that each lies in: nothing that happens in or to them is looked
+        at.
         """
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
-        """Return everything that is wrong, by place: with skills and their files, roots, and among several skills.
+        """Return everything that is wrong, by place: with skills and their files, roots, and among
+        several skills.
 
-        Reads every file of a skill that is not checked yet; `checks.survey` returns what is known without that.
+        Reads every file of a skill that is not checked yet; `checks.survey` returns what is known
+        without that.
 
         Args:
             snapshot: whose problems; by default those of the current one.
@@ -383,7 +442,8 @@ class Registry(Reader):
         return [*self.checks.survey(snapshot).problems]
 
     def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """Return what shows only among several skills. Of `dependencies` only resources are judged here."""
+        """Return what shows only among several skills. Of `dependencies` only resources are judged
+        here."""
         from mcp_skills_server.validation import lint
 
         found: list[Problem] = []

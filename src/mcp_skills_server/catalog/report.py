@@ -1,4 +1,5 @@
-"""Log lines for the operator: the skills that are served, each that is not, and every change from then on."""
+"""Log lines for the operator: the skills that are served, each that is not, and every change from
+then on."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _Budget:
-    """Rate limit of log lines: a program that writes endlessly into a folder must not fill the disk."""
+    """Rate limit of log lines: a program that writes endlessly into a folder must not fill the
+    disk."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -56,9 +58,11 @@ class _Budget:
 
 
 def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
-    """Log a summary of the first scan, and from then on every difference: skills and problems that come, change or go.
+    """Log a summary of the first scan, and from then on every difference: skills and problems that
+    come, change or go.
 
-    At most a few lines at once and a hundred a minute, with a count of the rest. `now` is a clock that never goes back.
+    At most a few lines at once and a hundred a minute, with a count of the rest. `now` is a clock
+    that never goes back.
     """
     said: tuple[Problem, ...] | None = None
     budget = _Budget(now)
@@ -76,9 +80,15 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
         for level, text in lines[:shown]:
             logger.log(level, "%s", text)
         if len(lines) > _LINES_AT_ONCE and shown:
-            came, went = len(changes.after.keys() - changes.before), len(changes.before.keys() - changes.after)
+            came, went = (
+                len(changes.after.keys() - changes.before),
+                len(changes.before.keys() - changes.after),
+            )
             in_all = f"skills: {came} added, {went} removed, {len(changes.after) - came} changed"
-            more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
+            more = (
+                "and %d more skills and problems; %s; 'mcp-skills-server validate' shows "
+                "every problem of now"
+            )
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
     if registry.loaded.is_set():  # the first scan says whether all of it can be served
@@ -91,13 +101,15 @@ def _report_first(registry: Registry) -> None:
     reader = sys.modules.get("mcp_skills_server.format.yaml_reader")
     if reader is not None and not reader.IS_FAST:
         logger.warning(
-            "PyYAML lacks its C parser; large folders are read slowly. Install a PyYAML wheel for this platform"
+            "PyYAML lacks its C parser; large folders are read slowly. Install a PyYAML wheel for "
+            "this platform"
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
     count = len(snapshot.paths(Standing.VALID))
     logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
-    from mcp_skills_server.catalog.dot_folders import passed_over  # once, and after the first answer
+    # once, and after the first answer
+    from mcp_skills_server.catalog.dot_folders import passed_over
 
     hidden = passed_over(registry)
     for passed in hidden:
@@ -106,13 +118,23 @@ def _report_first(registry: Registry) -> None:
         if root.origin is None and root.shown not in [passed.root for passed in hidden]:
             of_root = registry.of_root(root)
             if not of_root.skills and not of_root.problems:
-                logger.warning("%s: no skill: no folder there has a SKILL.md", printable(root.shown))
-    errors = [found for skill in snapshot.skills.values() for found in skill.problems if _is_reported(found)]
+                logger.warning(
+                    "%s: no skill: no folder there has a SKILL.md", printable(root.shown)
+                )
+    errors = [
+        found
+        for skill in snapshot.skills.values()
+        for found in skill.problems
+        if _is_reported(found)
+    ]
     errors += snapshot.problems
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _LINES_AT_ONCE:
-        logger.warning("and %d more problems; 'mcp-skills-server validate' shows all", len(errors) - _LINES_AT_ONCE)
+        logger.warning(
+            "and %d more problems; 'mcp-skills-server validate' shows all",
+            len(errors) - _LINES_AT_ONCE,
+        )
 
 
 def _is_reported(found: Problem) -> bool:
@@ -120,7 +142,9 @@ def _is_reported(found: Problem) -> bool:
     return found.severity == "error" or codes.obstacle([found]) is not None
 
 
-def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[_LogLine]:
+def _differences(
+    registry: Registry, changes: Changes, before: tuple[Problem, ...]
+) -> Iterator[_LogLine]:
     """Yield a line for each skill and each problem that came, changed or went.
 
     Args:
@@ -142,7 +166,11 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
             looks += 1
             place = registry.roots[old.root].show(old.directory)
             reason = _obstacle(now, path, place) or _why_gone(registry, old, changes)
-        if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
+        if (
+            new is not None
+            and new.standing < Standing.VALID
+            and (old is None or old.standing > new.standing)
+        ):
             reason = codes.obstacle(new.problems)
         if isinstance(reason, Problem):
             explained.add(_key(reason))
@@ -153,9 +181,13 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
     are = [*now, *(found for skill in changes.after.values() for found in skill.problems)]
     for found in _missing_from(was, are):
         if found.code != _OWN_LINE and _key(found) not in explained:
-            yield (logging.WARNING if found.severity == "error" or found in loose else logging.INFO), str(found)
+            yield (
+                (logging.WARNING if found.severity == "error" or found in loose else logging.INFO),
+                str(found),
+            )
     for found in _missing_from(are, was):
-        if found.skill not in changes.before or found.skill in changes.after:  # else it went with its skill
+        # else it went with its skill
+        if found.skill not in changes.before or found.skill in changes.after:
             yield logging.INFO, f"no longer: {found}"
 
 
@@ -167,8 +199,13 @@ def _line_of(
     if reason:
         why = f": {reason}"
     if new is None:
-        return logging.WARNING if isinstance(reason, Problem) else logging.INFO, f"{name}: removed{why}"
-    served, was_served = new.standing is Standing.VALID, old is not None and old.standing is Standing.VALID
+        return logging.WARNING if isinstance(
+            reason, Problem
+        ) else logging.INFO, f"{name}: removed{why}"
+    served, was_served = (
+        new.standing is Standing.VALID,
+        old is not None and old.standing is Standing.VALID,
+    )
     if old is None:
         if served:
             return (logging.INFO, f"{name}: added")
@@ -204,7 +241,9 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
     """Return why a skill without a problem has vanished, by inspecting its folder."""
     root = registry.roots[skill.root]
     here = skill.root, skill.directory
-    now = next((each for each in changes.after.values() if (each.root, each.directory) == here), None)
+    now = next(
+        (each for each in changes.after.values() if (each.root, each.directory) == here), None
+    )
     if now is not None:
         return f"its path is {printable(now.path)} now"
     place = root.path
@@ -222,7 +261,8 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
 
 
 def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | None:
-    """Return why the skill of this path in this folder is not served, as the scan or a gate said; None if unsaid.
+    """Return why the skill of this path in this folder is not served, as the scan or a gate said;
+    None if unsaid.
 
     Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
     """
@@ -236,7 +276,8 @@ def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | 
 
 
 def _key(found: Problem) -> _Key:
-    """Return what makes two findings the same problem: not the line, which moves when something is written above."""
+    """Return what makes two findings the same problem: not the line, which moves when something is
+    written above."""
     return found.code, found.path, found.message
 
 

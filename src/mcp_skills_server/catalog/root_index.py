@@ -1,4 +1,5 @@
-"""The state of one root: its skills by directory, problems outside of them, and the part that a change touches."""
+"""The state of one root: its skills by directory, problems outside of them, and the part that a
+change touches."""
 
 from __future__ import annotations
 
@@ -24,10 +25,13 @@ logger = logging.getLogger(__name__)
 QUIET_S: Final = 1.0
 """Seconds for which a SKILL.md that has become worse must stay as it is before it counts."""
 
-_SWITCH_ON: Final = f"nothing need be done; switch it on in 'ui', or take its line out of {SWITCHES}"
+_SWITCH_ON: Final = (
+    f"nothing need be done; switch it on in 'ui', or take its line out of {SWITCHES}"
+)
 
 Arm: TypeAlias = Callable[[str, str], None]
-"""Called with the path of a root and the place below it of each directory just before a scan looks into it."""
+"""Called with the path of a root and the place below it of each directory just before a scan looks
+into it."""
 Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
@@ -38,7 +42,8 @@ class RootIndex:
         root: the directory.
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
-        judge: refuses skills that must not be served, None for none; each is judged when it is new or has changed.
+        judge: refuses skills that must not be served, None for none; each is judged when it is new
+            or has changed.
         roots: all roots, this one among them.
     """
 
@@ -61,7 +66,8 @@ class RootIndex:
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
-        """Problems in the root outside of every skill, by place; the same object until they change."""
+        """Problems in the root outside of every skill, by place; the same object until they
+        change."""
         self.noted: tuple[Problem, ...] = ()
         """Problems that its source found and no scan finds."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
@@ -73,20 +79,24 @@ class RootIndex:
 
     @property
     def dot_folders(self) -> list[str]:
-        """The folders that no scan entered because their names begin with a dot, from the root, in order."""
+        """The folders that no scan entered because their names begin with a dot, from the root, in
+        order."""
         return list(self._dotted.below(""))
 
     def snapshot(self) -> Snapshot:
         """Return the skills of this root as if it were the only one."""
-        skills = {self.skills[directory].path: self.skills[directory] for directory in self.skills.below("")}
+        skills = {
+            self.skills[directory].path: self.skills[directory]
+            for directory in self.skills.below("")
+        }
         missing = ()
         if self.missing is not None:
             missing = (self.missing,)
         return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
 
     def touched(self, path: str) -> str | None:
-        """Return the directory to scan again after a change of this absolute path; None when it touches nothing
-        here.
+        """Return the directory to scan again after a change of this absolute path; None when it
+        touches nothing here.
         """
         location = self._location(path)
         if location is None:
@@ -112,7 +122,8 @@ class RootIndex:
         return ""
 
     def _location(self, path: str) -> str | None:
-        """Return the place of an absolute path, by way of the link that it is served through if it is; None outside."""
+        """Return the place of an absolute path, by way of the link that it is served through if it
+        is; None outside."""
         found, root = self.root.behind_link(path), self.root.path
         if found is None and (path == root or path.startswith(root + os.sep)):
             found = path[len(root) + 1 :].replace(os.sep, "/")
@@ -130,8 +141,11 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(self, part: str, recalled: Mapping[str, Skill] | None = None, arm: Arm | None = None) -> bool:
-        """Scan a directory of the root, "" for all of it. Return whether a skill came, went or changed.
+    def scan(
+        self, part: str, recalled: Mapping[str, Skill] | None = None, arm: Arm | None = None
+    ) -> bool:
+        """Scan a directory of the root, "" for all of it. Return whether a skill came, went or
+        changed.
 
         Args:
             part: the directory.
@@ -155,7 +169,16 @@ class RootIndex:
         grace = None
         if recalled is None:
             grace = self._grace
-        found = Scan(self.root, recalled or known, namespace, self.limits, self._roots, self._nested, grace, entering)
+        found = Scan(
+            self.root,
+            recalled or known,
+            namespace,
+            self.limits,
+            self._roots,
+            self._nested,
+            grace,
+            entering,
+        )
         try:
             found.run(part)
             self.missing = None
@@ -169,46 +192,69 @@ class RootIndex:
             self._refuse(part, found, known)
         self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
         self._note_problems(part, found.problems)
-        gone = [directory for directory, skill in known.items() if found.skills.get(directory) is not skill]
-        came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
+        gone = [
+            directory
+            for directory, skill in known.items()
+            if found.skills.get(directory) is not skill
+        ]
+        came = {
+            directory: skill
+            for directory, skill in found.skills.items()
+            if known.get(directory) is not skill
+        }
         self.skills.replace(gone, came)
         if recalled is not None:
-            self.saved = {**dict.fromkeys(recalled), **{each: found.skills[each] for each in found.unread}}
+            self.saved = {
+                **dict.fromkeys(recalled),
+                **{each: found.skills[each] for each in found.unread},
+            }
         return bool(gone or came)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
-        """These are the problems at or below a directory now; costs what there is there where they are the same."""
+        """These are the problems at or below a directory now; costs what there is there where they
+        are the same."""
         now: dict[str, tuple[Problem, ...]] = {}
         for place, each in found:
             now[place] = (*now.get(place, ()), each)
         before = self._unattached.below(part)
-        if len(before) != len(now) or any(self._unattached[place] != now.get(place) for place in before):
+        if len(before) != len(now) or any(
+            self._unattached[place] != now.get(place) for place in before
+        ):
             self._unattached.replace(before, now)
             places = self._unattached.below("")
-            self.unattached_problems = tuple(each for place in places for each in self._unattached[place])
+            self.unattached_problems = tuple(
+                each for place in places for each in self._unattached[place]
+            )
 
     def _switch_of(self, directory: str) -> str | None:
         """Return the folder that is switched off and has this directory in it; None for none."""
         return next((up for up in above(directory) if up in self.root.off), None)
 
     def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill]) -> None:
-        """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
+        """Take out what is refused, as if it were not there: a refused skill must not hide one of a
+        later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
-            if part and known.get(directory) is skill:  # a look at all of it asks again: a certificate may have expired
+            # a look at all of it asks again: a certificate may have expired
+            if part and known.get(directory) is skill:
                 continue
             refusal = None
             off = self._switch_of(directory)
             try:
                 if off is not None:
-                    refusal = GateRefusal(problem("switched-off", f"{SWITCHES} has {off!r}", hint=_SWITCH_ON))
+                    refusal = GateRefusal(
+                        problem("switched-off", f"{SWITCHES} has {off!r}", hint=_SWITCH_ON)
+                    )
                 elif self._judge is not None:
                     refusal = self._judge(skill)
             except OSError as error:
-                refusal = GateRefusal(problem("unreadable", f"its files cannot be read ({error.strerror})"))
+                refusal = GateRefusal(
+                    problem("unreadable", f"its files cannot be read ({error.strerror})")
+                )
             if refusal is not None:
                 del found.skills[directory]
-                if skill.standing is Standing.UNUSABLE and refusal.problem is None:  # what is wrong is still wrong
+                # what is wrong is still wrong
+                if skill.standing is Standing.UNUSABLE and refusal.problem is None:
                     found.problems += [(directory, each) for each in skill.problems]
                 refused.append(directory)
                 if refusal.problem is not None:
@@ -220,15 +266,17 @@ class RootIndex:
         shown = self.root.shown
         if self.missing is None:
             reason = error.strerror or "cannot be read"
-            logger.warning("%s: the root cannot be read (%s); serving what was read before", shown, reason)
+            logger.warning(
+                "%s: the root cannot be read (%s); serving what was read before", shown, reason
+            )
         self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
 
 
 class GracePeriod:
     """The skills that stand as they were although their SKILL.md is gone or has become worse.
 
-    An editor may unlink a file and create it anew, a tool may truncate it and write, a checkout may do either for a
-    second. None of that is the author's intention. Used under the registry's lock.
+    An editor may unlink a file and create it anew, a tool may truncate it and write, a checkout may
+    do either for a second. None of that is the author's intention. Used under the registry's lock.
 
     Args:
         look_again: called in a thread of its own when a state may have lasted long enough.
@@ -253,7 +301,8 @@ class GracePeriod:
         return list(self._since)
 
     def keep(self, root: int, directory: str, state: object) -> bool:
-        """Tell whether the skill stands for now: its SKILL.md has not been in this state for long enough."""
+        """Tell whether the skill stands for now: its SKILL.md has not been in this state for long
+        enough."""
         now = time.monotonic()
         before, since = self._since.get((root, directory), (None, now))
         if (root, directory) not in self._since or before != state:
@@ -269,8 +318,13 @@ class GracePeriod:
         return True
 
     def settle(self, root: int, part: str, still: Collection[str]) -> None:
-        """Keep holding only the directories in `still` of those at or below `part`: the others were found whole."""
-        for key in [key for key in self._since if key[0] == root and within(key[1], part) and key[1] not in still]:
+        """Keep holding only the directories in `still` of those at or below `part`: the others were
+        found whole."""
+        for key in [
+            key
+            for key in self._since
+            if key[0] == root and within(key[1], part) and key[1] not in still
+        ]:
             del self._since[key]
 
     def close(self) -> None:

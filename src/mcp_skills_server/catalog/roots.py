@@ -1,4 +1,5 @@
-"""The directories that are served, what is read of each, and one namespace from the skills of all."""
+"""The directories that are served, what is read of each, and one namespace from the skills of
+all."""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ class Limits(NamedTuple):
         files: files of one skill, nested skills included.
         bytes: bytes of one skill.
         depth: levels of directories between a root and a skill in it, at most 64.
-        hidden: look into folders whose names begin with a dot, too; inside a skill such names stay ignored.
-        links: follow links that stand in a local folder and lead to the folder of a skill; never in what was fetched.
+        hidden: look into folders whose names begin with a dot, too; inside a skill such names stay
+            ignored.
+        links: follow links that stand in a local folder and lead to the folder of a skill; never in
+            what was fetched.
     """
 
     skill_md: int = 1 << 20
@@ -42,7 +45,8 @@ class FolderLink(NamedTuple):
     """A symbolic link outside of every skill that leads to a directory, or to nothing.
 
     Attributes:
-        target: the real path of the skill folder that is served in its place, "" where it is not followed.
+        target: the real path of the skill folder that is served in its place, "" where it is not
+            followed.
         state: of what it led to when it was judged, by `link_state`.
     """
 
@@ -68,8 +72,8 @@ class MirroredRoot(NamedTuple):
 
     Attributes:
         path: the directory.
-        origin: the site or the archive that they come from; it holds no secret, and is for the operator:
-            clients and models read `identity.shown_origin` of it.
+        origin: the site or the archive that they come from; it holds no secret, and is for the
+            operator: clients and models read `identity.shown_origin` of it.
     """
 
     path: str
@@ -86,10 +90,13 @@ class Root:
         shown: as the operator wrote it.
         given: absolute and not resolved; a link on the way may come to lead elsewhere.
         origin: where its skills come from, if it only holds copies of them.
-        revision: what its source has is served as of this one; "" for a folder, and where that is not known.
-        layout: where the skills of its plugins lie; None for a folder that is neither plugin nor marketplace.
+        revision: what its source has is served as of this one; "" for a folder, and where that is
+            not known.
+        layout: where the skills of its plugins lie; None for a folder that is neither plugin nor
+            marketplace.
         off: the folders of skills that are switched off.
-        links: the links to directories that the last scans found outside of skills, by place; `set_link` changes them.
+        links: the links to directories that the last scans found outside of skills, by place;
+            `set_link` changes them.
     """
 
     index: int
@@ -122,8 +129,8 @@ class Root:
         return None
 
     def locate(self, location: str) -> tuple[str, str, str]:
-        """Return the directory, free of links, that a place lies below; the link that stands for it or ""; the place in
-        it.
+        """Return the directory, free of links, that a place lies below; the link that stands for it
+        or ""; the place in it.
         """
         for place in above(location) if self._followed else ():
             link = self.links.get(place)
@@ -151,14 +158,16 @@ class Root:
                 logger.warning("%s; serving its skills as before", error)
 
     def skill_path(self, place: str, skills: Container[str]) -> str:
-        """Return the path of the skill in a directory below the root: that of a plugin is below the plugin's name.
+        """Return the path of the skill in a directory below the root: that of a plugin is below the
+        plugin's name.
 
         `skills` has the directories of the skills that it may lie in.
         """
         outer = next((up for up in above(place) if up in skills), place)
         if self.layout is None or self.layout.namespace(outer) is None:
             return place
-        return f"{self.layout.namespace(outer)}/{place.removeprefix(outer.rpartition('/')[0]).lstrip('/')}"
+        parent = outer.rpartition("/")[0]
+        return f"{self.layout.namespace(outer)}/{place.removeprefix(parent).lstrip('/')}"
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
@@ -173,9 +182,15 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        shown, origin = (given.path, given.origin) if isinstance(given, MirroredRoot) else (os.fspath(given), None)
+        shown, origin = (
+            (given.path, given.origin)
+            if isinstance(given, MirroredRoot)
+            else (os.fspath(given), None)
+        )
         if not shown:
-            raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
+            raise UsageError(
+                "the path of a folder is empty; give the path of a folder that holds skills"
+            )
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
@@ -184,7 +199,9 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         try:
             os.scandir(path).close()
         except OSError as error:
-            raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
+            raise UsageError(
+                f"{shown}: cannot be read ({error.strerror}); check its permissions"
+            ) from None
         if path not in seen:
             seen.add(path)
             root = Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin)
@@ -195,8 +212,8 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 
 
 def no_folder(shown: str) -> UsageError:
-    """Return the error for a path that is no folder: something else is there, or nothing, whichever it was meant to
-    be.
+    """Return the error for a path that is no folder: something else is there, or nothing, whichever
+    it was meant to be.
     """
     if os.path.exists(shown):
         reason = "not a folder"
@@ -208,8 +225,8 @@ def no_folder(shown: str) -> UsageError:
 
 
 def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
-    """Return one namespace from the skills of all roots, by skill path, and each hidden skill with the one that hides
-    it.
+    """Return one namespace from the skills of all roots, by skill path, and each hidden skill with
+    the one that hides it.
 
     The earlier root owns its skill paths, all that lies below them and all above.
     """
@@ -246,9 +263,11 @@ def _parents(path: str) -> list[str]:
 
 
 def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    """Return the skill of an earlier root that owns this skill path: the same, one around it, or one inside.
+    """Return the skill of an earlier root that owns this skill path: the same, one around it, or
+    one inside.
 
-    `merged` are the skills of the earlier roots by path, `above` has one of them for each path above a skill.
+    `merged` are the skills of the earlier roots by path, `above` has one of them for each path
+    above a skill.
     """
     if path in merged:
         return path

@@ -27,17 +27,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ADMIT: Final = "give the user that runs the server permission to enter the folder"
-_HARD_LINK: Final = "{} is a hard link to a file that belongs to another user than its folder, and is not served"
-_LINK: Final = "{} is a link that leaves the skill, leads to a directory or into another skill, or is broken"
+_HARD_LINK: Final = (
+    "{} is a hard link to a file that belongs to another user than its folder, and is not served"
+)
+_LINK: Final = (
+    "{} is a link that leaves the skill, leads to a directory or into another skill, or is broken"
+)
 _ODD: Final[Mapping[str, tuple[str, str, str | None]]] = {
     "irregular": ("file-irregular", "{} is not a regular file", None),
     "foreign": ("hard-link", _HARD_LINK, None),
     "unnamed": ("file-name", "the name of {} is not UTF-8, so the file is not served", None),
-    "denied": ("unreadable", "{} cannot be looked at: the folder may be read but not entered", _ADMIT),
+    "denied": (
+        "unreadable",
+        "{} cannot be looked at: the folder may be read but not entered",
+        _ADMIT,
+    ),
     "link": ("link-outside", _LINK, None),
 }
 """The code, the message and the hint for each kind of name that a skill does not serve."""
-_IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"
+_IN_PART: Final = (
+    "it is not listed, and tools, prompts and the Skills Protocol have the files up to the "
+    "limit alone"
+)
 
 
 @dataclass
@@ -46,12 +57,17 @@ class Scan:
 
     Attributes:
         root: the root.
-        known: the skills that were there, by directory; in the first scan those of an earlier process.
-        namespace: the path of the skill that the root itself is, for a scan of a part of it; else "".
+        known: the skills that were there, by directory; in the first scan those of an earlier
+            process.
+        namespace: the path of the skill that the root itself is, for a scan of a part of it; else
+            "".
         limits: what a skill may measure.
-        roots: all that are served: what lies in one of them is not served a second time through a link.
-        nested: the directories that earlier scans found to be skills within another one; this scan adds its own.
-        grace: decides whether a skill whose SKILL.md is gone or has become worse stays what it was; None for no.
+        roots: all that are served: what lies in one of them is not served a second time through a
+            link.
+        nested: the directories that earlier scans found to be skills within another one; this scan
+            adds its own.
+        grace: decides whether a skill whose SKILL.md is gone or has become worse stays what it was;
+            None for no.
         entering: called with the place of each directory before it is looked into.
         skills: by directory below the root.
         problems: (place below the root, problem) of what belongs to no skill.
@@ -78,7 +94,9 @@ class Scan:
         self._links: list[str] = []
         """The places of links outside of every skill."""
         self._origins = Origins(self.root.path, self.root.origin)
-        self._files = {file.location: file for skill in self.known.values() for file in skill.files.values()}
+        self._files = {
+            file.location: file for skill in self.known.values() for file in skill.files.values()
+        }
         """The files that were there, by location."""
         self._taken: dict[str, SkillFile] = {}
         self._resolved: dict[str, SkillFile | None] = {}
@@ -88,15 +106,21 @@ class Scan:
         """Scan the directory `part` of the root, "" for all of it.
 
         Raises:
-            OSError: the directory cannot be opened, or the process ran out of descriptors or memory.
+            OSError: the directory cannot be opened, or the process ran out of descriptors or
+                memory.
         """
         found: Directory | None = None
         if self.root.layout is not None and not part:
             for name, reason in self.root.layout.left_out.items():
                 self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
         levels = _levels(part)
-        in_environment = any(os.path.lexists(os.path.join(self.root.path, up, ENVIRONMENT)) for up in above(part) if up)
-        # A scan of the whole root does not go deeper either; it only sees the links in the directory above.
+        in_environment = any(
+            os.path.lexists(os.path.join(self.root.path, up, ENVIRONMENT))
+            for up in above(part)
+            if up
+        )
+        # A scan of the whole root does not go deeper either; it only sees the links in the
+        # directory above.
         if levels > tree.MOST_LEVELS:
             if levels == tree.MOST_LEVELS + 1:
                 found = tree.link_at(self.root.path, part)
@@ -115,8 +139,11 @@ class Scan:
         self._follow_links(part)
 
     def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
-        walk = tree.Walk(self.root.index, self.limits.files, hidden=self.limits.hidden, entering=self.entering)
-        # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
+        walk = tree.Walk(
+            self.root.index, self.limits.files, hidden=self.limits.hidden, entering=self.entering
+        )
+        # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is
+        # reported, not lost.
         return walk.look(handle, path, tree.MOST_LEVELS - _levels(path))
 
     def _visit(self, here: Directory | None, *, inside: bool) -> None:
@@ -151,7 +178,8 @@ class Scan:
         return self.root.layout is None or self.root.layout.namespace(here.path) is not None
 
     def _note_nested(self, here: Directory) -> None:
-        """Remember which directories below a skill are skills themselves, before any link is judged."""
+        """Remember which directories below a skill are skills themselves, before any link is
+        judged."""
         for inner in here.directories:
             if inner.holds_manifest:
                 self.nested.add(inner.path)
@@ -160,7 +188,8 @@ class Scan:
     def _withhold(self, here: Directory) -> None:
         """Keep the files of a nested skill without a SKILL.md out of the skill around it.
 
-        Its readers need not be those of the nested one, and an editor or a checkout may take its time.
+        Its readers need not be those of the nested one, and an editor or a checkout may take its
+        time.
         """
         if here.path not in self.nested:
             return
@@ -171,11 +200,13 @@ class Scan:
 
     def _report(self, code: str, message: str, place: str, hint: str | None = None) -> None:
         """Note a problem at a place outside of every skill."""
-        self.problems.append((place, problem(code, message, hint=hint).at(self.root.show(place), "")))
+        self.problems.append(
+            (place, problem(code, message, hint=hint).at(self.root.show(place), ""))
+        )
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
-        """Return the known skill of this directory, if it is to stay although its SKILL.md is gone or has become
-        worse.
+        """Return the known skill of this directory, if it is to stay although its SKILL.md is gone
+        or has become worse.
         """
         old = self.known.get(here.path)
         if self.grace is None or old is None or old.standing is Standing.UNUSABLE:
@@ -196,7 +227,8 @@ class Scan:
     # SKILL.md
 
     def _manifest(self, here: Directory, *, inside: bool) -> SkillFile | Problem | None:
-        """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
+        """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is
+        no skill."""
         kind = here.odd.get(SKILL_MD)
         if SKILL_MD in here.files:
             if self._origins.is_copy(here.path):
@@ -206,7 +238,9 @@ class Scan:
             linked = self._link(here.path, SKILL_MD)
             if linked is not None and within(linked.location, here.path):
                 return linked
-            return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
+            return problem(
+                "skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere"
+            )
         if kind is not None:
             code, message, hint = _ODD[kind]
             if code != "unreadable":
@@ -221,8 +255,8 @@ class Scan:
         return None
 
     def _read_skill(self, here: Directory, *, inside: bool) -> Skill | None:
-        """Return the skill without its files, which are not known before the directories below were visited; None
-        where there is none.
+        """Return the skill without its files, which are not known before the directories below were
+        visited; None where there is none.
         """
         if here.holds_manifest and not inside:
             self._note_nested(here)
@@ -237,19 +271,27 @@ class Scan:
         path = self._path(here, reading)
         if reading.problems:
             place = place or self.root.show(join(here.path, SKILL_MD))
-            reading = reading._replace(problems=tuple(found.at(place, path) for found in reading.problems))
+            reading = reading._replace(
+                problems=tuple(found.at(place, path) for found in reading.problems)
+            )
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origin(here.path)
-        return Skill(path, self.root.index, here.path, reading, {}, (), reading.standing, origin=origin)
+        return Skill(
+            path, self.root.index, here.path, reading, {}, (), reading.standing, origin=origin
+        )
 
     def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None) -> Reading:
         """Return what SKILL.md says: what was known of it, if it is the same file."""
         if manifest.size > self.limits.skill_md:
-            message = f"SKILL.md has {manifest.size} bytes, at most {self.limits.skill_md} are allowed"
+            message = (
+                f"SKILL.md has {manifest.size} bytes, at most {self.limits.skill_md} are allowed"
+            )
             return _unusable(problem("skill-md-too-large", message))
         known = None
-        if old is not None and not any(found.code == "unreadable" for found in old.reading.problems):
+        if old is not None and not any(
+            found.code == "unreadable" for found in old.reading.problems
+        ):
             known = old.files.get(SKILL_MD)
         if old is not None and known is not None and self._unchanged(manifest) is known:
             return old.reading
@@ -261,7 +303,8 @@ class Scan:
             return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
         if old is not None and known is not None and self._take(manifest) is known:
             return old.reading
-        from mcp_skills_server.catalog import reading  # over a tree that the index knows a start needs no rules
+        # over a tree that the index knows a start needs no rules
+        from mcp_skills_server.catalog import reading
 
         return reading.read_skill_md(raw, self._directory_name(here))
 
@@ -271,8 +314,14 @@ class Scan:
                 return f"{self.namespace}/{here.path}"
             return self.root.skill_path(here.path, self.skills)
         name = reading.frontmatter.get("name")
-        # A root that is itself a skill goes by its name, unless the name would make a path of another shape.
-        sound = isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}
+        # A root that is itself a skill goes by its name, unless the name would make a path of
+        # another shape.
+        sound = (
+            isinstance(name, str)
+            and name.isprintable()
+            and "/" not in name
+            and name not in {"", ".", ".."}
+        )
         if not isinstance(name, str) or not sound:
             name = self._directory_name(here)
         if self.root.layout is not None:
@@ -294,13 +343,19 @@ class Scan:
     # Files
 
     def _unchanged(self, found: SkillFile) -> SkillFile | None:
-        """Return the known file at the place of the one that was found, if its signature tells that it is the same.
+        """Return the known file at the place of the one that was found, if its signature tells that
+        it is the same.
 
-        That need not be true of what an earlier process left: `Reader.read` hashes whatever it reads, so no byte is
-        served under a digest that is not its own.
+        That need not be true of what an earlier process left: `Reader.read` hashes whatever it
+        reads, so no byte is served under a digest that is not its own.
         """
         old = self._taken.get(found.location) or self._files.get(found.location)
-        if old is None or not old.digest or not old.mtime_reliable or old.signature != found.signature:
+        if (
+            old is None
+            or not old.digest
+            or not old.mtime_reliable
+            or old.signature != found.signature
+        ):
             return None
         if not found.mtime_reliable:  # the clock was set back
             return None
@@ -327,25 +382,35 @@ class Scan:
                 if error.errno in disk.PASSING:
                     raise
                 is_news = old is None or old.digest
-                if is_news and not found.location.endswith(SKILL_MD):  # which has a problem of its own then
-                    logger.warning("a file of a skill is not served: %s: %s", error.strerror, error.filename)
+                # which has a problem of its own then
+                if is_news and not found.location.endswith(SKILL_MD):
+                    logger.warning(
+                        "a file of a skill is not served: %s: %s", error.strerror, error.filename
+                    )
         taken = found
         if old is not None and (old.digest, old.size) == (found.digest, found.size):
-            old.signature, old.mtime_reliable, old.executable = found.signature, found.mtime_reliable, found.executable
+            old.signature, old.mtime_reliable, old.executable = (
+                found.signature,
+                found.mtime_reliable,
+                found.executable,
+            )
             taken = old
         self._taken[found.location] = taken
         return taken
 
     def _read(self, found: SkillFile) -> bytes:
-        """Return the bytes of a file that was found, and record its digest; OSError where it cannot be read."""
+        """Return the bytes of a file that was found, and record its digest; OSError where it cannot
+        be read."""
         self._reads += 1
         base, _, rest = self.root.locate(found.location)
         return disk.ingest(base, rest, found, self.limits.bytes)
 
     def _link(self, directory: str, name: str) -> SkillFile | None:
-        """Return the file in its root that a link in this directory stands for, or None where it stands for none.
+        """Return the file in its root that a link in this directory stands for, or None where it
+        stands for none.
 
-        A file of a nested skill is that skill's own: a link from outside of it would pass by the grants.
+        A file of a nested skill is that skill's own: a link from outside of it would pass by the
+        grants.
         """
         place = join(directory, name)
         if place not in self._resolved:
@@ -353,7 +418,9 @@ class Scan:
             target = disk.resolve_link(base, self.root.index, rest, name)
             if target is not None and link:
                 target.location = join(link, target.location)
-            if target is not None and any(up in self.nested and not within(place, up) for up in above(target.location)):
+            if target is not None and any(
+                up in self.nested and not within(place, up) for up in above(target.location)
+            ):
                 target = None
             self._resolved[place] = target
         return self._resolved[place]
@@ -361,8 +428,8 @@ class Scan:
     # The skill with its files
 
     def _completed(self, here: Directory, skill: Skill) -> Skill:
-        """Return the skill of this directory with its files, and with the standing that they leave it: the known
-        object where nothing differs.
+        """Return the skill of this directory with its files, and with the standing that they leave
+        it: the known object where nothing differs.
         """
         bundle = _Bundle()
         self._collect(here, skill, bundle)
@@ -406,7 +473,8 @@ class Scan:
             bundle.nested.append(within_skill)
         bundle.unkept += here.overfull
         for name, file in here.files.items():
-            bundle.files[sys.intern(prefix + name)] = file  # many skills have files of the same names
+            # many skills have files of the same names
+            bundle.files[sys.intern(prefix + name)] = file
             if "\\" in name:
                 find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
         for name, kind in here.odd.items():
@@ -430,11 +498,14 @@ class Scan:
     # Links to folders, and what is no skill
 
     def _follow_links(self, part: str) -> None:
-        """Serve the skill folders that links lead to, each once, and report the other links to directories."""
+        """Serve the skill folders that links lead to, each once, and report the other links to
+        directories."""
         for place in [*self.root.links.below(part)]:
             self.root.set_link(place, None)
         # The outer one of two folders first, and of two links to one folder always the same.
-        for target, place in sorted((os.path.realpath(self._at(place)), place) for place in self._links):
+        for target, place in sorted(
+            (os.path.realpath(self._at(place)), place) for place in self._links
+        ):
             state = link_state(self._at(place))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
@@ -456,13 +527,16 @@ class Scan:
         return os.path.join(self.root.path, place)
 
     def _why_not(self, place: str, target: str) -> str | None:
-        """Return why a link is not followed: "" where its skill is served from elsewhere, None where it may be."""
+        """Return why a link is not followed: "" where its skill is served from elsewhere, None
+        where it may be."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
         if not self.limits.links or self._origins.of(place) is not None:
             return "leads to a directory, and links are not followed"
         for root in self.roots:
             rest = _below(target, root.path)
-            if rest is not None and all(is_entered(name, hidden=self.limits.hidden) for name in rest):
+            if rest is not None and all(
+                is_entered(name, hidden=self.limits.hidden) for name in rest
+            ):
                 if holds_skill:
                     return ""
                 return "leads to a directory without a SKILL.md"
@@ -486,7 +560,11 @@ class Scan:
             if disk.owner_of(handle, "") != owner:
                 return "leads to a directory of another user than the link's"
             found = self._walk(handle, place)
-            if found is not None and found.holds_manifest and disk.owner_of(handle, SKILL_MD) != owner:
+            if (
+                found is not None
+                and found.holds_manifest
+                and disk.owner_of(handle, SKILL_MD) != owner
+            ):
                 return "leads to a directory whose SKILL.md belongs to another user"
             if found is None or (not found.holds_manifest and self._held(found, None) is None):
                 return "leads to a directory without a SKILL.md"
@@ -498,13 +576,18 @@ class Scan:
             hint = "remove the link, since the folder it leads to is part of this root"
         else:
             hint = "serve the folder it leads to as a root of its own"
-        self._report("link-outside", f"{place.rpartition('/')[2]} is a link that {reason}", place, hint)
+        self._report(
+            "link-outside", f"{place.rpartition('/')[2]} is a link that {reason}", place, hint
+        )
 
     def _report_outside(self, here: Directory) -> None:
         """Outside every skill: what might have been one, so that nothing is lost in silence."""
         layout = self.root.layout
         if here.holds_manifest and layout is not None and layout.is_too_deep(here.path):
-            message = "the skill does not lie right in the skills folder of its plugin, where plugins have theirs"
+            message = (
+                "the skill does not lie right in the skills folder of its plugin, where "
+                "plugins have theirs"
+            )
             hint = "move it there, or list its folder in the plugin's manifest"
             self._report("too-deep", message, here.path, hint)
         self._links += [join(here.path, name) for name in here.named("link")]
@@ -514,19 +597,30 @@ class Scan:
             self._report("file-name", message, join(here.path, name))
         denied = here.named("denied")
         if here.unreadable:
-            self._report("unreadable", "the directory cannot be opened", here.path, _what_opens(self.root, here))
+            self._report(
+                "unreadable",
+                "the directory cannot be opened",
+                here.path,
+                _what_opens(self.root, here),
+            )
         elif denied:
             _, message, hint = _ODD["denied"]
-            self._report("unreadable", message.format(f"{len(denied)} of its names"), here.path, hint)
+            self._report(
+                "unreadable", message.format(f"{len(denied)} of its names"), here.path, hint
+            )
         if here.cut:
-            message = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
+            message = (
+                f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not "
+                "searched"
+            )
             hint = "serve a folder that lies nearer to them as a root of its own"
             self._report("too-deep", message, here.path, hint)
 
 
 @dataclass(slots=True)
 class _Bundle:
-    """The files of one skill, those of nested skills included, and what is wrong with its directory.
+    """The files of one skill, those of nested skills included, and what is wrong with its
+    directory.
 
     Attributes:
         unkept: how many further files the walk did not keep.
@@ -551,7 +645,8 @@ def _levels(place: str) -> int:
 
 
 def _below(path: str, top: str) -> list[str] | None:
-    """Return the names that lead from one real path to another at or below it, None where it does not lie there."""
+    """Return the names that lead from one real path to another at or below it, None where it does
+    not lie there."""
     if path != top and not path.startswith(top.rstrip(os.sep) + os.sep):
         return None
     return [name for name in path[len(top) :].split(os.sep) if name]
@@ -572,8 +667,8 @@ def _equal(old: Skill, new: Skill) -> bool:
 
 
 def _what_opens(root: Root, here: Directory) -> str | None:
-    """Return what to do about a directory that cannot be opened, None for what is usual: its own permissions are right
-    where the folder above may not be entered.
+    """Return what to do about a directory that cannot be opened, None for what is usual: its own
+    permissions are right where the folder above may not be entered.
     """
     parent, _, name = here.path.rpartition("/")
     effective = os.access in os.supports_effective_ids
@@ -582,23 +677,34 @@ def _what_opens(root: Root, here: Directory) -> str | None:
     return f"{_ADMIT} above it, {root.show(parent)}"
 
 
-def _over_limits(directory: str, files: Mapping[str, SkillFile], limits: Limits, unkept: int) -> Iterator[Problem]:
-    """Yield what the limits say of a skill in this directory with these files, and with so many that were not kept."""
+def _over_limits(
+    directory: str, files: Mapping[str, SkillFile], limits: Limits, unkept: int
+) -> Iterator[Problem]:
+    """Yield what the limits say of a skill in this directory with these files, and with so many
+    that were not kept."""
     depth = _levels(directory)
     if depth > limits.depth:
-        yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
+        yield problem(
+            "too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched"
+        )
     count = len(files) + unkept
     if count > limits.files:
-        yield problem("too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}")
+        yield problem(
+            "too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}"
+        )
     size = sum([file.size for file in files.values()])
     if size > limits.bytes:
-        yield problem("too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}")
+        yield problem(
+            "too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}"
+        )
 
 
 def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
-    """Return the files that the limits leave of a skill: SKILL.md first, then what lies nearest to it.
+    """Return the files that the limits leave of a skill: SKILL.md first, then what lies nearest to
+    it.
 
-    All that any client can make the server hash, copy or send of a skill is thus bounded by the limits.
+    All that any client can make the server hash, copy or send of a skill is thus bounded by the
+    limits.
     """
     kept: set[str] = set()
     left = limits.bytes

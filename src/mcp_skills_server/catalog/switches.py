@@ -1,6 +1,8 @@
-"""Skills of a folder that are switched off: `skills-off.txt` in the root names their folders, one a line.
+"""Skills of a folder that are switched off: `skills-off.txt` in the root names their folders, one a
+line.
 
-Every command and server that reads the folder leaves them out. The page writes the file; a person may, too.
+Every command and server that reads the folder leaves them out. The page writes the file; a person
+may, too.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def switch(root: str, place: str, *, on: bool) -> None:
         if not on:
             off |= {place}
         if off:
-            replace_file(file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None)
+            replace_file(
+                file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None
+            )
         else:
             file.unlink(missing_ok=True)
     except OSError as error:

@@ -1,6 +1,7 @@
 """Blocking work in worker threads, and a concurrency limit for large answers.
 
-A server over stdio starts without anyio: its event loop takes a tenth of a start to import, and two megabytes.
+A server over stdio starts without anyio: its event loop takes a tenth of a start to import, and two
+megabytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _LARGE_AT_ONCE: Final = 2
 async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:
     """Return what `work` returns in a thread. The event loop goes on meanwhile.
 
-    A caller that is cancelled does not wait for the work, which ends if it has begun, and is dropped if it has not.
+    A caller that is cancelled does not wait for the work, which ends if it has begun, and is
+    dropped if it has not.
     """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(pool(), partial(copy_context().run, work, *arguments))
@@ -40,7 +42,8 @@ async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Return the threads of this process. They are not the event loop's own, which would wait for a read that hangs."""
+    """Return the threads of this process. They are not the event loop's own, which would wait for a
+    read that hangs."""
     return ThreadPoolExecutor(_THREADS, "skills-work")
 
 
@@ -57,10 +60,11 @@ _turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]()
 
 @asynccontextmanager
 async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
-    """Limit the answers of more than a megabyte that are made at the same time: one for each owner, two in all.
+    """Limit the answers of more than a megabyte that are made at the same time: one for each owner,
+    two in all.
 
-    An answer takes several times its size of memory until it is written, and the event loop while it is made: sixty
-    requests at once took 1.3 GB, and other clients waited for 6 s.
+    An answer takes several times its size of memory until it is written, and the event loop while
+    it is made: sixty requests at once took 1.3 GB, and other clients waited for 6 s.
     """
     if size <= _LARGE:
         yield

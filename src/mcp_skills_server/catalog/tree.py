@@ -27,11 +27,13 @@ from mcp_skills_server.format.ignored import ENVIRONMENT, FIRSTS, LASTS, is_ente
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 MOST_LEVELS: Final = 64
-"""Levels below a root at which a walk ends in any case: each takes one open descriptor and a few frames."""
+"""Levels below a root at which a walk ends in any case: each takes one open descriptor and a few
+frames."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 Entering: TypeAlias = Callable[[str], None]
-"""Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
+"""Called with the place of each directory below the root just before it is opened, so that a watch
+can begin there."""
 
 
 @dataclass(slots=True)
@@ -41,18 +43,22 @@ class Directory:
     Attributes:
         path: from the root, `/`-separated, "" for the root itself.
         files: by their names.
-        odd: the kind of every other name that is no directory to enter: "link"; "irregular" for what is no file;
-            "foreign" for a hard link to a file of another user than the folder's; "unnamed" for a name that is not
-            UTF-8, with escapes; "denied" where the directory may be read but not entered; "ignored" and "ignored
-            folder" for names that are never part of a skill; "dotted" for a folder outside of every skill that was
-            passed over for the dot that begins its name.
-        directories: below a skill a sequence; elsewhere they can be had once, while the walk's first directory is open.
-        holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything else.
+        odd: the kind of every other name that is no directory to enter: "link"; "irregular" for
+            what is no file; "foreign" for a hard link to a file of another user than the folder's;
+            "unnamed" for a name that is not UTF-8, with escapes; "denied" where the directory may
+            be read but not entered; "ignored" and "ignored folder" for names that are never part of
+            a skill; "dotted" for a folder outside of every skill that was passed over for the dot
+            that begins its name.
+        directories: below a skill a sequence; elsewhere they can be had once, while the walk's
+            first directory is open.
+        holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything
+            else.
         folder_as_manifest: it is a directory.
         unreadable: nothing is known of what it holds.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
-        is_withheld: it was a nested skill and has no SKILL.md now, so the skill around it has none of its files.
+        is_withheld: it was a nested skill and has no SKILL.md now, so the skill around it has none
+            of its files.
     """
 
     path: str
@@ -74,8 +80,8 @@ class Directory:
 class Walk:
     """A walk below an open directory.
 
-    What lies below a directory that is no skill is looked for as it is iterated over, once, while that is open: a root
-    may hold very many skills, and one is to be had at a time.
+    What lies below a directory that is no skill is looked for as it is iterated over, once, while
+    that is open: a root may hold very many skills, and one is to be had at a time.
 
     Args:
         root: index of the root.
@@ -84,20 +90,25 @@ class Walk:
         entering: called for each directory below the first one.
     """
 
-    def __init__(self, root: int, most_files: int, *, hidden: bool = False, entering: Entering | None = None) -> None:
+    def __init__(
+        self, root: int, most_files: int, *, hidden: bool = False, entering: Entering | None = None
+    ) -> None:
         self._root = root
         self._most_files = most_files
         self._entering = entering
         self._hidden = hidden
 
-    def look(self, handle: Handle, path: str, depth: int, *, inside: bool = False) -> Directory | None:
-        """Return what lies in an open directory at `path` and `depth` levels below it; None in a Python environment.
+    def look(
+        self, handle: Handle, path: str, depth: int, *, inside: bool = False
+    ) -> Directory | None:
+        """Return what lies in an open directory at `path` and `depth` levels below it; None in a
+        Python environment.
 
         `inside` is whether it lies in a skill.
 
         Raises:
-            OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration
-                raises it, too.
+            OSError: the directory cannot be listed, or the process ran out of descriptors or
+                memory; the iteration raises it, too.
         """
         here = Directory(path)
         files, odd = here.files, here.odd
@@ -142,9 +153,13 @@ class Walk:
         here.folder_as_manifest = SKILL_MD in inner
         here.holds_manifest = SKILL_MD in files or SKILL_MD in odd or here.folder_as_manifest
         # Be it a broken one: nothing in a skill is a collection any more.
-        inside = inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
+        inside = (
+            inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
+        )
         if odd and not inside:
-            dotted = [name for name in here.named("ignored folder") if is_entered(name, hidden=True)]
+            dotted = [
+                name for name in here.named("ignored folder") if is_entered(name, hidden=True)
+            ]
             if self._hidden:
                 inner += dotted
             else:
@@ -187,8 +202,8 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
 
 
 def instead(root_path: str, path: str, error: OSError) -> Directory | None:
-    """Return what a walk of the whole root would find at a directory that cannot be opened, None when it finds
-    nothing.
+    """Return what a walk of the whole root would find at a directory that cannot be opened, None
+    when it finds nothing.
     """
     if isinstance(error, PermissionError):
         return Directory(path, unreadable=True)
@@ -198,7 +213,8 @@ def instead(root_path: str, path: str, error: OSError) -> Directory | None:
 
 
 def link_at(root_path: str, path: str) -> Directory | None:
-    """Return the directory above a place, with nothing but the link that stands there; None where none does."""
+    """Return the directory above a place, with nothing but the link that stands there; None where
+    none does."""
     found = look(root_path, path)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
@@ -207,16 +223,19 @@ def link_at(root_path: str, path: str) -> Directory | None:
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:
-    """Return the files and folders below a skill that are no part of it for their names, by their paths in it, in
-    order.
+    """Return the files and folders below a skill that are no part of it for their names, by their
+    paths in it, in order.
 
-    Of an ignored folder the folder alone is named. Skills within are passed over, and so is what cannot be opened.
+    Of an ignored folder the folder alone is named. Skills within are passed over, and so is what
+    cannot be opened.
     """
     found: list[str] = []
 
     def collect(here: Directory, prefix: str) -> None:
         found.extend(f"{prefix}{name}" for name in here.named("ignored"))
-        found.extend(f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind))
+        found.extend(
+            f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind)
+        )
         for inner in here.directories:
             if not inner.holds_manifest:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")

@@ -1,7 +1,7 @@
 """The skills of each principal, what its grants leave of the registry, and the view of one request.
 
-There is one filtered snapshot for each set of grants, shared by all who have it. All that a request can reach is in its
-snapshot, so a reader of one needs to judge nothing.
+There is one filtered snapshot for each set of grants, shared by all who have it. All that a request
+can reach is in its snapshot, so a reader of one needs to judge nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ _EMPTY: Final = 50
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop."""
 _INLINE_MARKDOWN: Final = 1 << 14
-"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
+"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would
+cost more."""
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 SkillSet: TypeAlias = "Registry | Granted"
-"""The skills behind a view, a conversation or a publication: all, or what some permissions leave."""
+"""The skills behind a view, a conversation or a publication: all, or what some permissions
+leave."""
 
 
 class View:
@@ -85,7 +87,8 @@ class View:
 
 
 async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_V]]) -> _V:
-    """Return what the handler returns; called once more, with the skill scanned again, where a file has changed.
+    """Return what the handler returns; called once more, with the skill scanned again, where a file
+    has changed.
 
     Raises:
         UnreadableError: a file changed again, or stays unreadable.
@@ -107,15 +110,17 @@ class Views:
 
     Args:
         registry: all skills.
-        grants: who may read what; None where everybody reads everything. That can change later, but not whether there
-            are any.
+        grants: who may read what; None where everybody reads everything. That can change later, but
+            not whether there are any.
     """
 
     def __init__(self, registry: Registry, grants: Grants | None = None) -> None:
         self.registry = registry
         self._grants = grants
         self._live: WeakValueDictionary[Permissions, Granted] = WeakValueDictionary()
-        self._kept = LruCache(self._granted, lambda _, each: each.held, _MOST_SKILLS, Granted.forget)
+        self._kept = LruCache(
+            self._granted, lambda _, each: each.held, _MOST_SKILLS, Granted.forget
+        )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
         if grants is not None:
             registry.subscribe(self._note)
@@ -168,11 +173,13 @@ class Views:
             each(before, now)
 
     def on_replaced(self, listener: Callable[[Grants, Grants], None]) -> None:
-        """Have `listener` called with the grants before and those in force, in the thread that replaces them."""
+        """Have `listener` called with the grants before and those in force, in the thread that
+        replaces them."""
         self._replaced.append(listener)
 
     def difference(self, before: Permissions, after: Permissions) -> Changes:
-        """Return the difference for a principal who had the first permissions and has the second now."""
+        """Return the difference for a principal who had the first permissions and has the second
+        now."""
         old, new = self.left_by(before).snapshot.skills, self.left_by(after).snapshot.skills
         return Changes(_without_same(old, new), _without_same(new, old))
 
@@ -182,7 +189,8 @@ class Views:
 
 
 class Granted:
-    """The part of a registry that some permissions leave. Any thread may use it. It is made by `Views`.
+    """The part of a registry that some permissions leave. Any thread may use it. It is made by
+    `Views`.
 
     Args:
         registry: all skills.
@@ -200,7 +208,12 @@ class Granted:
         self._listeners = Listeners()
         self.forget()
         # The registry's own: these take only objects that came from a snapshot.
-        self.read, self.body, self.place, self.load = registry.read, registry.body, registry.place, registry.load
+        self.read, self.body, self.place, self.load = (
+            registry.read,
+            registry.body,
+            registry.place,
+            registry.load,
+        )
         self.roots, self.limits, self.loaded, self.index = (
             registry.roots,
             registry.limits,
@@ -210,7 +223,8 @@ class Granted:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The skills that are left, as they are now. The same object for as long as none of them differs."""
+        """The skills that are left, as they are now. The same object for as long as none of them
+        differs."""
         whole = self._registry.snapshot
         if self._is_whole:
             return whole
@@ -231,8 +245,11 @@ class Granted:
         """As `Registry.rescan`."""
         return self.left_of(self._registry.rescan(path))
 
-    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
-        """Have `listener` called as `Registry.subscribe` says, where some of these skills differ."""
+    def subscribe(
+        self, listener: Callable[[Changes], None], *, problems: bool = False
+    ) -> Callable[[], None]:
+        """Have `listener` called as `Registry.subscribe` says, where some of these skills
+        differ."""
         return self._listeners.subscribe(listener, problems=problems)
 
     def notify(self, changes: Changes) -> None:
@@ -260,7 +277,11 @@ class Granted:
         return Changes(_without_same(before, after), _without_same(after, before))
 
     def _all_left(self, skills: Mapping[str, Skill]) -> dict[str, Skill]:
-        return {path: left for path, skill in skills.items() if (left := self._left_of(skill)) is not None}
+        return {
+            path: left
+            for path, skill in skills.items()
+            if (left := self._left_of(skill)) is not None
+        }
 
     def _left_of(self, skill: Skill) -> Skill | None:
         if not self.permissions.reads(skill.path):
@@ -281,7 +302,11 @@ class Granted:
 
         root = self._registry.roots[skill.root]
         places = [root.show(join(skill.directory, each)) for each in withheld]
-        findings = tuple(found for found in skill.findings if not any(within(found.path, each) for each in places))
+        findings = tuple(
+            found
+            for found in skill.findings
+            if not any(within(found.path, each) for each in places)
+        )
         return replace(
             skill,
             files={path: file for path, file in skill.files.items() if is_left(path)},
@@ -291,7 +316,8 @@ class Granted:
         )
 
     def _rebuild(self, whole: Snapshot) -> None:
-        """Make the snapshot of the skills as they are now; it stays the same object where nothing differs."""
+        """Make the snapshot of the skills as they are now; it stays the same object where nothing
+        differs."""
         own, before = self._own.skills, self._whole
         paths = whole.paths(Standing.UNUSABLE)
         now = {path: whole.skills[path] for path in self.permissions.readable(paths)}
@@ -301,7 +327,9 @@ class Granted:
             if path in own and _is_same(own[path], made[path]):
                 made[path] = own[path]
         # What is wrong with a root is for the operator.
-        problems = tuple(found for found in whole.problems if found.skill and self.permissions.reads(found.skill))
+        problems = tuple(
+            found for found in whole.problems if found.skill and self.permissions.reads(found.skill)
+        )
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of, self._whole = ref(whole), now
@@ -330,7 +358,8 @@ _compared_fields: Final = attrgetter("findings", "empty", "standing", "origin")
 
 
 def _is_same(before: Skill | None, now: Skill) -> bool:
-    """Tell whether a skill is the one that it was, although it may have been made anew out of a larger one."""
+    """Tell whether a skill is the one that it was, although it may have been made anew out of a
+    larger one."""
     if before is None or before is now:
         return before is now
     return (

@@ -17,7 +17,11 @@ from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_ser
 from mcp_skills_server.commands.options import FollowOptions, RootType
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import leave, say_that_it_waits
-from mcp_skills_server.commands.runtime_options import AllowOptions, EmbeddingOptions, SandboxOptions
+from mcp_skills_server.commands.runtime_options import (
+    AllowOptions,
+    EmbeddingOptions,
+    SandboxOptions,
+)
 from mcp_skills_server.commands.serve import serve
 
 if TYPE_CHECKING:
@@ -43,9 +47,12 @@ class AcpOptions(FollowOptions, EmbeddingOptions, AllowOptions, SandboxOptions):
     """All options of `acp`. Those of `serve` are passed on to the server that the agent starts."""
 
     server: bool = switch(
-        True, "Give each session one more MCP server, this one, so that the agent can load the skills."
+        True,
+        "Give each session one more MCP server, this one, so that the agent can load the skills.",
     )
-    grace: float = seconds(2, "How long an agent may be silent, once the editor has gone, before it is ended.")
+    grace: float = seconds(
+        2, "How long an agent may be silent, once the editor has gone, before it is ended."
+    )
     log_level: Level = log_level("warning")
 
 
@@ -54,11 +61,13 @@ class AcpOptions(FollowOptions, EmbeddingOptions, AllowOptions, SandboxOptions):
 @takes(AcpOptions)
 @click.pass_context
 def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> None:
-    """Stand between an editor and an agent that speaks ACP on stdio, and add the skills below each ROOT.
+    """Stand between an editor and an agent that speaks ACP on stdio, and add the skills below each
+    ROOT.
 
-    The editor starts this in place of the agent. It gets the list of skills in each session and whenever they change,
-    and the agent gets one more MCP server, which serves them. All other bytes pass as they are. The exit code is the
-    agent's. Options for scripts and limits are passed on to that server.
+    The editor starts this in place of the agent. It gets the list of skills in each session and
+    whenever they change, and the agent gets one more MCP server, which serves them. All other bytes
+    pass as they are. The exit code is the agent's. Options for scripts and limits are passed on to
+    that server.
 
     \b
     Examples:
@@ -67,7 +76,9 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     """
     agent: list[str] = context.meta[_AGENT]
     if not agent:
-        raise click.UsageError("Which agent? Write its command behind --, as in: acp ~/skills -- my-agent.", context)
+        raise click.UsageError(
+            "Which agent? Write its command behind --, as in: acp ~/skills -- my-agent.", context
+        )
     log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
@@ -92,14 +103,16 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
-    """Return the command line of a server of these roots with what was asked for here. It starts in another folder.
+    """Return the command line of a server of these roots with what was asked for here. It starts in
+    another folder.
 
-    The options travel as words even if they came from the environment, for an agent may give its servers none. -P
-    keeps the folder that it starts in out of the modules' path.
+    The options travel as words even if they came from the environment, for an agent may give its
+    servers none. -P keeps the folder that it starts in out of the modules' path.
     """
     absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
     own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
-    # What a file says it reads there by itself; but how that server is reached is not the file's to say.
+    # What a file says it reads there by itself; but how that server is reached is not the file's to
+    # say.
     pinned = [] if context.params["config"] is None else ["--transport", "stdio"]
     return [*own, *_given(context), *pinned, _SPLIT, *absolute]
 
@@ -109,7 +122,10 @@ def _given(context: click.Context) -> Iterator[str]:
     known = {each.name: each for each in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        given = context.get_parameter_source(name) in (
+            ParameterSource.COMMANDLINE,
+            ParameterSource.ENVIRONMENT,
+        )
         if not isinstance(parameter, click.Option) or name not in known or not given:
             continue
         value = context.params[name]

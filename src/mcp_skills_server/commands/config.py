@@ -11,7 +11,15 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import LOCAL, MAY
-from mcp_skills_server.commands.fields import Grouped, key_of, many, output_format, takes, traits_of, variables_of
+from mcp_skills_server.commands.fields import (
+    Grouped,
+    key_of,
+    many,
+    output_format,
+    takes,
+    traits_of,
+    variables_of,
+)
 from mcp_skills_server.commands.options import FollowOptions, tokens_of
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError, listed, quoted
@@ -39,7 +47,8 @@ def config() -> None:
 @config.command()
 @click.argument("file", type=click.Path())
 def check(file: str) -> int:
-    """Print a line for each thing that is wrong with FILE: file, line, key, what to do. Exit code 1 if anything is."""
+    """Print a line for each thing that is wrong with FILE: file, line, key, what to do. Exit code 1
+    if anything is."""
     from mcp_skills_server.commands.config_file import ConfigurationError, read
 
     try:
@@ -55,9 +64,11 @@ def check(file: str) -> int:
 @config.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[serve|rpc|acp] [OPTION]...")
 def show(words: tuple[str, ...]) -> None:
-    """Print the value of every option of a command, and where it is from: option, environment, file or default.
+    """Print the value of every option of a command, and where it is from: option, environment, file
+    or default.
 
-    The words are those that the command gets, --config FILE among them. What may be a secret is masked.
+    The words are those that the command gets, --config FILE among them. What may be a secret is
+    masked.
     """
     from mcp_skills_server.commands.config_file import READERS, reader
 
@@ -102,11 +113,13 @@ def grants(options: GrantsOptions, who: str) -> None:
     configuration = options.config
     if configuration is None or configuration.grants is None:
         raise UsageError(
-            "there are no grants, so everybody who is let in reads every skill; give --config FILE with some"
+            "there are no grants, so everybody who is let in reads every skill; give --config "
+            "FILE with some"
         )
     if not is_who(who):
         raise UsageError(
-            f'{quoted(who)} is no principal; write "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"'
+            f'{quoted(who)} is no principal; write "token:NAME", "user:SUBJECT", "group:NAME", '
+            '"local" or "*"'
         )
     principal = _principal(who, options.group, configuration)
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
@@ -123,18 +136,26 @@ def grants(options: GrantsOptions, who: str) -> None:
         why = [(grant, line) for grant, line in given if grant.covers(path)]
         if why:
             may = {"read"}.union(*(grant.may for grant, _ in why))
-            by = [_reason(grant, path, names, f"{configuration.file}:{line}") for grant, line in why]
-            found.append({"skill": path, "may": [each for each in MAY if each in may], "grants": by})
+            by = [
+                _reason(grant, path, names, f"{configuration.file}:{line}") for grant, line in why
+            ]
+            found.append(
+                {"skill": path, "may": [each for each in MAY if each in may], "grants": by}
+            )
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
-        say_json({"who": who, "groups": groups, "skills": found, "withheld": len(paths) - len(found)})
+        say_json(
+            {"who": who, "groups": groups, "skills": found, "withheld": len(paths) - len(found)}
+        )
         return
     rows = [("SKILL", "MAY", "WHY")]
     for each in found:
         skill, may = str(each["skill"]), ",".join(each["may"])
         for reason in each["grants"]:
             place = os.path.basename(reason["place"])
-            rows.append((skill, may, f"{place} {','.join(reason['who'])} {','.join(reason['patterns'])}"))
+            rows.append(
+                (skill, may, f"{place} {','.join(reason['who'])} {','.join(reason['patterns'])}")
+            )
             skill = may = ""
     if found:
         say_table(rows)
@@ -153,20 +174,28 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
     if kind == "user":
         return Principal("user", name, groups=frozenset(groups))
     if groups:
-        raise UsageError(f"--group is for users, whose groups an issuer says; leave it out for {who}")
+        raise UsageError(
+            f"--group is for users, whose groups an issuer says; leave it out for {who}"
+        )
     if kind != "token":
         return None
     with reader("serve").make_context("serve", ["--config", configuration.file]) as made:
         tokens = tokens_of(made.params["token_file"], made.params["tokens"])
     known = {each.name: each for each in tokens}
     if name not in known:
-        raise UsageError(f"there is no token {quoted(name)}; there are: {listed(sorted(known)) or 'none'}")
+        raise UsageError(
+            f"there is no token {quoted(name)}; there are: {listed(sorted(known)) or 'none'}"
+        )
     return known[name].admission.principal
 
 
 def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
     patterns = [each.text for each in grant.skills if each.fits(path)]
-    return {"place": place, "who": [each for each in grant.who if each in names], "patterns": patterns}
+    return {
+        "place": place,
+        "who": [each for each in grant.who if each in names],
+        "patterns": patterns,
+    }
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
@@ -175,12 +204,28 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
         return []
     rows: list[tuple[str, str, int]] = []
     for root, rules in configuration.sources.items():
-        given = {key: value for key, value in asdict(rules).items() if key != "line" and value not in (None, (), "")}
-        words = [f"{key.removesuffix('_s').replace('_', '-')}={_text(value, ',')}" for key, value in given.items()]
+        given = {
+            key: value
+            for key, value in asdict(rules).items()
+            if key != "line" and value not in (None, (), "")
+        }
+        words = [
+            f"{key.removesuffix('_s').replace('_', '-')}={_text(value, ',')}"
+            for key, value in given.items()
+        ]
         rows.append(("source", " ".join([_without_secrets(root), *words]), rules.line))
     for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
-        may, skills = ["read", *sorted(grant.may - {"read"})], [pattern.text for pattern in grant.skills]
-        rows.append(("grant", f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}", line))
+        may, skills = (
+            ["read", *sorted(grant.may - {"read"})],
+            [pattern.text for pattern in grant.skills],
+        )
+        rows.append(
+            (
+                "grant",
+                f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}",
+                line,
+            )
+        )
     for key, line in configuration.lines.items():
         table, _, name = key.partition(".")
         if table == "quota":
@@ -193,12 +238,19 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
     from mcp_skills_server.commands.config_file import oauth_settings
 
     configuration: Configuration | None = context.params["config"]
-    if "oauth_issuer" not in context.params or (found := oauth_settings(configuration, context.params)) is None:
+    if (
+        "oauth_issuer" not in context.params
+        or (found := oauth_settings(configuration, context.params)) is None
+    ):
         return []
     place = "default"
     if configuration is not None and configuration.oauth is not None:
         place = f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
-    given = {each.name: _origin(each, context) for each in command.params if context.params.get(each.name or "")}
+    given = {
+        each.name: _origin(each, context)
+        for each in command.params
+        if context.params.get(each.name or "")
+    }
     shown = {
         "issuer": found.issuer,
         "audience": found.audience,
@@ -210,7 +262,10 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
         "algorithms": found.algorithms,
         "skew": found.skew_s,
     }
-    return [(f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place)) for key, value in shown.items()]
+    return [
+        (f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place))
+        for key, value in shown.items()
+    ]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:
@@ -230,7 +285,9 @@ def _text(value: Any, between: str = " ") -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
-        return between.join(_without_secrets(str(each)) for each in cast("tuple[object, ...]", value))
+        return between.join(
+            _without_secrets(str(each)) for each in cast("tuple[object, ...]", value)
+        )
     return _without_secrets(str(value))
 
 
@@ -244,12 +301,17 @@ def _without_secrets(text: str) -> str:
 
 
 def _origin(parameter: click.Parameter, context: click.Context) -> str:
-    source, configuration = context.get_parameter_source(parameter.name or ""), context.params["config"]
+    source, configuration = (
+        context.get_parameter_source(parameter.name or ""),
+        context.params["config"],
+    )
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:
         names = variables_of(parameter)
-        return next((f"environment {each}" for each in names if os.environ.get(each)), "environment")
+        return next(
+            (f"environment {each}" for each in names if os.environ.get(each)), "environment"
+        )
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
         return f"{configuration.file}:{configuration.lines.get(parameter.name or '', 0)}"
     return "default"

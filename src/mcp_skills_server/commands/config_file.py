@@ -1,7 +1,8 @@
-"""The configuration file: TOML whose keys are the names of options, and the tables `[[source]]`, `[[grant]]`, `[oauth]`
-and `[quota]`.
+"""The configuration file: TOML whose keys are the names of options, and the tables `[[source]]`,
+`[[grant]]`, `[oauth]` and `[quota]`.
 
-Parsing reports every fault of a file at once, each with its line. This module is imported only where there is a file.
+Parsing reports every fault of a file at once, each with its line. This module is imported only
+where there is a file.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class ConfigurationFault:
 
 
 class ConfigurationError(SkillsServerError, ValueError):
-    """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of their lines."""
+    """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of
+    their lines."""
 
     def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
         more = and_more(len(faults) - 1, "; see 'mcp-skills-server config check'")
@@ -100,7 +102,8 @@ class Configuration:
         file: its path, absolute.
         values: of options, by the name of the field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
-        lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as `quota.streams`.
+        lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as
+            `quota.streams`.
         oauth: the values of the table `[oauth]` by its keys; None where there is none.
         grants: the tables `[[grant]]`; None where there are none.
         grant_lines: where each of them stands.
@@ -135,7 +138,8 @@ class _WrongValueError(SkillsServerError, ValueError):
 
 
 class _Key(NamedTuple):
-    """One key: its values in words for a hint, their reader, and what to write where a required key is missing."""
+    """One key: its values in words for a hint, their reader, and what to write where a required key
+    is missing."""
 
     takes: str
     read: _Reader
@@ -143,7 +147,8 @@ class _Key(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """One table, or with `is_array` an array of at least `least` tables; `form` is what to write in place of others."""
+    """One table, or with `is_array` an array of at least `least` tables; `form` is what to write in
+    place of others."""
 
     keys: Mapping[str, _Key]
     form: str
@@ -152,7 +157,14 @@ class _Table(NamedTuple):
 
 
 def _in_words(value: Any) -> str:
-    kinds = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    kinds = {
+        bool: "true or false",
+        str: "text",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "a table",
+    }
     return kinds.get(cast("type[Any]", type(value)), "a date or a time")
 
 
@@ -195,7 +207,8 @@ def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
 
 
 def _number(bounds: click.IntRange | click.FloatRange) -> _Reader:
-    """Return the reader of a number in these bounds: a whole one, or seconds, which may be text with a unit."""
+    """Return the reader of a number in these bounds: a whole one, or seconds, which may be text
+    with a unit."""
     kinds = (int,) if isinstance(bounds, click.IntRange) else (int, float)
 
     def read(value: Any) -> Any:
@@ -281,11 +294,18 @@ _TABLES: Final[Mapping[str, _Table]] = {
         {
             "from": _Key("text in quotes, any ROOT", _text, 'from = "ROOT"'),
             "scripts": _FLAG,
-            "require-signature": _Key('a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)),
+            "require-signature": _Key(
+                'a list of paths of keys, such as ["keys/team.pub"]', _list_of(_text, least=1)
+            ),
             "include": _Key(_PATTERNS, _list_of(_text, least=1)),
             "exclude": _Key(_PATTERNS, _list_of(_text, least=1)),
-            "token-env": _Key('the name of a variable, such as "SKILLS_TOKEN"', _text_that(VARIABLE_NAME.fullmatch)),
-            "refresh": _Key('a number from 1, or "90s", "5m", "1h"', _number(click.FloatRange(min=1))),
+            "token-env": _Key(
+                'the name of a variable, such as "SKILLS_TOKEN"',
+                _text_that(VARIABLE_NAME.fullmatch),
+            ),
+            "refresh": _Key(
+                'a number from 1, or "90s", "5m", "1h"', _number(click.FloatRange(min=1))
+            ),
         },
         "write a table [[source]] with from = ROOT",
         is_array=True,
@@ -303,36 +323,62 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "oauth": _Table(
         {
             "issuer": _Key(
-                'the https URL of the issuer as its metadata has it, such as "https://login.example"',
+                (
+                    "the https URL of the issuer as its metadata has it, such as "
+                    '"https://login.example"'
+                ),
                 _text_that(lambda url: is_safe(url) and not urlsplit(url).query),
                 'issuer = "https://login.example"',
             ),
             "audience": _Key(
-                f'what aud of its tokens names, such as "{_ENDPOINT}"', _text, f'audience = "{_ENDPOINT}"'
+                f'what aud of its tokens names, such as "{_ENDPOINT}"',
+                _text,
+                f'audience = "{_ENDPOINT}"',
             ),
             "resource": _Key(
-                f'the https URL by which clients know the endpoint, such as "{_ENDPOINT}"', _text_that(is_safe)
+                f'the https URL by which clients know the endpoint, such as "{_ENDPOINT}"',
+                _text_that(is_safe),
             ),
-            "groups-claim": _Key('the name of a claim, such as "groups" or "realm_access.roles"', _text),
-            "scopes": _Key('a list of scopes that are all wanted, such as ["skills:read"]', _SCOPES),
-            "algorithms": _Key(f"a list of {_quoted(ALGORITHMS)}", _list_of(_one_of(ALGORITHMS), least=1)),
-            "skew": _Key('a number from 0 to 600, or "60s", "5m"', _number(click.FloatRange(0, 600))),
-            "ui-client-id": _Key("the id by which the issuer knows the page of --ui, a public client", _text),
-            "principal-claim": _Key('the name of a claim to show beside sub, such as "email"', _text),
-            "request-scopes": _Key('a list of scopes to ask the issuer for, such as ["api://skills/read"]', _SCOPES),
-            "ui-resource": _Key("true or false: whether the page sends the parameter resource of RFC 8707", _flag),
+            "groups-claim": _Key(
+                'the name of a claim, such as "groups" or "realm_access.roles"', _text
+            ),
+            "scopes": _Key(
+                'a list of scopes that are all wanted, such as ["skills:read"]', _SCOPES
+            ),
+            "algorithms": _Key(
+                f"a list of {_quoted(ALGORITHMS)}", _list_of(_one_of(ALGORITHMS), least=1)
+            ),
+            "skew": _Key(
+                'a number from 0 to 600, or "60s", "5m"', _number(click.FloatRange(0, 600))
+            ),
+            "ui-client-id": _Key(
+                "the id by which the issuer knows the page of --ui, a public client", _text
+            ),
+            "principal-claim": _Key(
+                'the name of a claim to show beside sub, such as "email"', _text
+            ),
+            "request-scopes": _Key(
+                'a list of scopes to ask the issuer for, such as ["api://skills/read"]', _SCOPES
+            ),
+            "ui-resource": _Key(
+                "true or false: whether the page sends the parameter resource of RFC 8707", _flag
+            ),
         },
         "write a table [oauth] with issuer and audience",
     ),
     "quota": _Table(
         dict[str, _Key](
             **dict.fromkeys(("requests-per-minute", "failed-authentications-per-minute"), _RATE),
-            **dict.fromkeys(("sessions", "streams", "unread-bytes", "runtime-sessions", "blob-bytes", "runs"), _COUNT),
+            **dict.fromkeys(
+                ("sessions", "streams", "unread-bytes", "runtime-sessions", "blob-bytes", "runs"),
+                _COUNT,
+            ),
         ),
         "write a table [quota] with keys such as requests-per-minute = 600",
     ),
 }
-"""The tables of a file. The keys of `oauth` and `quota` are the fields of `OAuthSettings` and `QuotaSettings`."""
+"""The tables of a file. The keys of `oauth` and `quota` are the fields of `OAuthSettings` and
+`QuotaSettings`."""
 
 
 def _has_resource(given: Mapping[str, Any]) -> bool:
@@ -341,15 +387,20 @@ def _has_resource(given: Mapping[str, Any]) -> bool:
     return "resource" in given or not isinstance(audience, str) or is_safe(audience)
 
 
-def oauth_settings(configuration: Configuration | None, values: Mapping[str, Any]) -> OAuthSettings | None:
-    """Return the issuer of the table `[oauth]`, with the values of the options --oauth-KEY in place of its own.
+def oauth_settings(
+    configuration: Configuration | None, values: Mapping[str, Any]
+) -> OAuthSettings | None:
+    """Return the issuer of the table `[oauth]`, with the values of the options --oauth-KEY in place
+    of its own.
 
     Raises:
         UsageError: an option does not take its value, or an issuer or an audience is missing.
     """
     table = configuration and configuration.oauth
     options = {
-        key: value for key in ("issuer", "audience", "resource") if (value := values[f"oauth_{key}"]) is not None
+        key: value
+        for key in ("issuer", "audience", "resource")
+        if (value := values[f"oauth_{key}"]) is not None
     }
     if table is None and not options:
         return None
@@ -364,7 +415,9 @@ def oauth_settings(configuration: Configuration | None, values: Mapping[str, Any
         try:
             known.read(value)
         except _WrongValueError:
-            raise UsageError(f"--oauth-{key} does not take this value; give {known.takes}") from None
+            raise UsageError(
+                f"--oauth-{key} does not take this value; give {known.takes}"
+            ) from None
     return OAuthSettings(**_as_fields({"resource": given["audience"], **given}))
 
 
@@ -388,7 +441,12 @@ def read(path: str, *, again: bool = False) -> Configuration:
         hint = "give the path of a TOML file that you may read"
         raise _one_fault(path, 0, f"it cannot be read ({error.strerror})", hint) from None
     if len(raw) > _MOST_BYTES:
-        raise _one_fault(path, 0, f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file")
+        raise _one_fault(
+            path,
+            0,
+            f"it has more than {_MOST_BYTES:,} bytes",
+            "give the path of a configuration file",
+        )
     return parse(raw, path)
 
 
@@ -417,7 +475,9 @@ def parse(raw: bytes, path: str) -> Configuration:
     reading = _FileReading(lines_of(text))
     options = {key: each for key, each in given.items() if key not in _TABLES}
     known = parameters()
-    values = reading.values(options, {key: _key(each) for key, each in known.items()}, [*known, *_TABLES])
+    values = reading.values(
+        options, {key: _key(each) for key, each in known.items()}, [*known, *_TABLES]
+    )
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
@@ -431,7 +491,8 @@ def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError
 
 
 class _FileReading:
-    """Reads the values of one file, and collects the faults in them. `lines` is where each key stands."""
+    """Reads the values of one file, and collects the faults in them. `lines` is where each key
+    stands."""
 
     def __init__(self, lines: Mapping[_Place, int]) -> None:
         self._lines = lines
@@ -465,9 +526,14 @@ class _FileReading:
         return out
 
     def values(
-        self, given: Mapping[str, Any], keys: Mapping[str, _Key], known: Sequence[str], at: _Place = ()
+        self,
+        given: Mapping[str, Any],
+        keys: Mapping[str, _Key],
+        known: Sequence[str],
+        at: _Place = (),
     ) -> dict[str, Any]:
-        """Return the values of the keys that are known; `known` are the names to suggest for others."""
+        """Return the values of the keys that are known; `known` are the names to suggest for
+        others."""
         out: dict[str, Any] = {}
         for name, value in given.items():
             if name not in keys:
@@ -485,7 +551,9 @@ class _FileReading:
                 self.blame((*at, name), str(error), f"write {keys[name].takes}")
         return out
 
-    def check(self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any) -> None:
+    def check(
+        self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any
+    ) -> None:
         """Note the tables whose keys contradict each other, and the sources that stand twice."""
         seen = {*roots}
         for number, source in enumerate(tables["source"]):
@@ -500,7 +568,10 @@ class _FileReading:
                 what = "only an MCP server at an address (mcp+https://) is sent a token"
                 self.blame(("source", number, "token-env"), what, "leave it out")
             if "refresh" in source and not kind.is_asked:
-                what = f"a {kind.name} is not polled: a folder is watched, and a site says how long its index holds"
+                what = (
+                    f"a {kind.name} is not polled: a folder is watched, and a site says how "
+                    "long its index holds"
+                )
                 self.blame(("source", number, "refresh"), what, "leave it out")
         for number, grant in enumerate(tables["grant"]):
             skills = [each.text for each in grant.get("skills", ())]
@@ -509,7 +580,9 @@ class _FileReading:
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
                 self.blame(("grant", number, "may"), what, hint)
         if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
-            self.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"')
+            self.blame(
+                ("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"'
+            )
 
 
 def _configuration(
@@ -536,7 +609,10 @@ def _configuration(
     if sources:
         values["roots"] = (*values.get("roots", ()), *sources)
         lines.setdefault("roots", line("source"))
-    grants = tuple(Grant(each["who"], each["skills"], frozenset(each.get("may", ()))) for each in tables["grant"])
+    grants = tuple(
+        Grant(each["who"], each["skills"], frozenset(each.get("may", ())))
+        for each in tables["grant"]
+    )
     oauth = next(iter(tables["oauth"]), None)
     if oauth is not None:
         lines["oauth"] = line("oauth")
@@ -554,11 +630,14 @@ def _configuration(
 
 
 def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[Any]", value))
+    return isinstance(value, list) and all(
+        isinstance(each, dict) for each in cast("list[Any]", value)
+    )
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    """Return the key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
+    """Return the key that was probably meant: of an option as on the command line or of a variable,
+    or with a slip."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
     for each in (plain, plain.removeprefix("no-")):
         if each in known:

@@ -1,4 +1,5 @@
-"""`evaluate`, `try`, `overlap` and `context`: what a model is shown, and whether it loads the right skill."""
+"""`evaluate`, `try`, `overlap` and `context`: what a model is shown, and whether it loads the right
+skill."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from mcp_skills_server.authoring.programs import CommandJudge
 from mcp_skills_server.authoring.tokens import counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
-from mcp_skills_server.commands.fields import choice, count, many, option, output_format, seconds, takes
+from mcp_skills_server.commands.fields import (
+    choice,
+    count,
+    many,
+    option,
+    output_format,
+    seconds,
+    takes,
+)
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
@@ -29,7 +38,14 @@ from mcp_skills_server.commands.options import (
     roots,
     roots_and_last,
 )
-from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
+from mcp_skills_server.commands.printing import (
+    progress,
+    remark,
+    say,
+    say_json,
+    say_lines,
+    say_table,
+)
 from mcp_skills_server.errors import RequestError, UsageError, plural
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Standing
@@ -42,17 +58,23 @@ _MOST_BYTES: Final = 16 << 20
 
 class EvaluateOptions(RootOptions):
     cases: tuple[str, ...] = many(
-        "A trigger set to judge in place of those in the skills' evals folders: a file, or FILES*.json in quotes. A "
-        "file that is named as a skill, or lies in its folder, is about that skill. May be repeated.",
+        "A trigger set to judge in place of those in the skills' evals folders: a file, or "
+        "FILES*.json in quotes. A "
+        "file that is named as a skill, or lies in its folder, is about that skill. May be "
+        "repeated.",
         metavar="FILE",
     )
     form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     min_pass: float = option(
-        1.0, "Exit with 1 where a smaller share of the cases passes.", type=click.FloatRange(0, 1), metavar="SHARE"
+        1.0,
+        "Exit with 1 where a smaller share of the cases passes.",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
     )
     judge: str | None = option(
         None,
-        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default the ranking of "
+        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By "
+        "default the ranking of "
         "skills_search decides.",
         metavar="COMMAND",
     )
@@ -69,7 +91,10 @@ class EvaluateOptions(RootOptions):
 
 class OverlapOptions(TableOptions):
     least: float = option(
-        0.5, "Leave out pairs that have less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
+        0.5,
+        "Leave out pairs that have less in common.",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
     )
 
 
@@ -79,8 +104,9 @@ class OverlapOptions(TableOptions):
 def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     """Judge trigger sets: whether each prompt leads to the skill that it should, and to no other.
 
-    A trigger set is a JSON array of {"query": ..., "should_trigger": true}; in evals.json each prompt should trigger.
-    By default a prompt triggers the skill that skills_search ranks first. Exit code 1 where too few cases pass.
+    A trigger set is a JSON array of {"query": ..., "should_trigger": true}; in evals.json each
+    prompt should trigger. By default a prompt triggers the skill that skills_search ranks first.
+    Exit code 1 where too few cases pass.
 
     \b
     Examples:
@@ -92,7 +118,8 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
         raise UsageError(
-            "there is no trigger set: no skill has an evals/*.json; write one, or name one with --cases FILE"
+            "there is no trigger set: no skill has an evals/*.json; write one, or name one with "
+            "--cases FILE"
         )
     with Runtime(registry) as runtime:
         by_program = _program(options, runtime)
@@ -100,14 +127,21 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
-        cost = {} if by_program is None else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.asked}
+        cost = (
+            {}
+            if by_program is None
+            else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.asked}
+        )
         say_json(evaluation.as_json(results) | cost)
     elif options.form == "junit":
         say_lines(evaluation.as_junit(results))
     else:
         _say_results(results)
     if by_program is not None:
-        remark(f"{by_program.asked:,} runs of the judge, {by_program.cost_usd:.4f} USD as far as it says so")
+        remark(
+            f"{by_program.asked:,} runs of the judge, {by_program.cost_usd:.4f} USD as far as it "
+            "says so"
+        )
     return int(evaluation.summary(results).pass_rate < options.min_pass)
 
 
@@ -131,10 +165,13 @@ def _program(options: EvaluateOptions, runtime: Runtime) -> CommandJudge | None:
 
 
 def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
-    """Return the cases that lie in the skills' evals folders; another JSON file there is passed over with a remark."""
+    """Return the cases that lie in the skills' evals folders; another JSON file there is passed
+    over with a remark."""
     found: list[tuple[Skill, TriggerCase]] = []
     for skill in _usable(registry):
-        cases, troubles = evaluation.own_cases(registry.read, skill, registry.roots[skill.root].show)
+        cases, troubles = evaluation.own_cases(
+            registry.read, skill, registry.roots[skill.root].show
+        )
         found += cases
         for each in troubles:
             remark(f"passed over: {each}")
@@ -150,10 +187,15 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
                 with file.open("rb") as opened:
                     raw = opened.read(_MOST_BYTES + 1)
             except OSError as error:
-                raise UsageError(f"{name}: cannot be read ({error.strerror}); name a file with a trigger set") from None
+                raise UsageError(
+                    f"{name}: cannot be read ({error.strerror}); name a file with a trigger set"
+                ) from None
             if len(raw) > _MOST_BYTES:
                 raise UsageError(f"{name}: has more than {_MOST_BYTES:,} bytes; split it")
-            found += [(_skill_of(registry, case.skill, file), case) for case in evaluation.read_cases(raw, name)]
+            found += [
+                (_skill_of(registry, case.skill, file), case)
+                for case in evaluation.read_cases(raw, name)
+            ]
     return found
 
 
@@ -172,7 +214,8 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
     if len(snapshot.skills) == 1:
         return next(iter(snapshot.skills.values()))
     raise UsageError(
-        f'{file}: nothing says which skill {named or "it"} is; name the file as the skill, or add "skill": "NAME"'
+        f"{file}: nothing says which skill {named or 'it'} is; name the file as the skill, or add "
+        '"skill": "NAME"'
     )
 
 
@@ -184,7 +227,9 @@ def _say_results(results: Sequence[CaseResult]) -> None:
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
-        rows.append((path, str(totals.total), str(totals.passed), *shares, str(totals.false_triggers)))
+        rows.append(
+            (path, str(totals.total), str(totals.passed), *shares, str(totals.false_triggers))
+        )
     say_table(rows, colours)
     for each in results:
         if not each.passed:
@@ -192,7 +237,10 @@ def _say_results(results: Sequence[CaseResult]) -> None:
             say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {evaluation.why(each)}")
     whole = evaluation.summary(results)
     shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
-    say(f"{whole.passed:,} of {plural(whole.total, 'case')} passed; {shares}; {whole.false_triggers:,} false triggers")
+    say(
+        f"{whole.passed:,} of {plural(whole.total, 'case')} passed; {shares}; "
+        f"{whole.false_triggers:,} false triggers"
+    )
 
 
 def _percent(share: float | None) -> str:
@@ -203,13 +251,17 @@ def _percent(share: float | None) -> str:
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... PROMPT")
 @takes(TableOptions)
 def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
-    """Show which skills PROMPT finds, in which order, and by which words. Exit code 1 where it finds none.
+    """Show which skills PROMPT finds, in which order, and by which words. Exit code 1 where it
+    finds none.
 
     \b
     Examples:
       mcp-skills-server try ~/skills "refund the customer"
     """
-    usage = "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the customer\"'"
+    usage = (
+        "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the "
+        "customer\"'"
+    )
     given, prompt = roots_and_last(arguments, usage)
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
@@ -219,7 +271,9 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         say_json(
             {
                 "prompt": prompt,
-                "places": [{"path": path, "score": score, "words": words} for path, score, words in places],
+                "places": [
+                    {"path": path, "score": score, "words": words} for path, score, words in places
+                ],
             }
         )
     elif places:
@@ -237,9 +291,11 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
 @roots
 @takes(OverlapOptions)
 def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
-    """List pairs of skills that say much the same of themselves, so that a model may take one for the other.
+    """List pairs of skills that say much the same of themselves, so that a model may take one for
+    the other.
 
-    Compared are the words of names, titles, tags and descriptions. Exit code 1 where there is a pair.
+    Compared are the words of names, titles, tags and descriptions. Exit code 1 where there is a
+    pair.
 
     \b
     Examples:
@@ -249,12 +305,19 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
     found = pairs(_usable(load_registry(roots, options)), options.least)
     if options.form == "json":
         shown = [
-            {"skills": [first.path, each.other.path], "share": round(each.share, 4), "words": list(each.words)}
+            {
+                "skills": [first.path, each.other.path],
+                "share": round(each.share, 4),
+                "words": list(each.words),
+            }
             for first, each in found
         ]
         say_json({"pairs": shown})
     elif found:
-        rows = [(f"{each.share:.0%}", first.path, each.other.path, " ".join(each.words)) for first, each in found]
+        rows = [
+            (f"{each.share:.0%}", first.path, each.other.path, " ".join(each.words))
+            for first, each in found
+        ]
         say_table([("SHARE", "SKILL", "AND", "WORDS IN COMMON"), *rows])
     else:
         say(f"no two skills have {options.least:.0%} of their words in common")
@@ -263,13 +326,21 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
 
 class ContextOptions(TextOptions):
     host: str = choice(
-        "generic", "claude-code", "codex", "gemini-cli", "opencode", words="The host. generic: one that cuts nothing."
+        "generic",
+        "claude-code",
+        "codex",
+        "gemini-cli",
+        "opencode",
+        words="The host. generic: one that cuts nothing.",
     )
     skills: tuple[str, ...] = many(
         "Also show what loading this skill brings. May be repeated.", "--skill", metavar="NAME"
     )
     budget: int | None = option(
-        None, "Exit with 1 where what is shown unasked takes more.", type=click.IntRange(min=0), metavar="TOKENS"
+        None,
+        "Exit with 1 where what is shown unasked takes more.",
+        type=click.IntRange(min=0),
+        metavar="TOKENS",
     )
 
 
@@ -277,10 +348,11 @@ class ContextOptions(TextOptions):
 @roots
 @takes(ContextOptions)
 def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
-    """Show what the model of a host is shown of the skills below each ROOT, character for character, and its tokens.
+    """Show what the model of a host is shown of the skills below each ROOT, character for
+    character, and its tokens.
 
-    Unasked is what stands in each request of the host; with --skill also what a call of skills_load brings. Texts are
-    those after the cuts of the host that were measured (docs/hosts.md).
+    Unasked is what stands in each request of the host; with --skill also what a call of skills_load
+    brings. Texts are those after the cuts of the host that were measured (docs/hosts.md).
 
     \b
     Examples:
@@ -298,11 +370,19 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     count, rule = counter()
     total = sum(count(each.text) for each in shown)
     over = options.budget is not None and total > options.budget
-    names = {part: [name for name, has in parts.items() if has == part] for part in ("whole", "shortened", "absent")}
+    names = {
+        part: [name for name, has in parts.items() if has == part]
+        for part in ("whole", "shortened", "absent")
+    }
     if options.form == "json":
         texts: dict[str, Any] = {
             key: [
-                {"title": each.title, "text": each.text, "cut_characters": each.cut, "tokens": count(each.text)}
+                {
+                    "title": each.title,
+                    "text": each.text,
+                    "cut_characters": each.cut,
+                    "tokens": count(each.text),
+                }
                 for each in found
             ]
             for key, found in (("unasked", shown), ("loaded", brought))
@@ -318,7 +398,10 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         say_lines(each.text)
         say("")
     say(f"{options.host}: {total:,} tokens unasked ({rule})")
-    counts = f"{len(names['whole']):,} stand with their description, {len(names['shortened']):,} with less"
+    counts = (
+        f"{len(names['whole']):,} stand with their description, {len(names['shortened']):,} "
+        "with less"
+    )
     say(f"of the skills {counts}, {len(names['absent']):,} are absent: skills_search finds them")
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")

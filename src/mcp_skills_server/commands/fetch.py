@@ -40,39 +40,67 @@ from mcp_skills_server.sources.source import (
 )
 
 _FRAMING = frozenset(
-    ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
+    (
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "accept-encoding",
+        "te",
+        "upgrade",
+        "range",
+        "expect",
+    )
 )
 """Headers that change what an answer is or how it is framed."""
 
 
 class FetchOptions(GitOptions):
     output: str | None = option(
-        None, "The folder of fetched skills; made if missing.", type=click.Path(file_okay=False), metavar="DIR"
+        None,
+        "The folder of fetched skills; made if missing.",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
     )
-    skills: tuple[str, ...] = many("This skill and no other. May be repeated.", "--skill", metavar="NAME")
+    skills: tuple[str, ...] = many(
+        "This skill and no other. May be repeated.", "--skill", metavar="NAME"
+    )
     only_list: bool = flag("Show what the site offers, and fetch nothing.", "--list")
-    update: bool = flag("Ask again although the index is fresh; without URL, all that DIR was fetched from.")
+    update: bool = flag(
+        "Ask again although the index is fresh; without URL, all that DIR was fetched from."
+    )
     prune: bool = flag("Remove fetched skills that the site no longer has.")
     force: bool = flag("Replace fetched skills that were edited.")
     allow_rollback: bool = flag("Take an index that the site had before, and another one since.")
     origins: tuple[str, ...] = many(
-        "Another origin that skills and redirects may lead to, such as https://cdn.example.com. May be repeated.",
+        (
+            "Another origin that skills and redirects may lead to, such as "
+            "https://cdn.example.com. "
+            "May be repeated."
+        ),
         "--fetch-origin",
         metavar="ORIGIN",
     )
     allow_private: bool = flag("Private and loopback addresses, too.")
     allow_http: bool = flag("Plain http, too.")
-    token_env: str | None = option(None, "Variable with a bearer token for the site, sent to it alone.", metavar="NAME")
-    headers: tuple[str, ...] = many("A header for the site alone. May be repeated.", "--header", metavar="NAME:VALUE")
+    token_env: str | None = option(
+        None, "Variable with a bearer token for the site, sent to it alone.", metavar="NAME"
+    )
+    headers: tuple[str, ...] = many(
+        "A header for the site alone. May be repeated.", "--header", metavar="NAME:VALUE"
+    )
     timeout: float = seconds(600, "All of it.", above=True)
     download_timeout: float = seconds(60, "One download.", above=True)
     read_timeout: float = seconds(10, "A connection, and each wait for bytes.", above=True)
     max_bytes: int = count(50 << 20, "One skill, unpacked.", metavar="BYTES")
     max_total_bytes: int = count(1 << 30, "All downloads together.", metavar="BYTES")
-    max_unpacked_bytes: int = count(2 << 30, "All skills of the site together, unpacked.", metavar="BYTES")
+    max_unpacked_bytes: int = count(
+        2 << 30, "All skills of the site together, unpacked.", metavar="BYTES"
+    )
     max_skills: int = count(20_000, "Entries of the index.")
     require_signature: tuple[str, ...] = many(
-        "Write only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
+        "Write only skills that this key signed, a public key or the certificate of an authority "
+        "in PEM. May be "
         "repeated; one of them must have signed. What is in DIR already is not asked.",
         metavar="KEY",
     )
@@ -83,11 +111,13 @@ class FetchOptions(GitOptions):
 @click.argument("url", required=False)
 @takes(FetchOptions)
 def fetch(options: FetchOptions, url: str | None) -> int:
-    """Fetch the skills that a site publishes at /.well-known/agent-skills, or those of a folder in git, into a folder.
+    """Fetch the skills that a site publishes at /.well-known/agent-skills, or those of a folder in
+    git, into a folder.
 
-    URL is a site, a folder of one, or its index.json; the last line says which index it was. Every skill is checked
-    against it before it appears in DIR, whole; what is current is not downloaded again. Exit code 1 when a skill could
-    not be fetched or checked; the others are there. URL may also be that of a repository, git+https://HOST/REPOSITORY.
+    URL is a site, a folder of one, or its index.json; the last line says which index it was. Every
+    skill is checked against it before it appears in DIR, whole; what is current is not downloaded
+    again. Exit code 1 when a skill could not be fetched or checked; the others are there. URL may
+    also be that of a repository, git+https://HOST/REPOSITORY.
 
     \b
     Examples:
@@ -99,11 +129,15 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     """
     output = options.output
     if options.only_list and url is None:
-        raise UsageError("fetch --list needs the URL of a site, as in 'fetch https://example.com --list'")
+        raise UsageError(
+            "fetch --list needs the URL of a site, as in 'fetch https://example.com --list'"
+        )
     if output is None and not options.only_list:
         raise UsageError("fetch needs --output DIR, the folder for the skills")
     if url is None and not options.update:
-        raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
+        raise UsageError(
+            "fetch needs the URL of a site; without one, --update refreshes what --output DIR holds"
+        )
     settings = _settings(options)
     if url is not None:
         return _fetch(url, settings, options)
@@ -125,15 +159,20 @@ def _settings(options: FetchOptions) -> FetchSettings:
             options.allow_http,
             tuple(_headers(options.headers, options.token_env)),
         ),
-        bounds=Bounds(options.read_timeout, options.download_timeout, total_bytes=options.max_total_bytes),
-        limits=FetchLimits(options.max_skills, options.max_bytes, options.timeout, options.max_unpacked_bytes),
+        bounds=Bounds(
+            options.read_timeout, options.download_timeout, total_bytes=options.max_total_bytes
+        ),
+        limits=FetchLimits(
+            options.max_skills, options.max_bytes, options.timeout, options.max_unpacked_bytes
+        ),
         connections=options.connections,
         prove=_proof(options.require_signature),
     )
 
 
 def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | None:
-    """Return the function that verifies a skill's signature by one of these keys; None without keys."""
+    """Return the function that verifies a skill's signature by one of these keys; None without
+    keys."""
     if not keys:
         return None
     verifier = Verifier([*map(Path, keys)])
@@ -151,7 +190,12 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
     """Yield the headers of the options. No message shows a value: it may be a secret."""
     for header in given:
         name, colon, value = (part.strip() for part in header.partition(":"))
-        if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not value.isascii() or not value.isprintable():
+        if (
+            not colon
+            or not re.fullmatch(r"[A-Za-z0-9-]+", name)
+            or not value.isascii()
+            or not value.isprintable()
+        ):
             raise UsageError("--header takes NAME:VALUE in ASCII, such as 'X-Team:billing'")
         if name.lower() in _FRAMING:
             raise UsageError(f"--header cannot set {name}")
@@ -173,23 +217,34 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
     for each in known:
-        if each.given.startswith(COMMAND):  # a folder may be anybody's, and its arguments are not recorded
-            raise UsageError(f"{folder}: no command is started for a record; give it again, as in {COMMAND}COMMAND")
+        # a folder may be anybody's, and its arguments are not recorded
+        if each.given.startswith(COMMAND):
+            raise UsageError(
+                f"{folder}: no command is started for a record; give it again, as in "
+                f"{COMMAND}COMMAND"
+            )
     if settings.trust.headers and len({each.source for each in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
     return [
-        (each.given, replace(settings, wanted=None if each.wanted is None else frozenset(each.wanted)))
+        (
+            each.given,
+            replace(settings, wanted=None if each.wanted is None else frozenset(each.wanted)),
+        )
         for each in known
     ]
 
 
 def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
-    """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or may be fetched."""
+    """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or
+    may be fetched."""
     kind, folder, label = kind_of(url).name, str(options.output), shown(url)
     try:
         if options.only_list:
             if kind not in {"folder", "site"}:
-                raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
+                raise UsageError(
+                    f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this "
+                    "one has"
+                )
             from mcp_skills_server.sources import site  # the HTTP client takes a while to load
 
             return _list(anyio.run(site.look, url, settings)[1], settings)
@@ -215,7 +270,10 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
     """Open a source whose skills go into this folder."""
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
-        raise UsageError(f"{url}: no such file; give the path of an archive, or the URL of a site or a repository")
+        raise UsageError(
+            f"{url}: no such file; give the path of an archive, or the URL of a site or a "
+            "repository"
+        )
     chosen = SourceSettings(
         cache_directory(),
         fetch=settings,
@@ -228,7 +286,9 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
 
         return site.Site(url, chosen)
     if settings.trust.headers:
-        way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
+        way = (
+            "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
+        )
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
     if kind.is_path:
         url = os.path.abspath(url)  # for --update, from wherever that is called
@@ -257,7 +317,11 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
     """Print what was fetched on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":
-        where, source, size = shown(report.url), "the index", f" ({report.bytes:,} bytes downloaded)"
+        where, source, size = (
+            shown(report.url),
+            "the index",
+            f" ({report.bytes:,} bytes downloaded)",
+        )
     for line in (*report.warnings, *map(str, report.pointer_problems(origin))):
         remark(f"warning: {line}")
     for name in report.edited:
@@ -290,7 +354,9 @@ def _bar() -> Generator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with click.progressbar(length=1, label="fetching", file=sys.stderr, show_pos=True, show_eta=False) as bar:
+    with click.progressbar(
+        length=1, label="fetching", file=sys.stderr, show_pos=True, show_eta=False
+    ) as bar:
 
         def draw(done: int, total: int) -> None:
             bar.length = total

@@ -1,14 +1,16 @@
-"""Options of a command as typed fields of a class: one field declares all that is known of an option.
+"""Options of a command as typed fields of a class: one field declares all that is known of an
+option.
 
     class WatchOptions(Options, heading="Following changes"):
         poll: bool = switch(False, "Look at time stamps instead of waiting for events.")
 
-`takes(WatchOptions)` gives a click command these options and calls it with one such object. The command line, the
-environment, the configuration file, `config show` and the reloading of the file are all derived from the field. In the
-help of a `Grouped` command the options stand below the heading of the class that declares them.
+`takes(WatchOptions)` gives a click command these options and calls it with one such object. The
+command line, the environment, the configuration file, `config show` and the reloading of the file
+are all derived from the field. In the help of a `Grouped` command the options stand below the
+heading of the class that declares them.
 
-To a type checker these classes are dataclasses. Real ones compile methods for each class, and that took 8 ms of every
-start.
+To a type checker these classes are dataclasses. Real ones compile methods for each class, and that
+took 8 ms of every start.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Traits:
         is_secret: its value is never shown.
         is_live: a running server takes a new value of the configuration file.
         in_file: a configuration file may give it.
-        if_empty: what to give where its variable is set and empty, which would open the server to everyone.
+        if_empty: what to give where its variable is set and empty, which would open the server to
+            everyone.
         path: matches a value with a path, which is its first group.
     """
 
@@ -96,7 +99,12 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         more: what `click.Option` takes besides, and `Traits` but for the heading.
     """
     known = {} if more.get("required") else {"default": default}
-    return cast("_T", _Declared(default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}))
+    return cast(
+        "_T",
+        _Declared(
+            default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}
+        ),
+    )
 
 
 def count(default: int, words: str, **more: Any) -> int:
@@ -104,9 +112,13 @@ def count(default: int, words: str, **more: Any) -> int:
     return option(default, words, type=click.IntRange(min=1), **more)
 
 
-def seconds(default: float, words: str, *, least: float = 0, above: bool = False, **more: Any) -> float:
+def seconds(
+    default: float, words: str, *, least: float = 0, above: bool = False, **more: Any
+) -> float:
     """Return a field for a number of seconds, at least so many, or above them."""
-    return option(default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more)
+    return option(
+        default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more
+    )
 
 
 def file(words: str, *names: str, **more: Any) -> str | None:
@@ -140,7 +152,8 @@ def output_format(*values: Any, words: str = "How to print.") -> Any:
 
 
 def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Give a click command the options of these classes; an object of each is among its first arguments."""
+    """Give a click command the options of these classes; an object of each is among its first
+    arguments."""
     declared = [[*_declared(kind)] for kind in kinds]
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
@@ -160,7 +173,8 @@ def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., 
 
 
 def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
-    """Yield name, declaration and heading of the options of a class: its own, then those of its bases."""
+    """Yield name, declaration and heading of the options of a class: its own, then those of its
+    bases."""
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
@@ -171,11 +185,14 @@ class _Option(click.Option):
     """An option with its traits."""
 
     def __init__(self, *names: Any, **more: Any) -> None:
-        self.traits = Traits(**{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more})
+        self.traits = Traits(
+            **{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more}
+        )
         super().__init__(*names, **more)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002, as click calls it
-        """Return the first variable of the option that is set and not empty, whichever command has it."""
+        """Return the first variable of the option that is set and not empty, whichever command has
+        it."""
         return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
 
 
@@ -201,7 +218,8 @@ class Grouped(click.Command):
 
 
 def parsed_again(context: click.Context) -> click.Context:
-    """Parse the command line and the environment of a `Grouped` command anew, with the configuration file as it is now.
+    """Parse the command line and the environment of a `Grouped` command anew, with the
+    configuration file as it is now.
 
     `obj` of the new context is true, by which the file's reader knows a running server.
     """
@@ -209,7 +227,8 @@ def parsed_again(context: click.Context) -> click.Context:
 
 
 def values_of(options: Options, *names: str) -> dict[str, Any]:
-    """Return the values of the options of these names, for settings whose fields have the same names."""
+    """Return the values of the options of these names, for settings whose fields have the same
+    names."""
     return {name: getattr(options, name) for name in names}
 
 
@@ -232,7 +251,8 @@ def located(parameter: click.Parameter, value: str, folder: str) -> str:
 
 
 def key_of(parameter: click.Parameter) -> str:
-    """Return the key of an option in a configuration file, its long name without hyphens; of an argument its name."""
+    """Return the key of an option in a configuration file, its long name without hyphens; of an
+    argument its name."""
     long = next((each for each in parameter.opts if each.startswith("--")), parameter.name or "")
     return long.removeprefix("--")
 
@@ -242,5 +262,8 @@ def variables_of(parameter: click.Parameter) -> list[str]:
     own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
     if not isinstance(parameter, _Option):
         return own
-    names = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in (key_of(parameter), parameter.name or "")]
+    names = [
+        f"{PREFIX}{each.replace('-', '_').upper()}"
+        for each in (key_of(parameter), parameter.name or "")
+    ]
     return [*dict.fromkeys((*names, *own))]

@@ -1,4 +1,5 @@
-"""`install` and `doctor`: entries for this server in the configuration files of hosts, and whether they work."""
+"""`install` and `doctor`: entries for this server in the configuration files of hosts, and whether
+they work."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ import anyio
 import click
 
 from mcp_skills_server.catalog.roots import no_folder
-from mcp_skills_server.commands.fields import VARIABLE_NAME, Options, flag, many, option, seconds, takes
+from mcp_skills_server.commands.fields import (
+    VARIABLE_NAME,
+    Options,
+    flag,
+    many,
+    option,
+    seconds,
+    takes,
+)
 from mcp_skills_server.commands.look import check, remark_problems
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
@@ -52,22 +61,31 @@ class InstallOptions(Options):
         metavar="PATH",
     )
     trust: bool = flag(
-        "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use without a person needs."
+        "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use "
+        "without a person needs."
     )
     url: str | None = option(
-        None, "Have the host reach the server at this MCP endpoint, instead of starting one.", metavar="URL"
+        None,
+        "Have the host reach the server at this MCP endpoint, instead of starting one.",
+        metavar="URL",
     )
     token_env: str | None = option(
-        None, "With --url: the environment variable in which the host finds a bearer token.", metavar="VARIABLE"
+        None,
+        "With --url: the environment variable in which the host finds a bearer token.",
+        metavar="VARIABLE",
     )
     include: tuple[str, ...] = many(
         "Have only skills served whose path, name or tag fits. May be repeated.", metavar="PATTERN"
     )
-    exclude: tuple[str, ...] = many("Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN")
+    exclude: tuple[str, ...] = many(
+        "Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN"
+    )
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
-    listed: bool = flag("Print which hosts are here, and which start this server, and write nothing.", "--list")
+    listed: bool = flag(
+        "Print which hosts are here, and which start this server, and write nothing.", "--list"
+    )
 
 
 _EXCLUSIVE: Final = (
@@ -84,12 +102,14 @@ _EXCLUSIVE: Final = (
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
 @takes(InstallOptions)
 @click.pass_context
-def install(context: click.Context, options: InstallOptions, host: str | None, roots: tuple[str, ...]) -> None:
+def install(
+    context: click.Context, options: InstallOptions, host: str | None, roots: tuple[str, ...]
+) -> None:
     """Have HOST start this server with the skills below each ROOT, or reach one that runs at a URL.
 
-    HOST is one of those named at the end. Its configuration file keeps everything else that it holds, and a copy of it
-    as it was stays beside it (.bak). Options of serve go into the entry's "env" ("environment" of opencode), such as
-    MCP_SKILLS_WATCH; a later install leaves them alone.
+    HOST is one of those named at the end. Its configuration file keeps everything else that it
+    holds, and a copy of it as it was stays beside it (.bak). Options of serve go into the entry's
+    "env" ("environment" of opencode), such as MCP_SKILLS_WATCH; a later install leaves them alone.
 
     \b
     Examples:
@@ -98,7 +118,8 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
       mcp-skills-server install --list
-      mcp-skills-server install claude-code --url https://skills.example/mcp --token-env SKILLS_TOKEN
+      mcp-skills-server install claude-code --url https://skills.example/mcp --token-env
+      SKILLS_TOKEN
     """
     platform = context.find_object(Platform)
     if options.listed:
@@ -113,7 +134,9 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
     if options.url is not None and not options.uninstall:
         entry = _remote_entry(row, options.url, options.token_env)
     elif not options.uninstall:
-        chosen = [f"--{key}={each}" for key in ("include", "exclude") for each in getattr(options, key)]
+        chosen = [
+            f"--{key}={each}" for key in ("include", "exclude") for each in getattr(options, key)
+        ]
         entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
@@ -141,21 +164,29 @@ def install(context: click.Context, options: InstallOptions, host: str | None, r
 def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
     """Refuse a name that hosts do not take, and options that exclude each other."""
     if not _NAME.fullmatch(options.name):
-        raise UsageError(f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
-    given = {f"--{name.replace('_', '-')}": value not in (None, False, ()) for name, value in vars(options).items()}
+        raise UsageError(
+            f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'"
+        )
+    given = {
+        f"--{name.replace('_', '-')}": value not in (None, False, ())
+        for name, value in vars(options).items()
+    }
     given |= {"--print": options.show, "ROOT": bool(roots)}
     for one, other in _EXCLUSIVE:
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
     if options.trust and host.trust is None:
         raise UsageError(
-            f"--trust: an entry of {host.title} has no such switch; docs/hosts.md says what it needs without a person"
+            f"--trust: an entry of {host.title} has no such switch; docs/hosts.md says what it "
+            "needs without a person"
         )
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
 
 
-def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]) -> dict[str, Any]:
+def _local_entry(
+    host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]
+) -> dict[str, Any]:
     """Return the entry that has the host start this server, with the options that choose skills."""
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
@@ -163,7 +194,8 @@ def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: S
     for root in roots:
         if _ENDPOINT.fullmatch(root):
             raise UsageError(
-                f"{printable(root)}: this is an MCP endpoint and no site; 'install HOST --url {printable(root)}' has "
+                f"{printable(root)}: this is an MCP endpoint and no site; 'install HOST --url "
+                f"{printable(root)}' has "
                 "the host connect to it"
             )
         kind = kind_of(root)
@@ -174,7 +206,9 @@ def _local_entry(host: Host, command: list[str], roots: Sequence[str], chosen: S
         try:
             word.encode("utf-8")
         except UnicodeEncodeError:
-            raise UsageError(f"{printable(word)}: the path is not UTF-8, and the host's file must be") from None
+            raise UsageError(
+                f"{printable(word)}: the path is not UTF-8, and the host's file must be"
+            ) from None
     return edit.entry_for(host, command, [*absolute, *chosen])
 
 
@@ -184,16 +218,29 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isascii() or " " in url:
-        raise UsageError(f"--url {printable(url)}: write the MCP endpoint, such as https://skills.example/mcp")
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or not url.isascii()
+        or " " in url
+    ):
+        raise UsageError(
+            f"--url {printable(url)}: write the MCP endpoint, such as https://skills.example/mcp"
+        )
     if parts.username is not None:
-        raise UsageError("--url: the host's file would hold the password; name a variable with --token-env")
+        raise UsageError(
+            "--url: the host's file would hold the password; name a variable with --token-env"
+        )
     if variable is not None and not VARIABLE_NAME.fullmatch(variable):
-        raise UsageError(f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN")
+        raise UsageError(
+            f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN"
+        )
     return edit.remote_entry_for(host, url, variable)
 
 
-def _edit(path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions) -> None:
+def _edit(
+    path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions
+) -> None:
     """Put the entry into the host's file, or remove it where the entry is empty."""
     name, found = options.name, disk.read(path)
     if entry:
@@ -228,7 +275,8 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
     for root in roots:
         if os.path.isdir(root) and is_native(host, root, home):
             remark(
-                f"{printable(root)}: {host.title} reads skills of this folder by itself and will have "
+                f"{printable(root)}: {host.title} reads skills of this folder by itself and will "
+                "have "
                 "them twice; install the server in other hosts, or serve another folder"
             )
 
@@ -242,12 +290,15 @@ def _this_platform() -> Platform:
 
 
 def _command_of(given: str | None) -> list[str]:
-    """Return what the host is to start. Links stay as they are: an update of the program moves what they lead to."""
+    """Return what the host is to start. Links stay as they are: an update of the program moves what
+    they lead to."""
     if given is not None:
         if os.path.basename(given) == given and given:
             return [given]
         if not os.path.isfile(given):
-            raise UsageError(f"--command {printable(given)}: no such file; give the path of mcp-skills-server")
+            raise UsageError(
+                f"--command {printable(given)}: no such file; give the path of mcp-skills-server"
+            )
         return [os.path.abspath(given)]
     running = sys.argv[0]
     if Path(running).stem == _PROGRAM:
@@ -258,7 +309,8 @@ def _command_of(given: str | None) -> list[str]:
 
 
 class HostEntry(NamedTuple):
-    """An entry of a host that starts this server: its file and name, the words that it starts, and its variables.
+    """An entry of a host that starts this server: its file and name, the words that it starts, and
+    its variables.
 
     `trouble` says why it cannot work, seen without starting it; "" for nothing.
     """
@@ -279,10 +331,11 @@ class DoctorOptions(Options):
 @takes(DoctorOptions)
 @click.pass_context
 def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> int:
-    """Start this server as HOST would, or as each host that has an entry for it, and say what is wrong.
+    """Start this server as HOST would, or as each host that has an entry for it, and say what is
+    wrong.
 
-    It is started from another folder and with the short PATH of a program that was started from a desktop. Exit code 1
-    where an entry does not work, or HOST has none.
+    It is started from another folder and with the short PATH of a program that was started from a
+    desktop. Exit code 1 where an entry does not work, or HOST has none.
 
     \b
     Examples:
@@ -335,7 +388,9 @@ def _list_entries(platform: Platform) -> None:
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
     """Yield the entries for this server in the files of a host: the user's, and the project's."""
-    places = [location(host, platform, project=each) for each in (False, True) if host.project or not each]
+    places = [
+        location(host, platform, project=each) for each in (False, True) if host.project or not each
+    ]
     for path in dict.fromkeys(places):
         try:
             found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
@@ -345,7 +400,9 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             words = edit.words_of(entry)
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
-            yield HostEntry(path, name, words, {str(key): str(env[key]) for key in env}, _trouble(words))
+            yield HostEntry(
+                path, name, words, {str(key): str(env[key]) for key in env}, _trouble(words)
+            )
 
 
 def _trouble(words: list[str]) -> str:
@@ -355,7 +412,9 @@ def _trouble(words: list[str]) -> str:
         return f"stale: {program} is no program that the host finds; run 'install' again"
     given = words[words.index("serve") + 1 :] if "serve" in words else []
     gone = [each for each in given if os.path.isabs(each) and not os.path.exists(each)]
-    return f"stale: {gone[0]} is gone; run 'install' again with folders that are there" if gone else ""
+    return (
+        f"stale: {gone[0]} is gone; run 'install' again with folders that are there" if gone else ""
+    )
 
 
 async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
@@ -374,7 +433,10 @@ async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
             with anyio.fail_after(patience):
-                async with stdio_client(parameters, errlog=log) as streams, ClientSession(*streams) as session:
+                async with (
+                    stdio_client(parameters, errlog=log) as streams,
+                    ClientSession(*streams) as session,
+                ):
                     await session.initialize()
                     return "", len(await SkillsClient(session).list())
         except TimeoutError:

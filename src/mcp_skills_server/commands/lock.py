@@ -1,4 +1,5 @@
-"""`lock`, `outdated`, `update` and `diff`: the state of each source that is served, and what it has become since."""
+"""`lock`, `outdated`, `update` and `diff`: the state of each source that is served, and what it has
+become since."""
 
 from __future__ import annotations
 
@@ -44,11 +45,14 @@ class OutdatedOptions(UpdateOptions):
 
 
 class DiffOptions(SignedRootOptions):
-    lock: str | None = option(None, "Compare what this lock file names with what is there now.", metavar="FILE")
+    lock: str | None = option(
+        None, "Compare what this lock file names with what is there now.", metavar="FILE"
+    )
 
 
 class SourceOffer(NamedTuple):
-    """A source at one moment: the revision is "" for a folder; skills are those served of it beside the other roots."""
+    """A source at one moment: the revision is "" for a folder; skills are those served of it beside
+    the other roots."""
 
     given: str
     revision: str
@@ -65,11 +69,15 @@ class SourceOffer(NamedTuple):
         skill = self.skills.get(path)
         if skill is None:
             return None
-        return {each: (raw, skill.files[each].executable) for each, raw in self.registry.read_all(skill).items()}
+        return {
+            each: (raw, skill.files[each].executable)
+            for each, raw in self.registry.read_all(skill).items()
+        }
 
 
 class Moved(NamedTuple):
-    """A source as it is locked, the entry that it would have now, the source now, and each skill that differs."""
+    """A source as it is locked, the entry that it would have now, the source now, and each skill
+    that differs."""
 
     source: LockedSource
     newest: LockedSource
@@ -79,7 +87,9 @@ class Moved(NamedTuple):
 
 def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
     """Return what happened to each skill whose digest differs, by its path, in their order."""
-    kinds: dict[str, Kind] = {path: "changed" for path in before.keys() & now.keys() if before[path] != now[path]}
+    kinds: dict[str, Kind] = {
+        path: "changed" for path in before.keys() & now.keys() if before[path] != now[path]
+    }
     kinds |= dict.fromkeys(now.keys() - before.keys(), "added")
     kinds |= dict.fromkeys(before.keys() - now.keys(), "removed")
     return dict(sorted(kinds.items()))
@@ -89,10 +99,11 @@ def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]
 def offered(
     given: Sequence[str], options: SignedRootOptions, pin: str | None = None
 ) -> Generator[tuple[Registry, list[SourceOffer]]]:
-    """Open these roots together, as `serve` does: of two skills with one path the earlier root offers it.
+    """Open these roots together, as `serve` does: of two skills with one path the earlier root
+    offers it.
 
-    Skills without the signature that the options or a `[[source]]` require are left out, and named on stderr. `pin` is
-    the revision that is wanted of each, None for the newest.
+    Skills without the signature that the options or a `[[source]]` require are left out, and named
+    on stderr. `pin` is the revision that is wanted of each, None for the newest.
     """
     opened = open_roots(given, options, options.config, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
@@ -101,7 +112,9 @@ def offered(
             mirrors.fetch(proved=True)
         with registry:
             if len(registry.roots) < len(given):
-                raise UsageError(f"{', '.join(given)}: two of these are the same folder; name it once")
+                raise UsageError(
+                    f"{', '.join(given)}: two of these are the same folder; name it once"
+                )
             snapshot = registry.snapshot
             for each in snapshot.problems:
                 if each.code.startswith("signature-"):
@@ -148,17 +161,21 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
             return given
         return Path(os.path.relpath(given, folder)).as_posix()
 
-    lock_file.write(Path(path), [replace(each, given=if_path(from_folder, each.given)) for each in sources])
+    lock_file.write(
+        Path(path), [replace(each, given=if_path(from_folder, each.given)) for each in sources]
+    )
 
 
 @click.command()
 @roots
 @takes(LockOptions)
 def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
-    """Write a lock file: the revision of each ROOT, and the digest of each of its skills as they are now.
+    """Write a lock file: the revision of each ROOT, and the digest of each of its skills as they
+    are now.
 
-    `serve --lock` serves exactly these skills. What cannot be served, or is hidden by a skill of an earlier ROOT, has
-    no place in it, and is said. A ROOT without any skill is an error, and nothing is written.
+    `serve --lock` serves exactly these skills. What cannot be served, or is hidden by a skill of an
+    earlier ROOT, has no place in it, and is said. A ROOT without any skill is an error, and nothing
+    is written.
 
     \b
     Examples:
@@ -171,7 +188,10 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     given = [*dict.fromkeys(roots)]
     for each in given:
         if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
-            raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
+            raise UsageError(
+                "an address with a password cannot be locked; have a credential helper know the "
+                "password"
+            )
     with offered(given, options) as (registry, offers):
         sources = [each.locked() for each in offers]
         _remark_left_out(registry)
@@ -193,7 +213,9 @@ def _remark_left_out(registry: Registry) -> None:
             reason = next((each.message for each in skill.problems), "")
             remark(f"left out: {path}, which cannot be served: {reason}")
     for each in registry.problems():
-        is_unusable = each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
+        is_unusable = (
+            each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
+        )
         if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):
             remark(f"left out: {each.path}: {each.message}")
 
@@ -215,15 +237,24 @@ def outdated(options: OutdatedOptions) -> int:
         if options.form == "json":
             say_json(
                 [
-                    {"from": each.source.given, "locked": each.source.revision, "newest": each.newest.revision}
-                    | {kind: [path for path, found in each.kinds.items() if found == kind] for kind in _KINDS}
+                    {
+                        "from": each.source.given,
+                        "locked": each.source.revision,
+                        "newest": each.newest.revision,
+                    }
+                    | {
+                        kind: [path for path, found in each.kinds.items() if found == kind]
+                        for kind in _KINDS
+                    }
                     for each in moved
                 ]
             )
             return int(is_new)
         for source, newest, _, kinds in moved:
             if kinds:
-                before, after = (each.revision.removeprefix("sha256:")[:12] for each in (source, newest))
+                before, after = (
+                    each.revision.removeprefix("sha256:")[:12] for each in (source, newest)
+                )
                 say(f"{source.given}:{f' {before} -> {after}' if before != after else ''}")
             for path, kind in sorted(kinds.items(), key=lambda each: _KINDS.index(each[1])):
                 say(f"  {kind:8} {path}")
@@ -238,8 +269,8 @@ def outdated(options: OutdatedOptions) -> int:
 def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     """Move the pins of a lock file to what its sources have now.
 
-    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, which then moves alone; without
-    any, everything moves.
+    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, which then
+    moves alone; without any, everything moves.
 
     \b
     Examples:
@@ -254,7 +285,10 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
         known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
         for name in names:
             if name not in known:
-                raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
+                raise UsageError(
+                    f"{name}: {options.lock} has no such source or skill; 'outdated' shows what "
+                    "is new"
+                )
         for each in moved:
             chosen = each.kinds
             if names and each.source.given not in names:
@@ -297,11 +331,16 @@ def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
 
 
 def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
-    """Drop what an earlier source hides: where one source moved alone, two may have a skill with the same path."""
+    """Drop what an earlier source hides: where one source moved alone, two may have a skill with
+    the same path."""
     owners: dict[str, str] = {}
     out: list[LockedSource] = []
     for each in sources:
-        kept = {path: each.skills[path] for path in each.skills if owners.setdefault(path, each.given) == each.given}
+        kept = {
+            path: each.skills[path]
+            for path in each.skills
+            if owners.setdefault(path, each.given) == each.given
+        }
         for path in sorted(each.skills.keys() - kept.keys()):
             remark(f"left out: {path} of {each.given}, which is hidden by that of {owners[path]}")
         out.append(replace(each, skills=kept))
@@ -314,9 +353,9 @@ def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
 def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     """Show what is different between two roots, A and B, or between a lock file and the newest.
 
-    Of each skill a reviewer sees first what decides when it is used and what it may do: description, allowed-tools,
-    scripts, hidden text, links. Then come the other fields and a unified diff of the text files. Exit code 0 where
-    nothing is different, 1 where something is.
+    Of each skill a reviewer sees first what decides when it is used and what it may do:
+    description, allowed-tools, scripts, hidden text, links. Then come the other fields and a
+    unified diff of the text files. Exit code 0 where nothing is different, 1 where something is.
 
     \b
     Examples:
@@ -330,7 +369,9 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     with ExitStack() as opened:
         if options.lock is not None and not pair:
             moved = opened.enter_context(moves(read_lock(options.lock), options))
-            found = (difference for each in moved for difference in _differences_since(each, options))
+            found = (
+                difference for each in moved for difference in _differences_since(each, options)
+            )
         elif len(pair) == 2:
             before, after = (_open_offer(opened, each, options) for each in pair)
             found = _between(before, after, before.skills.keys() | after.skills.keys())
@@ -349,21 +390,29 @@ def _differences_since(moved: Moved, options: SignedRootOptions) -> Iterable[Dif
     source, kinds = moved.source, moved.kinds
     if kinds and kind_of(source.given).keeps_history:
         with ExitStack() as opened:
-            yield from _between(_open_offer(opened, source.given, options, source.revision), moved.offer, kinds)
+            yield from _between(
+                _open_offer(opened, source.given, options, source.revision), moved.offer, kinds
+            )
         return
     for skill, kind in kinds.items():
         if kind == "added":
             yield from _between(None, moved.offer, [skill])
         else:
-            yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
+            yield Difference(
+                skill, kind, (), ("its locked text is no longer to be had from this source",)
+            )
 
 
-def _open_offer(opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None) -> SourceOffer:
+def _open_offer(
+    opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None
+) -> SourceOffer:
     _, (offer,) = opened.enter_context(offered([root], options, pin))
     return offer
 
 
-def _between(before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]) -> Iterable[Difference]:
+def _between(
+    before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]
+) -> Iterable[Difference]:
     for path in sorted(paths):
         old = before.files(path) if before is not None else None
         found = compare(path, old, after.files(path))

@@ -1,8 +1,8 @@
 """Logging on stderr; stdout belongs to the protocol or to the answer.
 
-A record may carry foreign text, such as a file's name. It becomes one line here, and here alone, in which nothing
-moves a terminal's cursor or begins a second record. Lines that clients cause are rate-limited to one a minute for each
-place in the code, or a stranger would fill the disk.
+A record may carry foreign text, such as a file's name. It becomes one line here, and here alone, in
+which nothing moves a terminal's cursor or begins a second record. Lines that clients cause are
+rate-limited to one a minute for each place in the code, or a stranger would fill the disk.
 """
 
 from __future__ import annotations
@@ -36,20 +36,28 @@ Format = Literal["text", "json"]
 
 def log_level(default: Level) -> Level:
     """Return a field for the option `--log-level`."""
-    return option(default, "What is logged on stderr.", type=click.Choice(get_args(Level)), is_live=True)
+    return option(
+        default, "What is logged on stderr.", type=click.Choice(get_args(Level)), is_live=True
+    )
 
 
 def log_format() -> Format:
     """Return a field for the option `--log-format`."""
-    words = "The form of what is logged. json: an object a line, with time, level, message and what it is about."
+    words = (
+        "The form of what is logged. json: an object a line, with time, level, message and "
+        "what it is about."
+    )
     return choice("text", "json", words=words)
 
 
 def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
-    """Log what is of this level or above to stderr; `queued` writes in a thread, so that no request waits for it."""
+    """Log what is of this level or above to stderr; `queued` writes in a thread, so that no request
+    waits for it."""
     handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
-    handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
+    handler.setFormatter(
+        _Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s")
+    )
     logging.basicConfig(handlers=[handler])
     set_level(level)
 
@@ -57,7 +65,8 @@ def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) ->
 def set_level(level: str) -> None:
     """Log what is of this level or above from now on; of other packages never less than warnings.
 
-    What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
+    What the protocol's library logs at debug holds whole messages, and with them bodies and session
+    handles.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(max(logging.WARNING, number))
@@ -65,16 +74,20 @@ def set_level(level: str) -> None:
 
 
 class LineQueue(QueueHandler):
-    """Formats lines where they are logged, and has a thread write them in that order, through a bounded queue.
+    """Formats lines where they are logged, and has a thread write them in that order, through a
+    bounded queue.
 
-    Lines that find the queue full are dropped; the next one that does not follows a line that counts them.
+    Lines that find the queue full are dropped; the next one that does not follows a line that
+    counts them.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._lines = SimpleQueue[Any]()  # which a handler of a signal may use too
         super().__init__(self._lines)
         self._dropped = 0
-        self._writer: QueueListener | None = QueueListener(self._lines, logging.StreamHandler(stream))
+        self._writer: QueueListener | None = QueueListener(
+            self._lines, logging.StreamHandler(stream)
+        )
         self._writer.start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -83,8 +96,16 @@ class LineQueue(QueueHandler):
             return
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            text = f"{dropped:,} lines of the log were dropped here; whatever reads stderr does not keep up"
-            fields = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": text}
+            text = (
+                f"{dropped:,} lines of the log were dropped here; whatever reads stderr does "
+                "not keep up"
+            )
+            fields = {
+                "name": __name__,
+                "levelno": logging.WARNING,
+                "levelname": "WARNING",
+                "msg": text,
+            }
             self._lines.put_nowait(self.prepare(logging.makeLogRecord(fields)))
         self._lines.put_nowait(record)
 
@@ -96,10 +117,11 @@ class LineQueue(QueueHandler):
 
 
 class Seldom(logging.Filter):
-    """Rate-limits lines that clients cause to one a minute for each place in the code, with a count of the rest.
+    """Rate-limits lines that clients cause to one a minute for each place in the code, with a count
+    of the rest.
 
-    Those are all lines of other packages, which log foreign input as it comes, and of ours those with `extra=REPEATS`
-    (errors.py). `now` is a monotonic clock.
+    Those are all lines of other packages, which log foreign input as it comes, and of ours those
+    with `extra=REPEATS` (errors.py). `now` is a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -22,7 +22,14 @@ from mcp_skills_server.commands.options import (
     roots_and_last,
     without_skills,
 )
-from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
+from mcp_skills_server.commands.printing import (
+    progress,
+    remark,
+    say,
+    say_json,
+    say_lines,
+    say_table,
+)
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
@@ -44,7 +51,8 @@ def check(registry: Registry, skills: Collection[Skill]) -> None:
 
 
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the first twenty problems of a code that a skill has, and one with the number of the rest."""
+    """Yield the first twenty problems of a code that a skill has, and one with the number of the
+    rest."""
     given = list(problems)
     places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for each in given:
@@ -62,11 +70,14 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
             except ValueError:  # of several roots, of which not all are absolute
                 folder = os.curdir
             message = f"{len(left):,} more problems of this kind"
-            yield each._replace(path=folder, line=None, message=message, hint="'--format json' shows each")
+            yield each._replace(
+                path=folder, line=None, message=message, hint="'--format json' shows each"
+            )
 
 
 def remark_problems(registry: Registry) -> None:
-    """Print on stderr how many problems the checked skills of a registry have, and what shows each."""
+    """Print on stderr how many problems the checked skills of a registry have, and what shows
+    each."""
     summary = registry.checks.survey(registry.snapshot).summary
     if summary:
         roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
@@ -93,7 +104,11 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     problems = registry.problems()
     counts = Counter(problem.skill for problem in problems)
     empty, passed = report_absent(registry)
-    sources = [{"root": root.shown, "revision": root.revision or None} for root in registry.roots if root.origin]
+    sources = [
+        {"root": root.shown, "revision": root.revision or None}
+        for root in registry.roots
+        if root.origin
+    ]
     if options.form == "json":
         say_json(
             {
@@ -112,13 +127,22 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
             colours[len(rows)] = "red"
         elif count:
             colours[len(rows)] = "yellow"
-        version, about = identity.version(skill.frontmatter) or "", " ".join(skill.description.split())
+        version, about = (
+            identity.version(skill.frontmatter) or "",
+            " ".join(skill.description.split()),
+        )
         state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     if skills:
         say_table(rows, colours)
     for each in sources:
-        say(f"{each['root']}: revision {each['revision'] or 'unknown, since not all of it is here'}", err=True)
+        say(
+            (
+                f"{each['root']}: revision "
+                f"{each['revision'] or 'unknown, since not all of it is here'}"
+            ),
+            err=True,
+        )
     for problem in shortened(snapshot.problems):
         say(str(problem), err=True)
     remark_problems(registry)
@@ -138,7 +162,9 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server show ~/skills refunds
       mcp-skills-server show ~/skills acme/billing/refunds --format json
     """
-    usage = "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
+    usage = (
+        "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
+    )
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options)
     skill = named_skill(registry, name, Standing.UNUSABLE)
@@ -162,7 +188,18 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
         say_json(details)
         return
     details["served"] = _SERVED[skill.standing]
-    for key in ("path", "name", "title", "version", "uri", "origin", "revision", "description", "served", "listed"):
+    for key in (
+        "path",
+        "name",
+        "title",
+        "version",
+        "uri",
+        "origin",
+        "revision",
+        "description",
+        "served",
+        "listed",
+    ):
         if details[key]:
             say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
     say("")
@@ -175,7 +212,8 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
 
 
 def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
-    """Print on stderr which roots have no skill, and which skills in dot folders were passed over; return both."""
+    """Print on stderr which roots have no skill, and which skills in dot folders were passed over;
+    return both."""
     passed, empty = passed_over(registry), without_skills(registry)
     for each in passed:
         remark(str(each))

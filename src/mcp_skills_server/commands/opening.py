@@ -45,7 +45,8 @@ logger = logging.getLogger(__name__)
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return the watcher of the folders; without `--watch` keep an index of them, and return None."""
+    """Return the watcher of the folders; without `--watch` keep an index of them, and return
+    None."""
     if not options.watch:
 
         def keep() -> None:
@@ -66,7 +67,8 @@ class OpenedRoots:
     Attributes:
         registry: the skills of the roots, or those that a lock file names.
         mirrors: keeps the remote roots current; None where all are folders.
-        scripts: whether scripts of a root may run, by its absolute folder, where the configuration says so.
+        scripts: whether scripts of a root may run, by its absolute folder, where the configuration
+            says so.
         entries: the entries of the lock file, by the absolute folder that the registry serves.
         pins: the gate of the lock file.
         lock: the path of the lock file.
@@ -93,7 +95,8 @@ class OpenedRoots:
             self.mirrors.start(load)
 
     def fetch(self, first_load: float) -> None:
-        """Poll the remote roots. A first list waits so many seconds for a root that was never fetched."""
+        """Poll the remote roots. A first list waits so many seconds for a root that was never
+        fetched."""
         self.poll()
         if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
@@ -136,7 +139,9 @@ class OpenedRoots:
                 return ""
             before = self.entries
             moved = {
-                each: entries[each].revision for each in entries if entries[each].revision != before[each].revision
+                each: entries[each].revision
+                for each in entries
+                if entries[each].revision != before[each].revision
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
@@ -171,8 +176,10 @@ def open_roots(
         options: how they are read, and where they say so signed and polled.
         configuration: has the rules of single roots; None for none.
         pin: the revision that is wanted of each, None for the newest.
-        locked: for each root the entry of a lock file, beside which nothing is served; None for no lock.
-        indexed: start from the index of an earlier process, and keep one where a watcher follows the roots.
+        locked: for each root the entry of a lock file, beside which nothing is served; None for no
+            lock.
+        indexed: start from the index of an earlier process, and keep one where a watcher follows
+            the roots.
         kinds: further kinds of sources.
 
     Raises:
@@ -196,7 +203,9 @@ def open_roots(
             for root, wanted, rule in zip(given, pins, rules, strict=True)
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
-    by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule is not None}
+    by_folder = {
+        folder: rule for folder, rule in zip(folders, rules, strict=True) if rule is not None
+    }
     entries: dict[str, LockedSource] = {}
     gates: list[Gate] = []
     gate: Pins | None = None
@@ -222,10 +231,13 @@ def open_roots(
     served = {root.given for root in registry.roots}
     if lost := [folder for folder in by_folder if folder not in served]:
         raise UsageError(
-            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; "
+            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another "
+            "root, or a file; "
             "name the folder itself, once"
         )
-    scripts = {folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None}
+    scripts = {
+        folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
+    }
     return OpenedRoots(registry, mirrors, scripts, entries, gate)
 
 
@@ -254,11 +266,16 @@ def _token_of(rule: SourceRules | None) -> str:
         return ""
     token = os.environ.get(rule.token_env, "").strip()
     if not token or not (token.isascii() and token.isprintable()):
-        raise UsageError(f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; set it")
+        raise UsageError(
+            f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; "
+            "set it"
+        )
     return token
 
 
-def _gates(chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: str | None) -> list[Gate]:
+def _gates(
+    chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
+) -> list[Gate]:
     """Return the gates of patterns of skills, and of signatures by one of these keys."""
     gates: list[Gate] = []
     if chosen.include or chosen.exclude:
@@ -278,7 +295,8 @@ def make_registry(
 ) -> Registry:
     """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
-    `proved` refuses a cached copy that cannot be revalidated. Raises UsageError for a root that cannot be had.
+    `proved` refuses a cached copy that cannot be revalidated. Raises UsageError for a root that
+    cannot be had.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
@@ -314,7 +332,9 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             from mcp_skills_server.commands.welcome import say_folders
 
             say_folders()
-        raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
+        raise UsageError(
+            "there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE"
+        )
     opened = open_roots(roots, options, options.config, locked=locked, indexed=True)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
@@ -326,7 +346,8 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             reasons = {each.skill: each.message for each in registry.snapshot.problems}
             reason = reasons.get(unserved[0], "it is not there")
             raise UsageError(
-                f"{options.lock}: {unserved[0]} cannot be served: {reason}{and_more(len(unserved) - 1)}; see "
+                f"{options.lock}: {unserved[0]} cannot be served: "
+                f"{reason}{and_more(len(unserved) - 1)}; see "
                 "'outdated' and 'diff', then 'update', or leave out --frozen"
             )
     return opened
@@ -342,11 +363,14 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
     def from_here(given: str) -> str:
         return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
-    return tuple(replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path)))
+    return tuple(
+        replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path))
+    )
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the entries of the lock file for these roots, for all that it names where none is given."""
+    """Return the entries of the lock file for these roots, for all that it names where none is
+    given."""
     locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}
@@ -357,7 +381,8 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
 
 
 def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
-    """Return the skills that other entries of the same source have, which come from other revisions of it."""
+    """Return the skills that other entries of the same source have, which come from other revisions
+    of it."""
     others = (each for each in locked if each.given == source.given and each is not source)
     return frozenset(path for each in others for path in each.skills)
 
@@ -371,8 +396,11 @@ def if_path(change: Callable[[str], str], root: str) -> str:
     return root
 
 
-def _pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
-    """Return the locked skills of each folder, and those that another revision of its source has."""
+def _pinned(
+    entries: Mapping[str, LockedSource],
+) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
+    """Return the locked skills of each folder, and those that another revision of its source
+    has."""
     locked = [*entries.values()]
     return (
         {folder: each.skills for folder, each in entries.items()},
@@ -380,15 +408,19 @@ def _pinned(entries: Mapping[str, LockedSource]) -> tuple[dict[str, Mapping[str,
     )
 
 
-def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str) -> dict[str, LockedSource]:
-    """Assign the new entries to the folders that are served; a folder whose entry is gone keeps no skill."""
+def _placed(
+    before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
+) -> dict[str, LockedSource]:
+    """Assign the new entries to the folders that are served; a folder whose entry is gone keeps no
+    skill."""
     after = {folder: replace(each, skills={}) for folder, each in before.items()}
     free = dict(before)
     for each in sorted(locked, key=lambda each: each not in free.values()):
         same = [folder for folder, known in free.items() if known.given == each.given]
         if not same:
             raise UsageError(
-                f"{lock}: {each.given} stands there with a revision more than at the start; restart the server for it"
+                f"{lock}: {each.given} stands there with a revision more than at the start; "
+                "restart the server for it"
             )
         folder = next((found for found in same if free[found].revision == each.revision), same[0])
         del free[folder]
@@ -400,10 +432,12 @@ def _placed(before: Mapping[str, LockedSource], locked: Sequence[LockedSource], 
 
 
 def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:
-    """Return the store of proposals in a folder, or with "git" in the working copy of a root; None without one.
+    """Return the store of proposals in a folder, or with "git" in the working copy of a root; None
+    without one.
 
     Raises:
-        UsageError: it cannot be used, or a proposal in it would be found as a skill of these roots (absolute).
+        UsageError: it cannot be used, or a proposal in it would be found as a skill of these roots
+            (absolute).
     """
     if folder is None:
         return None
@@ -416,12 +450,15 @@ def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | No
     place = os.path.realpath(folder)
     for root in roots:
         if os.path.commonpath([place, root]) in {place, root}:
-            raise UsageError(f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere")
+            raise UsageError(
+                f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere"
+            )
     return ProposalStore(Path(place))
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:
-    """Return the views of principals on a registry; without a table `[[grant]]` everyone sees all of it.
+    """Return the views of principals on a registry; without a table `[[grant]]` everyone sees all
+    of it.
 
     `local` is for a server over a pipe, whose one client is the user who started it.
     """
@@ -432,7 +469,11 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
     grants = Grants(configuration.grants, local=local)
     if local and not grants.permissions(None).grants:
         logger.warning(
-            '%s grants nothing to the user who starts this server; write who = ["%s"] in a table [[grant]]',
+            (
+                '%s grants nothing to the user who starts this server; write who = ["%s"] in a '
+                "table "
+                "[[grant]]"
+            ),
             configuration.file,
             LOCAL,
         )
@@ -446,17 +487,19 @@ def open_registry(
     allow_private: bool = False,
     kinds: Sequence[Kind] = (),
 ) -> Generator[Registry]:
-    """Open a registry of any roots, and keep those current that are fetched while the context is open.
+    """Open a registry of any roots, and keep those current that are fetched while the context is
+    open.
 
     Args:
-        roots: folders, archives, `https://` sites, `git+https://` repositories, `oci://` artifacts, as `serve` takes
-            them. The earlier one wins where two have a skill of one path.
+        roots: folders, archives, `https://` sites, `git+https://` repositories, `oci://` artifacts,
+            as `serve` takes them. The earlier one wins where two have a skill of one path.
         cache_dir: the directory for copies of what is fetched; the user's cache unless given.
         allow_private: also fetch from private addresses.
         kinds: further kinds of sources, tried first.
 
     Yields:
-        The registry, not yet loaded: `load` waits at most 5 s for roots of which there is no copy yet.
+        The registry, not yet loaded: `load` waits at most 5 s for roots of which there is no copy
+            yet.
 
     Raises:
         UsageError: a root does not exist, or cannot be read or fetched.

@@ -51,7 +51,8 @@ def cache_folder(given: str | None) -> Path:
 
 
 def index_of(given: str | None) -> Index:
-    """Return the index: of every root below a named directory, of large roots alone in the user's cache."""
+    """Return the index: of every root below a named directory, of large roots alone in the user's
+    cache."""
     from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
 
     return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
@@ -61,8 +62,8 @@ class RootType(click.Path):
     """A folder, an archive, or the address of a site, a repository or a registry."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """Return the roots of a variable, separated as in PATH; not within `https://host:8443`, nor before a tag of
-        oci://.
+        """Return the roots of a variable, separated as in PATH; not within `https://host:8443`, nor
+        before a tag of oci://.
         """
         from mcp_skills_server.sources.kinds import split
 
@@ -89,52 +90,85 @@ class LimitOptions(Options, heading="Which skills there are"):
     max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
-    max_depth: int = option(32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64))
+    max_depth: int = option(
+        32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64)
+    )
     include: tuple[str, ...] = many(
-        "Serve only skills whose path, name or one of whose tags fits, such as 'acme/*'. May be repeated.",
+        (
+            "Serve only skills whose path, name or one of whose tags fits, such as 'acme/*'. May "
+            "be "
+            "repeated."
+        ),
         metavar="PATTERN",
     )
-    exclude: tuple[str, ...] = many("Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN")
+    exclude: tuple[str, ...] = many(
+        "Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN"
+    )
     hidden: bool = switch(
         False,
         "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
     )
     follow_links: bool = switch(
         True,
-        "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the link is.",
+        (
+            "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as "
+            "the link is."
+        ),
     )
 
 
 class SiteOptions(Options, heading="Roots that are fetched"):
     cache_dir: str | None = option(
         None,
-        "Where copies of what is fetched and indexes for the next start are kept; by default the user's cache.",
+        (
+            "Where copies of what is fetched and indexes for the next start are kept; by default "
+            "the "
+            "user's cache."
+        ),
         type=click.Path(file_okay=False),
         metavar="DIR",
     )
     cache_size: int = count(
         10 << 30,
-        "What copies may take there; what was not used for the longest goes first, what is served never.",
+        (
+            "What copies may take there; what was not used for the longest goes first, what is "
+            "served "
+            "never."
+        ),
         metavar="BYTES",
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
-    allow_http: bool = flag("Fetch over plain http from other machines, too.", "--allow-http", "--allow-insecure")
-    allow_rollback: bool = flag("Take from a site an index that it had before, and another one since.")
+    allow_http: bool = flag(
+        "Fetch over plain http from other machines, too.", "--allow-http", "--allow-insecure"
+    )
+    allow_rollback: bool = flag(
+        "Take from a site an index that it had before, and another one since."
+    )
     fetch_origins: tuple[str, ...] = many(
-        "Another origin that skills of a site may be fetched from. May be repeated.", "--fetch-origin", metavar="ORIGIN"
+        "Another origin that skills of a site may be fetched from. May be repeated.",
+        "--fetch-origin",
+        metavar="ORIGIN",
     )
 
 
 class GitOptions(Options, heading="Roots in git"):
     signers: str | None = file(
-        "Take a commit only if it is signed with an ssh key that this file of allowed signers names.",
+        (
+            "Take a commit only if it is signed with an ssh key that this file of allowed signers "
+            "names."
+        ),
         "--require-signed-commits",
     )
-    accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
+    accept_rewritten: bool = flag(
+        "Take what a branch was rewritten to (force-push), or a tag moved to."
+    )
 
 
-def _read(context: click.Context, _parameter: click.Parameter, path: str | None) -> Configuration | None:
-    """Read the configuration file, which gives the defaults of the options that are parsed after it."""
+def _read(
+    context: click.Context, _parameter: click.Parameter, path: str | None
+) -> Configuration | None:
+    """Read the configuration file, which gives the defaults of the options that are parsed after
+    it."""
     if path is None or context.resilient_parsing:
         return None
     from mcp_skills_server.commands.config_file import ConfigurationError, read
@@ -150,7 +184,8 @@ def _read(context: click.Context, _parameter: click.Parameter, path: str | None)
 class ConfigOptions(Options, heading="Configuration"):
     config: Configuration | None = option(
         None,
-        "Take from this TOML file the options that neither the command line nor the environment gives: "
+        "Take from this TOML file the options that neither the command line nor the environment "
+        "gives: "
         "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
         type=click.Path(),
         metavar="FILE",
@@ -178,8 +213,12 @@ class TableOptions(RootOptions):
 
 class WatchOptions(Options, heading="Following changes"):
     watch: bool = switch(True, "Follow changes of the folders.")
-    poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
-    reconcile: float = seconds(300, "Look at everything again after so long, in case an event was lost.", least=1)
+    poll: bool = switch(
+        False, "Look at time stamps instead of waiting for events, for network file systems."
+    )
+    reconcile: float = seconds(
+        300, "Look at everything again after so long, in case an event was lost.", least=1
+    )
 
 
 class RefreshOptions(Options, heading="Following changes"):
@@ -194,7 +233,8 @@ class RefreshOptions(Options, heading="Following changes"):
 
 class SignatureOptions(Options, heading="What is pinned and signed"):
     require_signature: tuple[str, ...] = many(
-        "Take only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
+        "Take only skills that this key signed, a public key or the certificate of an authority "
+        "in PEM. May be "
         "repeated; one of them must have signed.",
         type=click.Path(dir_okay=False),
         metavar="KEY",
@@ -206,8 +246,12 @@ class SignedRootOptions(RootOptions, SignatureOptions):
 
 
 class PinOptions(SignatureOptions, heading="What is pinned and signed"):
-    lock: str | None = file("Serve exactly the skills that this lock file names, of the ROOTs that it names.")
-    frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
+    lock: str | None = file(
+        "Serve exactly the skills that this lock file names, of the ROOTs that it names."
+    )
+    frozen: bool = flag(
+        "With --lock: refuse to start where a skill that it names cannot be served."
+    )
 
 
 class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
@@ -217,8 +261,10 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
 class ProposalOptions(Options, heading="Proposals"):
     proposals: str | None = option(
         None,
-        "Let models propose skills, and changes of skills in your own folders, and keep what they propose in this "
-        "folder; git for a branch each in the working copy of a root. Nothing changes until a person approves "
+        "Let models propose skills, and changes of skills in your own folders, and keep what they "
+        "propose in this "
+        "folder; git for a branch each in the working copy of a root. Nothing changes until a "
+        "person approves "
         "it ('proposals', or the page).",
         path="(?!git$)(.+)",
         metavar="DIR|git",
@@ -226,7 +272,8 @@ class ProposalOptions(Options, heading="Proposals"):
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:
-    """Return the roots and the argument behind them; without roots those of MCP_SKILLS_ROOTS or the configuration.
+    """Return the roots and the argument behind them; without roots those of MCP_SKILLS_ROOTS or the
+    configuration.
 
     Raises:
         UsageError: there are none. The message is `usage`.
@@ -246,7 +293,8 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
     """Return the skill of this name or path, of at least this standing.
 
     Raises:
-        UsageError: there is none, or several have the name. The message suggests what may have been meant.
+        UsageError: there is none, or several have the name. The message suggests what may have been
+            meant.
     """
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.format import identity
@@ -273,7 +321,8 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
 
 
 def without_skills(registry: Registry) -> list[str]:
-    """Return the roots without any skill, as the operator wrote them: most likely a path was mistyped."""
+    """Return the roots without any skill, as the operator wrote them: most likely a path was
+    mistyped."""
     return [root.shown for root in registry.roots if not registry.of_root(root).skills]
 
 
@@ -292,7 +341,8 @@ def limits_of(options: LimitOptions) -> Limits:
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
-    """Return the tokens of `--token-file` or `--tokens`, each line proved. Warn of those that expire soon."""
+    """Return the tokens of `--token-file` or `--tokens`, each line proved. Warn of those that
+    expire soon."""
     from mcp_skills_server.access.tokens import warn_of_ends
 
     found = token_lines_of(file, lines).checked()
@@ -301,11 +351,14 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
-    """Return the tokens and the lines that are wrong; `again` for the reload of a running server."""
+    """Return the tokens and the lines that are wrong; `again` for the reload of a running
+    server."""
     from mcp_skills_server.access.tokens import TokenLines, read_token_file, read_token_value
 
     if file is not None and lines is not None:
-        raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
+        raise UsageError(
+            "tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them"
+        )
     if lines is not None:
         return read_token_value(lines, "MCP_SKILLS_TOKENS")
     if file is not None:
@@ -327,7 +380,9 @@ def warn_of_unknown_variables(context: click.Context) -> None:
             own |= _variables(root.command.get_command(root, name))
     for name in sorted(given - own):
         near = nearest(name, sorted(own), 1)
-        logger.warning("%s: there is no such variable; %s", name, f"set {near[0]}" if near else "unset it")
+        logger.warning(
+            "%s: there is no such variable; %s", name, f"set {near[0]}" if near else "unset it"
+        )
 
 
 def _variables(command: click.Command | None) -> set[str]:

@@ -1,7 +1,7 @@
 """Output of commands for people and programs: lines, tables, JSON and progress.
 
-Every command prints through here. Skills are foreign text: nothing of them may steer a terminal. JSON is escaped
-further than the standard asks, which changes no value.
+Every command prints through here. Skills are foreign text: nothing of them may steer a terminal.
+JSON is escaped further than the standard asks, which changes no value.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def say_lines(text: str, *, err: bool = False) -> None:
 def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = None) -> None:
     """Print rows in columns, the first one as their head.
 
-    On a terminal the last cell of a row is cut where the line ends, the head is bold and a row has its
-    colour; elsewhere the last cell is cut to 100 characters. `NO_COLOR` (https://no-color.org) turns
-    colours off.
+    On a terminal the last cell of a row is cut where the line ends, the head is bold and a row has
+    its colour; elsewhere the last cell is cut to 100 characters. `NO_COLOR` (https://no-color.org)
+    turns colours off.
 
     Args:
         rows: cells, as many in each row.
@@ -64,14 +64,18 @@ def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = N
 
 
 def say_json(value: Any) -> None:
-    """Print a value as JSON. Readable characters stay as they are; control and direction characters are escaped."""
+    """Print a value as JSON. Readable characters stay as they are; control and direction characters
+    are escaped."""
     written = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         written.encode(sys.stdout.encoding)
     except UnicodeEncodeError:
         written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
-        written = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in written)
+        written = "".join(
+            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1]
+            for each in written
+        )
     click.echo(written)
 
 

@@ -23,7 +23,8 @@ from mcp_skills_server.telemetry.events import Events, Use
 
 class LookOptions(ProposalOptions):
     root: tuple[str, ...] = many(
-        "The folder that is served, where it is not the one that the proposal was made for, or this one with git. May "
+        "The folder that is served, where it is not the one that the proposal was made for, or "
+        "this one with git. May "
         "be repeated.",
         metavar="ROOT",
     )
@@ -63,7 +64,10 @@ def list_(options: ListOptions) -> None:
     if options.form == "json":
         say_json([each.as_json() for each in found])
     elif found:
-        rows = [(each.id, each.name, each.principal, each.state, " ".join(each.reason.split())) for each in found]
+        rows = [
+            (each.id, each.name, each.principal, each.state, " ".join(each.reason.split()))
+            for each in found
+        ]
         say_table([("ID", "SKILL", "PRINCIPAL", "STATE", "REASON"), *rows])
     else:
         say("no proposal waits for a decision")
@@ -73,7 +77,8 @@ def list_(options: ListOptions) -> None:
 @click.argument("id_", metavar="ID")
 @takes(LookOptions)
 def show(options: LookOptions, id_: str) -> None:
-    """Print who proposed ID and why, what is wrong with it, what it could be taken for, and its files in full."""
+    """Print who proposed ID and why, what is wrong with it, what it could be taken for, and its
+    files in full."""
     store = _store(options)
     found = _reviewed(options, store, id_)
     proposal = found.proposal
@@ -85,13 +90,23 @@ def show(options: LookOptions, id_: str) -> None:
         return
     kind = "a new skill" if proposal.is_new else "a change"
     say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")
-    say(f"  proposed by {proposal.principal} at {proposal.proposed}, host {proposal.host or 'unknown'}")
+    say(
+        f"  proposed by {proposal.principal} at {proposal.proposed}, host "
+        f"{proposal.host or 'unknown'}"
+    )
     say(f"  reason: {proposal.reason}")
     if proposal.reviewer:
-        say(f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: {proposal.message or 'no message'}")
+        say(
+            f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: "
+            f"{proposal.message or 'no message'}"
+        )
     if found.is_outdated:
         say("  outdated: the skill has changed since; it cannot be approved")
-    for name, lines in (("wrong", found.problems), ("script", found.scripts), ("alike", found.alike)):
+    for name, lines in (
+        ("wrong", found.problems),
+        ("script", found.scripts),
+        ("alike", found.alike),
+    ):
         for line in lines:
             say(f"  {name}: {line}")
     for path in proposal.removed:
@@ -105,11 +120,15 @@ def show(options: LookOptions, id_: str) -> None:
 @click.argument("id_", metavar="ID")
 @takes(LookOptions)
 def diff(options: LookOptions, id_: str) -> int:
-    """Print what ID changes: first what decides when the skill is used and what it may do. Exit code 1 if anything."""
+    """Print what ID changes: first what decides when the skill is used and what it may do. Exit
+    code 1 if anything."""
     reviewed = _reviewed(options, _store(options), id_)
     proposal, found = reviewed.proposal, reviewed.difference
     if options.form == "json":
-        say_json(proposal.as_json() | {"first": found.first if found else (), "lines": found.rest if found else ()})
+        say_json(
+            proposal.as_json()
+            | {"first": found.first if found else (), "lines": found.rest if found else ()}
+        )
     elif found is not None:
         say(f"{proposal.name}: {proposal.id}")
         for line in found.first:
@@ -122,11 +141,14 @@ def diff(options: LookOptions, id_: str) -> int:
 @click.argument("id_", metavar="ID")
 @takes(ApproveProposalOptions)
 def approve(options: ApproveProposalOptions, id_: str) -> None:
-    """Write ID into its folder, whole or not at all. A server that follows the folder shows it at once."""
+    """Write ID into its folder, whole or not at all. A server that follows the folder shows it at
+    once."""
     store = _store(options)
     with _registry(store.get(id_), options) as registry:
         events = _audited(options)
-        made = approval.approve(registry, store, id_, reviewer=LOCAL, message=options.message, scripts=options.scripts)
+        made = approval.approve(
+            registry, store, id_, reviewer=LOCAL, message=options.message, scripts=options.scripts
+        )
     _record(events, "approve", made)
 
 
@@ -154,12 +176,14 @@ def _reviewed(options: LookOptions, store: ProposalStore, id_: str) -> Review:
 
 
 def _registry(proposal: Proposal, options: LookOptions) -> Registry:
-    """Return the registry of the roots that are given, or of the one that the proposal was made for."""
+    """Return the registry of the roots that are given, or of the one that the proposal was made
+    for."""
     return Registry([*map(os.path.abspath, options.root)] or [proposal.root], Limits(hidden=True))
 
 
 def _audited(options: AuditOptions) -> Events:
-    """Return events that the audit log reads, if there is one: it is opened before anything is decided."""
+    """Return events that the audit log reads, if there is one: it is opened before anything is
+    decided."""
     events = Events()
     start_audit(options, events, stdout_is_free=False)
     return events

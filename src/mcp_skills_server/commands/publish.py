@@ -1,4 +1,5 @@
-"""`publish`, `push`, `bundle` and `plugin`: skills as files for a web server, artifacts of a registry, or a package."""
+"""`publish`, `push`, `bundle` and `plugin`: skills as files for a web server, artifacts of a
+registry, or a package."""
 
 from __future__ import annotations
 
@@ -47,11 +48,15 @@ class PackOptions(RootOptions):
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
     )
-    with_evals: bool = flag("Publish the folder evals of each skill, too. That of a signed skill always is.")
+    with_evals: bool = flag(
+        "Publish the folder evals of each skill, too. That of a signed skill always is."
+    )
 
 
 class PublishOptions(PackOptions):
-    output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
+    output: str = option(
+        "", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR"
+    )
     base_url: str = option(
         "",
         "Where DIR will be reached, if that is not the root of the site that serves the index.",
@@ -74,16 +79,16 @@ class PublishOptions(PackOptions):
 def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     """Publish the skills below each ROOT as files that any web server can serve.
 
-    DIR gets `.well-known/agent-skills` (discovery 0.2.0) and `.well-known/skills` (0.1.0), with the bytes that
-    `serve --transport http` answers. Only what has changed is written, and the indexes come last. DIR must be empty or
-    written by this command before. Where a skill cannot be published, nothing is written, unless --allow-partial says
-    so.
+    DIR gets `.well-known/agent-skills` (discovery 0.2.0) and `.well-known/skills` (0.1.0), with the
+    bytes that `serve --transport http` answers. Only what has changed is written, and the indexes
+    come last. DIR must be empty or written by this command before. Where a skill cannot be
+    published, nothing is written, unless --allow-partial says so.
 
     \b
     Examples:
       mcp-skills-server publish ~/skills --output ./public
-      mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com --headers
-      mcp-skills-server publish ~/skills --output ./public --check
+      mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com
+      --headers mcp-skills-server publish ~/skills --output ./public --check
     """
     output = options.output
     _check_base(options.base_url)
@@ -91,7 +96,9 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     real = os.path.realpath(output)
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
-            raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
+            raise UsageError(
+                f"--output {printable(output)} lies in {root.shown}; give a folder outside of it"
+            )
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
@@ -126,7 +133,11 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if options.check:
         for each in differences:
             say(str(each))
-        state = f"not current: {plural(len(differences), 'file')} to change" if differences else "current"
+        state = (
+            f"not current: {plural(len(differences), 'file')} to change"
+            if differences
+            else "current"
+        )
         remark(f"{shown} is {state}")
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
     registry.keep_index()
@@ -143,25 +154,33 @@ def _report_left_out(left_out: Iterable[tuple[str, str]], what: str) -> None:
 def _refuse_to_publish(output: str, left_out: Iterable[tuple[str, str]]) -> int:
     """Print why nothing was published, and return the exit code."""
     _report_left_out(left_out, "not published")
-    remark(f"nothing was published in {printable(output)}; correct this, or publish the rest with --allow-partial")
+    remark(
+        f"nothing was published in {printable(output)}; correct this, or publish the rest with "
+        "--allow-partial"
+    )
     return 1
 
 
 def _check_base(url: str) -> None:
-    """Refuse a base that is neither "", an http or https URL nor a path from the root of the site (X-20)."""
+    """Refuse a base that is neither "", an http or https URL nor a path from the root of the site
+    (X-20)."""
     try:
         parts = urlsplit(url)
     except ValueError:
         parts = None
     if parts is not None:
-        is_plain = not (parts.query or parts.fragment or parts.username or parts.password) and url.isascii()
+        is_plain = (
+            not (parts.query or parts.fragment or parts.username or parts.password)
+            and url.isascii()
+        )
         is_plain = is_plain and not any(each <= " " or each in '\\"<>^`{|}\x7f' for each in url)
         is_whole = parts.scheme in {"http", "https"} and bool(parts.hostname)
         is_path = not parts.scheme and not parts.netloc and url[:1] in {"", "/"}
         if is_plain and (is_whole or is_path):
             return
     raise UsageError(
-        f"--base-url {printable(url)}: give an http or https URL such as https://cdn.example.com, or a path such "
+        f"--base-url {printable(url)}: give an http or https URL such as https://cdn.example.com, "
+        "or a path such "
         "as /skills"
     )
 
@@ -169,10 +188,11 @@ def _check_base(url: str) -> None:
 def _packable(
     roots: Sequence[str], options: PackOptions, *, left_out: str, nothing: str, empty: str
 ) -> tuple[Publication, dict[str, Published]]:
-    """Return the skills that can be packed, by name. Exit with 1 where one cannot and --allow-partial is missing.
+    """Return the skills that can be packed, by name. Exit with 1 where one cannot and
+    --allow-partial is missing.
 
-    `left_out` is said of each skill that cannot be packed, `nothing` where nothing is packed because of one, and
-    `empty` where there is no skill at all.
+    `left_out` is said of each skill that cannot be packed, `nothing` where nothing is packed
+    because of one, and `empty` where there is no skill at all.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -182,25 +202,32 @@ def _packable(
         remark(nothing)
         raise click.exceptions.Exit(1)
     if not edition.skills:
-        raise UsageError(f"there is no skill to {empty}; 'validate' says what is wrong with those that are there")
+        raise UsageError(
+            f"there is no skill to {empty}; 'validate' says what is wrong with those that are there"
+        )
     return publication, dict(sorted(edition.skills.items()))
 
 
 class PushOptions(PackOptions):
-    each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
+    each: bool = flag(
+        "One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them."
+    )
     timeout: float = seconds(600, "One upload.", above=True)
 
 
 @click.command()
-@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... oci://REGISTRY/REPOSITORY:TAG")
+@click.argument(
+    "arguments", nargs=-1, required=True, metavar="ROOT... oci://REGISTRY/REPOSITORY:TAG"
+)
 @takes(PushOptions)
 def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     """Push the skills below each ROOT into a registry, as artifacts that oci:// reads.
 
-    One skill becomes an artifact under TAG (default: latest), several become a collection: one artifact for each, and
-    an index of them under TAG. Credentials are those of `docker login`. The same files give the same digests
-    everywhere, and what the registry has is not sent again. stdout has each name with the digest to pin. Where a skill
-    cannot be pushed, nothing is, unless --allow-partial says so.
+    One skill becomes an artifact under TAG (default: latest), several become a collection: one
+    artifact for each, and an index of them under TAG. Credentials are those of `docker login`. The
+    same files give the same digests everywhere, and what the registry has is not sent again. stdout
+    has each name with the digest to pin. Where a skill cannot be pushed, nothing is, unless
+    --allow-partial says so.
 
     \b
     Examples:
@@ -210,15 +237,25 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     """
     from mcp_skills_server.sources.oci.push import Package
 
-    usage = "push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'"
+    usage = (
+        "push takes roots and then where to, as in 'push ~/skills "
+        "oci://registry.example.com/skills'"
+    )
     roots, target = roots_and_last(arguments, usage)
     if not is_oci(target):
         raise UsageError(usage)
     reference = parse_reference(target, http=options.allow_http)
     if reference.digest is not None:
-        raise UsageError(f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for latest")
-    nothing = f"nothing was pushed to {reference}; correct this, or push the rest with --allow-partial"
-    publication, skills = _packable(roots, options, left_out="not pushed", nothing=nothing, empty="push")
+        raise UsageError(
+            f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for "
+            "latest"
+        )
+    nothing = (
+        f"nothing was pushed to {reference}; correct this, or push the rest with --allow-partial"
+    )
+    publication, skills = _packable(
+        roots, options, left_out="not pushed", nothing=nothing, empty="push"
+    )
     packed = [
         Package(
             name,
@@ -230,7 +267,10 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     ]
     targets = [(reference, packed)]
     if options.each:
-        targets = [(replace(reference, repository=f"{reference.repository}/{each.name}"), [each]) for each in packed]
+        targets = [
+            (replace(reference, repository=f"{reference.repository}/{each.name}"), [each])
+            for each in packed
+        ]
     try:
         for target, wanted in targets:
             anyio.run(_push, target, wanted, options)
@@ -269,16 +309,25 @@ async def _push(reference: OciReference, packed: Sequence[Package], options: Pus
 class PackageOptions(PackOptions):
     """Options that `bundle` and `plugin` share."""
 
-    name: str | None = option(None, "What hosts call it; by default the name of the first folder.", metavar="NAME")
+    name: str | None = option(
+        None, "What hosts call it; by default the name of the first folder.", metavar="NAME"
+    )
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
 
 
 class BundleOptions(PackageOptions):
-    output: str = option("", "The file to write, by custom NAME.mcpb.", required=True, type=click.Path(dir_okay=False))
+    output: str = option(
+        "",
+        "The file to write, by custom NAME.mcpb.",
+        required=True,
+        type=click.Path(dir_okay=False),
+    )
 
 
 class PluginOptions(PackageOptions):
-    output: str = option("", "The folder to write; it must not be there yet.", required=True, type=click.Path())
+    output: str = option(
+        "", "The folder to write; it must not be there yet.", required=True, type=click.Path()
+    )
     server: bool = flag("Also have hosts start this server with the skills (mcp.json), by uvx.")
 
 
@@ -288,8 +337,8 @@ class PluginOptions(PackageOptions):
 def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     """Write the skills below each ROOT and what starts this server into an MCP Bundle (.mcpb).
 
-    Claude Desktop installs it by a double click, and needs uv, which it brings; uv fetches the server at the first
-    start. The same skills give the same bytes.
+    Claude Desktop installs it by a double click, and needs uv, which it brings; uv fetches the
+    server at the first start. The same skills give the same bytes.
 
     \b
     Example:
@@ -300,7 +349,9 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     raw = packages.bundle(skills, name, options.package_version, mcp_skills_server.__version__)
     with _writing(options.output):
         replace_file(Path(options.output), raw, None)
-    remark(f"wrote {plural(len(skills), 'skill')} in {len(raw):,} bytes to {printable(options.output)}")
+    remark(
+        f"wrote {plural(len(skills), 'skill')} in {len(raw):,} bytes to {printable(options.output)}"
+    )
     return 0
 
 
@@ -308,7 +359,8 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
 @roots
 @takes(PluginOptions)
 def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
-    """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json, and each skill in skills/NAME.
+    """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json, and each skill in
+    skills/NAME.
 
     \b
     Example:
@@ -316,12 +368,18 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     """
     name = _name_of(options, roots)
     if os.path.lexists(options.output):
-        raise UsageError(f"--output {printable(options.output)}: is there already; give another folder, or remove it")
+        raise UsageError(
+            f"--output {printable(options.output)}: is there already; give another folder, or "
+            "remove it"
+        )
     skills = _packaged_files(options, roots)
     with _writing(options.output):
         files = packages.plugin(skills, name, options.package_version, server=options.server)
         write_folder(Path(options.output), files)
-    remark(f"wrote the plugin {name} with {plural(len(skills), 'skill')} to {printable(options.output)}")
+    remark(
+        f"wrote the plugin {name} with {plural(len(skills), 'skill')} to "
+        f"{printable(options.output)}"
+    )
     return 0
 
 
@@ -330,24 +388,36 @@ def _writing(output: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--output {printable(output)}: cannot be written ({error.strerror})") from None
+        raise UsageError(
+            f"--output {printable(output)}: cannot be written ({error.strerror})"
+        ) from None
 
 
 def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
     """Return the name of the package. It and the version are checked."""
-    folder = re.sub(r"[^a-z0-9]+", "-", os.path.basename(os.path.abspath(given[0])).lower()).strip("-")
+    folder = re.sub(r"[^a-z0-9]+", "-", os.path.basename(os.path.abspath(given[0])).lower()).strip(
+        "-"
+    )
     name = options.name if options.name is not None else folder[:64].strip("-")
     if not PLUGIN_NAME.fullmatch(name):
-        raise UsageError(f"--name {printable(name)!r}: give 1 to 64 small letters, digits, '-' and '.'")
+        raise UsageError(
+            f"--name {printable(name)!r}: give 1 to 64 small letters, digits, '-' and '.'"
+        )
     if not _VERSION.fullmatch(options.package_version):
-        raise UsageError(f"--package-version {printable(options.package_version)}: write three numbers, as in 1.2.0")
+        raise UsageError(
+            f"--package-version {printable(options.package_version)}: write three numbers, as in "
+            "1.2.0"
+        )
     return name
 
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
-    """Return the files of each skill by name, without those of the skills inside it, which have their own folders."""
+    """Return the files of each skill by name, without those of the skills inside it, which have
+    their own folders."""
     nothing = "nothing was written; correct this, or take the rest with --allow-partial"
-    publication, published = _packable(given, options, left_out="left out", nothing=nothing, empty="take")
+    publication, published = _packable(
+        given, options, left_out="left out", nothing=nothing, empty="take"
+    )
     skills: dict[str, Files] = {}
     for name, each in published.items():
         inside = tuple(f"{place}/" for place in each.skill.nested)

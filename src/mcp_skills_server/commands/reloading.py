@@ -1,8 +1,9 @@
 """Reload the configuration, the tokens and the lock file on SIGHUP and when one of them changes.
 
-A reload parses the command line anew, under the file as it is now, and compares the options. A new version that is
-broken is one line in the log, and the old one stays. Live options (`Traits`), tokens, grants and rates change at once;
-of all else one line says that it takes effect at the next start.
+A reload parses the command line anew, under the file as it is now, and compares the options. A new
+version that is broken is one line in the log, and the old one stays. Live options (`Traits`),
+tokens, grants and rates change at once; of all else one line says that it takes effect at the next
+start.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ _DAY_S: Final = 86_400.0
 class Reloader:
     """Follows the files of a running command in a thread of its own.
 
-    It polls their time stamps instead of waiting for events: a mounted secret is a link that moves, and network file
-    systems send no events.
+    It polls their time stamps instead of waiting for events: a mounted secret is a link that moves,
+    and network file systems send no events.
 
     Args:
-        context: of the command. A value of its command line or of the environment stays, whatever the file says.
+        context: of the command. A value of its command line or of the environment stays, whatever
+            the file says.
         views: the skills of each principal.
         sources: the roots, whose lock file is read again; None where there are none.
         tokens: those in force, where there may be some.
@@ -119,7 +121,12 @@ class Reloader:
                 in_force = "the tokens stay as they were"
             troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
         grants: Sequence[Grant] | None = None
-        if was is not None and now is not None and was.grants is not None and was.grants != now.grants:
+        if (
+            was is not None
+            and now is not None
+            and was.grants is not None
+            and was.grants != now.grants
+        ):
             grants = now.grants
         self._swap(tokens, grants)
         for each in troubles:  # once what was taken is in force
@@ -151,7 +158,8 @@ class Reloader:
             logger.info("the grants were read again; there are %d of them", len(grants))
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
-        """Return the tokens of the file, None if they are those in force, and the lines that are wrong."""
+        """Return the tokens of the file, None if they are those in force, and the lines that are
+        wrong."""
         if self._tokens is None:
             return None, ()
         params = self._context.params
@@ -173,7 +181,9 @@ class Reloader:
         later = sorted(
             key_of(each)
             for each in before.command.params
-            if traits_of(each).in_file and not traits_of(each).is_live and old[each.name or ""] != new[each.name or ""]
+            if traits_of(each).in_file
+            and not traits_of(each).is_live
+            and old[each.name or ""] != new[each.name or ""]
         )
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
@@ -181,7 +191,9 @@ class Reloader:
         if self._sources is not None and self._sources.mirrors is not None:
             for root in {*old["roots"], *new["roots"]}:
                 rules = now.rules_of(root)
-                self._sources.mirrors.set_refresh(root, (rules and rules.refresh_s) or new["refresh"])
+                self._sources.mirrors.set_refresh(
+                    root, (rules and rules.refresh_s) or new["refresh"]
+                )
         if _without_refresh(was) != _without_refresh(now):
             later.append("source")
         if (was.grants is None) != (now.grants is None):
@@ -193,7 +205,9 @@ class Reloader:
             if was.quotas.lasting != now.quotas.lasting:
                 later.append("quota")
         if later:
-            logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
+            logger.warning(
+                "%s: %s: this takes effect at the next start", now.file, ", ".join(later)
+            )
 
     @property
     def has_files(self) -> bool:
@@ -215,7 +229,8 @@ class Reloader:
         last = self._seen
         while True:
             is_asked = self._is_asked()
-            before, last = last, self._look()  # before the files are read, so that a later change is another one
+            # before the files are read, so that a later change is another one
+            before, last = last, self._look()
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
                 warn_of_ends(self._tokens, self._warned)

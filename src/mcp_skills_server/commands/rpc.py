@@ -27,8 +27,8 @@ class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
 def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     """Answer the Skills Protocol for the skills below each ROOT, on stdin and stdout.
 
-    One JSON-RPC 2.0 message, or one batch, a line; one answer a line. The same as POST /rpc of `serve --transport
-    http`.
+    One JSON-RPC 2.0 message, or one batch, a line; one answer a line. The same as POST /rpc of
+    `serve --transport http`.
 
     \b
     Example:
@@ -46,7 +46,10 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     opened = open_served(roots, options)
     runtime = make_runtime(
-        opened.registry, options, RuntimeSettings(max_loaded=1, overview_characters=0), roots=opened.scripts
+        opened.registry,
+        options,
+        RuntimeSettings(max_loaded=1, overview_characters=0),
+        roots=opened.scripts,
     )
     log_requests(runtime.events)
     views = make_views(opened.registry, options.config, local=True)

@@ -1,4 +1,5 @@
-"""`run` and `approve`: run a script of a skill as a server would, and let scripts of a skill from elsewhere run."""
+"""`run` and `approve`: run a script of a skill as a server would, and let scripts of a skill from
+elsewhere run."""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
 def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str, ...]) -> int:
     """Run SCRIPT of SKILL as `serve --allow-scripts` would, in the sandbox, with ARGS.
 
-    SKILL is the skill's name or its path, SCRIPT the path of a file in it. Options of the script stand behind `--`. A
-    skill that was fetched needs its approval here, too. The exit code is that of the script; 1 where it was ended.
+    SKILL is the skill's name or its path, SCRIPT the path of a file in it. Options of the script
+    stand behind `--`. A skill that was fetched needs its approval here, too. The exit code is that
+    of the script; 1 where it was ended.
 
     \b
     Examples:
@@ -56,7 +58,9 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     found = named_skill(registry, skill)
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
-    with make_runtime(registry, RuntimeOptions(**chosen, allow_scripts=True), RuntimeSettings()) as runtime:
+    with make_runtime(
+        registry, RuntimeOptions(**chosen, allow_scripts=True), RuntimeSettings()
+    ) as runtime:
         scripts = runtime.scripts
         if scripts is None:
             raise UsageError("scripts cannot run here")
@@ -70,7 +74,9 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     if outcome.stderr:
         say_lines(outcome.stderr.removesuffix("\n"), err=True)
     for file in outcome.files:
-        remark(f"it made {file.path} ({file.size:,} bytes), which is removed with its work directory")
+        remark(
+            f"it made {file.path} ({file.size:,} bytes), which is removed with its work directory"
+        )
     return 1 if outcome.exit_code is None else outcome.exit_code
 
 
@@ -82,10 +88,14 @@ def _say_explained(explained: Explained) -> None:
         say(f"           without {gap}")
     if box is not None:
         say("reads:     the files of the skill, the programs and libraries of the system")
-        say(f"writes:    its work directory, its temporary files{''.join(f', {each}' for each in explained.folders)}")
+        say(
+            "writes:    its work directory, its temporary "
+            f"files{''.join(f', {each}' for each in explained.folders)}"
+        )
     say(f"network:   {'yes' if explained.network or box is None else 'no'}")
     for name, value in sorted(command.env.items()):
-        say(f"variable:  {name}={value}" if name in _PLAIN else f"variable:  {name}")  # the others may be secrets
+        # the others may be secrets
+        say(f"variable:  {name}={value}" if name in _PLAIN else f"variable:  {name}")
     for name, value in sorted(command.limits.items()):
         say(f"limit:     {name} {value:,}")
 
@@ -103,8 +113,9 @@ class ApproveOptions(ApprovalOptions, RootOptions):
 def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     """Let scripts of one skill of a site or an archive run, as long as no file of it changes.
 
-    SKILL is the skill's name or its path. The server runs them if it was started with --allow-scripts and
-    --allow-scripts-of ORIGIN; a running one need not be started again. Read the skill first.
+    SKILL is the skill's name or its path. The server runs them if it was started with
+    --allow-scripts and --allow-scripts-of ORIGIN; a running one need not be started again. Read the
+    skill first.
 
     \b
     Examples:
@@ -112,18 +123,25 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server approve https://example.com refunds
       mcp-skills-server approve https://example.com refunds --revoke
     """
-    usage = "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
+    usage = (
+        "approve takes one or more roots and then a skill, as in 'approve https://example.com "
+        "refunds'"
+    )
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
     found = registry.digest_over(skill)
     if skill.origin is None:
-        raise UsageError(f"{skill.path} is in one of your own folders; its scripts need no approval")
+        raise UsageError(
+            f"{skill.path} is in one of your own folders; its scripts need no approval"
+        )
     origin = canonical(skill.origin)
     if not origin:
         raise UsageError(f"{skill.path}: its record of origin cannot be read; fetch it again")
     if options.digest is not None and options.digest != found:
-        raise UsageError(f"{skill.path} has the digest {found} and not the one given; read the skill again")
+        raise UsageError(
+            f"{skill.path} has the digest {found} and not the one given; read the skill again"
+        )
     file = Path(options.approvals) if options.approvals is not None else default_file()
 
     def changed(known: tuple[Approval, ...]) -> list[Approval]:

@@ -21,7 +21,8 @@ _LAST_S = 1.0
 
 
 def settle_after_load(registry: Registry) -> None:
-    """Call `collect_from_now_on` after the first scan: collections took a sixth of that of 10,000 skills."""
+    """Call `collect_from_now_on` after the first scan: collections took a sixth of that of 10,000
+    skills."""
 
     def settle(_: object) -> None:
         unsubscribe()
@@ -40,13 +41,19 @@ def say_that_it_waits(peer: str, *ways: str) -> None:
     """Tell a person at a terminal that the command waits for `peer`, and the ways to try it."""
     if not sys.stdin.isatty():
         return
-    lines = [f"waiting for the messages of {peer} on stdin, which starts this command by itself; Ctrl-C ends it"]
+    lines = [
+        (
+            f"waiting for the messages of {peer} on stdin, which starts this command by itself; "
+            "Ctrl-C ends it"
+        )
+    ]
     for line in (*lines, *(f"to try it: {way}" for way in ways)):
         remark(line)
 
 
 def end_on_signals() -> None:
-    """End the process on SIGTERM and SIGINT, for which the first process of a container has no default action.
+    """End the process on SIGTERM and SIGINT, for which the first process of a container has no
+    default action.
 
     The event loop replaces these handlers.
     """
@@ -74,7 +81,8 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
 
 
 def leave(code: int = 0) -> NoReturn:
-    """End the process at once: a peer that has stopped reading may block a thread in a write for ever."""
+    """End the process at once: a peer that has stopped reading may block a thread in a write for
+    ever."""
     last = threading.Thread(target=_write_the_last_lines, daemon=True)
     last.start()
     last.join(_LAST_S)

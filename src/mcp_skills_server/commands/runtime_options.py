@@ -12,7 +12,16 @@ from urllib.parse import urlsplit
 import click
 
 from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.fields import Options, choice, count, file, many, option, seconds, switch
+from mcp_skills_server.commands.fields import (
+    Options,
+    choice,
+    count,
+    file,
+    many,
+    option,
+    seconds,
+    switch,
+)
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
@@ -23,8 +32,11 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
 
-def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Return origins in their canonical spelling, which does not depend on the working directory."""
+def _canonical(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return origins in their canonical spelling, which does not depend on the working
+    directory."""
     if not value:
         return ()
     from mcp_skills_server.runtime.scripts.policy import canonical
@@ -33,13 +45,16 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
 
 
 class ApprovalOptions(Options, heading="Running scripts"):
-    approvals: str | None = file("The file that lists approved skills; by default in the user's state directory.")
+    approvals: str | None = file(
+        "The file that lists approved skills; by default in the user's state directory."
+    )
 
 
 class AllowOptions(ApprovalOptions, heading="Running scripts"):
     allow_scripts: bool = switch(
         False,
-        "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
+        "Let clients run what skills of your own folders bring: scripts of loaded skills, and "
+        "actions by the Skills "
         "Protocol.",
     )
 
@@ -54,20 +69,34 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
     sandbox: Literal["required", "off"] = choice(
         "required",
         "off",
-        words="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
+        words=(
+            "Run scripts in bubblewrap. off: without, with all rights of the server's user, "
+            "who must not be root."
+        ),
     )
-    script_timeout: float = seconds(60, "Time of a script, unless the call says otherwise.", above=True)
-    script_output: int = count(256 << 10, "What is kept of a script's stdout, and of its stderr.", metavar="BYTES")
-    script_memory: int = option(2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES")
+    script_timeout: float = seconds(
+        60, "Time of a script, unless the call says otherwise.", above=True
+    )
+    script_output: int = count(
+        256 << 10, "What is kept of a script's stdout, and of its stderr.", metavar="BYTES"
+    )
+    script_memory: int = option(
+        2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES"
+    )
     script_concurrency: int = count(4, "Scripts at once.")
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
     script_network_of: tuple[str, ...] = many(
-        "Let sandboxed scripts of the skill at this path reach the network, and no others; ORIGIN#PATH for one of a "
+        "Let sandboxed scripts of the skill at this path reach the network, and no others; "
+        "ORIGIN#PATH for one of a "
         "site, an archive, git or a registry. May be repeated.",
         metavar="SKILL",
     )
     script_env: tuple[str, ...] = many(
-        "A variable that callers may set for scripts, beside those that a skill declares. May be repeated.",
+        (
+            "A variable that callers may set for scripts, beside those that a skill declares. May "
+            "be "
+            "repeated."
+        ),
         metavar="VARIABLE",
     )
     script_folders: tuple[str, ...] = many(
@@ -77,16 +106,23 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
         metavar="DIR",
     )
     interpreters: tuple[str, ...] = many(
-        "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. May be repeated.",
+        (
+            "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. "
+            "May "
+            "be repeated."
+        ),
         "--interpreter",
         metavar=".EXT=PROGRAM",
     )
 
 
 class ExecutionOptions(Options, heading="Running scripts"):
-    allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
+    allow_code: bool = switch(
+        False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts."
+    )
     script_secrets: tuple[str, ...] = many(
-        "Pass this variable of the server's environment to scripts of the skill at this path, if its skill.toml "
+        "Pass this variable of the server's environment to scripts of the skill at this path, if "
+        "its skill.toml "
         "declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
         "--script-secret",
         metavar="SKILL:VARIABLE",
@@ -114,12 +150,19 @@ def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
     for given in pairs:
         skill, colon, name = given.rpartition(":")
         if not colon or not skill or not name:
-            raise UsageError(f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY")
+            raise UsageError(
+                f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY"
+            )
         if name not in os.environ:
-            raise UsageError(f"--script-secret {given}: no such variable in the server's environment; set it")
+            raise UsageError(
+                f"--script-secret {given}: no such variable in the server's environment; set it"
+            )
         reference = _reference(skill)
         try:
-            out[reference] = {**out.get(reference, {}), **checked_env({name: os.environ[name]}, None)}
+            out[reference] = {
+                **out.get(reference, {}),
+                **checked_env({name: os.environ[name]}, None),
+            }
         except RequestError as error:
             raise UsageError(f"--script-secret: {error}") from None
     return out
@@ -134,7 +177,8 @@ def make_runtime(
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
-    """Return the runtime of a server's sessions. `roots`, `runs` and `wait_for_sandbox` are those of `ScriptSettings`.
+    """Return the runtime of a server's sessions. `roots`, `runs` and `wait_for_sandbox` are those
+    of `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -155,7 +199,10 @@ def make_runtime(
             if value:
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
         if any(roots.values()):
-            raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
+            raise UsageError(
+                "a [[source]] has scripts = true, and scripts are off; give allow-scripts = true "
+                "too"
+            )
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -163,7 +210,9 @@ def make_runtime(
     for given in options.interpreters:
         extension, equals, program = given.partition("=")
         if not equals or not program or not extension.startswith("."):
-            raise UsageError(f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python")
+            raise UsageError(
+                f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
+            )
         interpreters[extension.lower()] = program
     scripts = ScriptSettings(
         timeout_s=options.script_timeout,
@@ -190,12 +239,15 @@ def make_runtime(
 class EmbeddingOptions(Options, heading="Search by meaning"):
     embeddings: str | None = option(
         None,
-        "Let skills_search compare meanings too, by a model2vec model in this folder, or by an endpoint that speaks "
+        "Let skills_search compare meanings too, by a model2vec model in this folder, or by an "
+        "endpoint that speaks "
         f"OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the extra [embeddings].",
         path="(?!.*://)(.+)",
         metavar="DIR|URL",
     )
-    embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")
+    embeddings_model: str | None = option(
+        None, "The name of the model at an endpoint.", metavar="NAME"
+    )
 
 
 class SearchByMeaning(EmbeddingOptions, Feature):
@@ -206,7 +258,9 @@ class SearchByMeaning(EmbeddingOptions, Feature):
     def start(self, server: Server) -> None:
         if self.embeddings is None:
             if self.embeddings_model is not None:
-                raise UsageError("--embeddings-model names a model at an endpoint; give --embeddings URL too")
+                raise UsageError(
+                    "--embeddings-model names a model at an endpoint; give --embeddings URL too"
+                )
             return
         make = _endpoint if "://" in self.embeddings else _local
         embedder = make(self.embeddings, self.embeddings_model)
@@ -225,7 +279,10 @@ def _local(folder: str, model: str | None) -> Embedder:
         raise UsageError("--embeddings-model names a model at an endpoint; a folder has only one")
     missing = [name for name in MODEL_FILES if not Path(folder, name).is_file()]
     if missing:
-        raise UsageError(f"--embeddings {folder}: no model2vec model is there, for it has no {', '.join(missing)}")
+        raise UsageError(
+            f"--embeddings {folder}: no model2vec model is there, for it has no "
+            f"{', '.join(missing)}"
+        )
     _need("model2vec")
     return LocalModel(Path(folder))
 
@@ -242,9 +299,13 @@ def _endpoint(url: str, model: str | None) -> Embedder:
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"--embeddings: an address is no place for a key; set {KEY_VARIABLE}")
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
-        raise UsageError(f"--embeddings {url}: give an address with https, or with http on this machine")
+        raise UsageError(
+            f"--embeddings {url}: give an address with https, or with http on this machine"
+        )
     if model is None:
-        raise UsageError(f"--embeddings {url}: give the name of the model there, by --embeddings-model")
+        raise UsageError(
+            f"--embeddings {url}: give the name of the model there, by --embeddings-model"
+        )
     secret = os.environ.get(KEY_VARIABLE)
     if secret is not None and not (secret.isascii() and secret.isprintable() and secret.strip()):
         raise UsageError(f"{KEY_VARIABLE} is empty, or has what no key may have; set or unset it")

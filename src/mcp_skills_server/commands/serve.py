@@ -34,7 +34,12 @@ from mcp_skills_server.commands.fields import (
 )
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock, tokens_of
+from mcp_skills_server.commands.options import (
+    FollowOptions,
+    ProposalOptions,
+    roots_or_lock,
+    tokens_of,
+)
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
@@ -57,10 +62,15 @@ logger = logging.getLogger(__name__)
 class ShownOptions(Options, heading="What clients are shown"):
     dialect: str = option(
         AUTO,
-        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
+        (
+            "What skills/list and skills/get speak. auto: all of them, to each client what it can "
+            "take."
+        ),
         type=click.Choice(names()),
     )
-    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
+    tools: bool = switch(
+        True, "Offer tools to load, read and search skills, for hosts that know no skills."
+    )
     prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
     prompt_choice: tuple[str, ...] = many(
         "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
@@ -69,13 +79,17 @@ class ShownOptions(Options, heading="What clients are shown"):
     )
     catalog_chars: int | None = option(
         None,
-        "How long the instructions, and the description of skills_load, may be. By default 4000, since hosts cut what "
+        "How long the instructions, and the description of skills_load, may be. By default 4000, "
+        "since hosts cut what "
         "is over 4,096, and 10000 for those that are known to cut nothing.",
         type=click.IntRange(min=0),
         metavar="CHARACTERS",
     )
     prefer: tuple[str, ...] = many(
-        "Skills with this tag are described to models before others where not all descriptions fit. May be repeated.",
+        (
+            "Skills with this tag are described to models before others where not all descriptions "
+            "fit. May be repeated."
+        ),
         metavar="TAG",
     )
     max_loaded: int = count(8, "Skills that a session may have loaded at once.")
@@ -83,28 +97,43 @@ class ShownOptions(Options, heading="What clients are shown"):
         False, "Load with a skill those that its dependencies.skills names, too, one level deep."
     )
     local_paths: bool = switch(
-        True, "Over stdio, tell models the directory of a skill of a local folder, whose scripts their shell can run."
+        True,
+        (
+            "Over stdio, tell models the directory of a skill of a local folder, whose scripts "
+            "their "
+            "shell can run."
+        ),
     )
     page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = count(1000, "Prompts of one page; some hosts show the first page alone.")
+    prompt_page_size: int = count(
+        1000, "Prompts of one page; some hosts show the first page alone."
+    )
 
 
 class HttpOptions(Options, heading="Over HTTP (--transport http)"):
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
-    allow_empty: bool = flag("Be ready although there is no skill yet in any folder; without it /readyz says 503.")
+    allow_empty: bool = flag(
+        "Be ready although there is no skill yet in any folder; without it /readyz says 503."
+    )
     allowed_host: tuple[str, ...] = many(
-        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
+        "A name that the Host header may have. May be repeated; * for any. The names of this "
+        "machine may pass without "
         "it where --host is one of them.",
         metavar="NAME",
     )
     allowed_origin: tuple[str, ...] = many(
-        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
+        (
+            "An origin that browsers may come from, such as https://app.example. May be repeated; "
+            "* "
+            "for any."
+        ),
         metavar="ORIGIN",
     )
     token_file: str | None = option(
         None,
-        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "Clients must send a token of this file, which has lines name=token, and after the token "
+        "expires=2027-01-31 "
         "and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
@@ -119,15 +148,22 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         is_live=True,
         if_empty="tokens",
     )
-    session_idle: float = seconds(1800, "Close a legacy session that was not used for so long.", least=1)
-    max_sessions: int = count(1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.")
+    session_idle: float = seconds(
+        1800, "Close a legacy session that was not used for so long.", least=1
+    )
+    max_sessions: int = count(
+        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one."
+    )
     max_connections: int = count(
         1000,
-        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
+        "Connections at once. Then the client with most loses its oldest idle one. The process's "
+        "limit of open files "
         "bounds it too.",
     )
     request_timeout: float = seconds(
-        30, "Close a connection that takes so long to send a request's head, or its body.", above=True
+        30,
+        "Close a connection that takes so long to send a request's head, or its body.",
+        above=True,
     )
     max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
 
@@ -135,26 +171,45 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
 class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
     keep_alive: int = count(
         5,
-        "Close a connection that had no request for so long. A proxy must give its connections up before.",
+        (
+            "Close a connection that had no request for so long. A proxy must give its "
+            "connections up "
+            "before."
+        ),
         metavar="SECONDS",
     )
     root_path: str = option(
         "",
-        "What stands before all paths that clients see, such as /skills, if a proxy takes it off or not.",
+        (
+            "What stands before all paths that clients see, such as /skills, if a proxy takes it "
+            "off "
+            "or not."
+        ),
         metavar="PATH",
     )
     trusted_proxy: tuple[str, ...] = many(
-        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
+        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for "
+        "whom it asks "
         "(X-Forwarded-For and -Proto). May be repeated.",
         metavar="CIDR",
     )
-    drain: float = seconds(0, "After SIGTERM answer requests for so long, and say at /readyz that it ends.")
+    drain: float = seconds(
+        0, "After SIGTERM answer requests for so long, and say at /readyz that it ends."
+    )
 
 
 class ServeOptions(
-    ShownOptions, FollowOptions, ProposalOptions, RuntimeOptions, HttpOptions, ProxyOptions, heading="The server"
+    ShownOptions,
+    FollowOptions,
+    ProposalOptions,
+    RuntimeOptions,
+    HttpOptions,
+    ProxyOptions,
+    heading="The server",
 ):
-    transport: Literal["stdio", "http"] = choice("stdio", "http", words="How clients reach the server.")
+    transport: Literal["stdio", "http"] = choice(
+        "stdio", "http", words="How clients reach the server."
+    )
     log_level: Level = log_level("info")
     log_format: Format = log_format()
 
@@ -163,13 +218,16 @@ class ServeOptions(
 @roots_or_lock
 @takes(ServeOptions, *FEATURES)
 @click.pass_context
-def serve(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> None:
+def serve(
+    context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]
+) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, of a folder in git
-    (git+https://...) or of artifacts in a registry (oci://...). Of two skills with the same path the one of the earlier
-    ROOT is served. Every option has an environment variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS
-    for the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site,
+    of a folder in git (git+https://...) or of artifacts in a registry (oci://...). Of two skills
+    with the same path the one of the earlier ROOT is served. Every option has an environment
+    variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as
+    in PATH.
 
     \b
     Examples:
@@ -196,7 +254,9 @@ def serve(context: click.Context, options: ServeOptions, *features: Feature, roo
     leave()
 
 
-def _make_server(roots: tuple[str, ...], options: ServeOptions, features: tuple[Feature, ...]) -> Server:
+def _make_server(
+    roots: tuple[str, ...], options: ServeOptions, features: tuple[Feature, ...]
+) -> Server:
     """Make the parts of the server, and start its features. The roots are not followed yet."""
     configuration, over_http = options.config, options.transport == "http"
     opened = open_served(roots, options)
@@ -213,7 +273,9 @@ def _make_server(roots: tuple[str, ...], options: ServeOptions, features: tuple[
     if configuration is not None:
         quotas = configuration.quotas
     proposals = proposals_at(options.proposals, [each.path for each in registry.roots])
-    shown = values_of(options, "dialect", "page_size", "prompt_page_size", "tools", "prompts", "prompt_choice")
+    shown = values_of(
+        options, "dialect", "page_size", "prompt_page_size", "tools", "prompts", "prompt_choice"
+    )
     settings = Settings(**shown, streams=quotas.streams, proposals=proposals)
     runtime = make_runtime(
         registry,
@@ -249,7 +311,10 @@ def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...])
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
         f"mcp-skills-server list {given} (what it serves)",
-        f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
+        (
+            f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your "
+            "browser)"
+        ),
     )
     _follow(server, Reloader(context, server.views, server.opened))
     import asyncio
@@ -267,12 +332,14 @@ def _follow(server: Server, reloader: Reloader) -> None:
 
 
 def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:
-    """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing there."""
+    """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing
+    there."""
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
         if traits_of(parameter).is_http_only
-        and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
+        and context.get_parameter_source(parameter.name or "")
+        not in (None, ParameterSource.DEFAULT)
     ]
     if configuration is not None and configuration.oauth is not None:
         unused.append("[oauth]")
@@ -302,17 +369,29 @@ def _serve_http(context: click.Context, server: Server) -> None:
     for parameter in context.command.params:
         variable, wanted = variables_of(parameter)[0], traits_of(parameter).if_empty
         if wanted and os.environ.get(variable) == "":
-            raise UsageError(f"{variable} is set but empty; give {wanted}, or unset it for a server without")
+            raise UsageError(
+                f"{variable} is set but empty; give {wanted}, or unset it for a server without"
+            )
     tokens = server.tokens = Tokens(tokens_of(options.token_file, options.tokens))
     issuer = server.feature(OAuth).resource_server
     if not tokens and issuer is None:
         _refuse_principals(options.config)
     rates = Rates(server.quotas)
     reloader = server.reloader = Reloader(context, server.views, server.opened, tokens, rates)
-    own = ("host", "port", "session_idle", "max_sessions", "max_body", "max_connections", "request_timeout")
+    own = (
+        "host",
+        "port",
+        "session_idle",
+        "max_sessions",
+        "max_body",
+        "max_connections",
+        "request_timeout",
+    )
     http = HttpSettings(
         **values_of(options, *own, "keep_alive", "drain", "allow_empty"),
-        policy=make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer),
+        policy=make_policy(
+            options.host, options.allowed_host, options.allowed_origin, tokens, issuer
+        ),
         root_path=checked_prefix(options.root_path),
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
@@ -325,16 +404,25 @@ def _serve_http(context: click.Context, server: Server) -> None:
     parts = [part for each in server.features if (part := each.part(server)) is not None]
     _follow(server, reloader)
     collect_from_now_on()
-    anyio.run(partial(serve_http, parts=parts), server.runtime, server.settings, http, server.watcher, server.views)
+    anyio.run(
+        partial(serve_http, parts=parts),
+        server.runtime,
+        server.settings,
+        http,
+        server.watcher,
+        server.views,
+    )
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:
-    """Refuse grants to principals where no client can authenticate, for there are neither tokens nor an issuer."""
+    """Refuse grants to principals where no client can authenticate, for there are neither tokens
+    nor an issuer."""
     if configuration is None or configuration.grants is None:
         return
     for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):
         if not {EVERYBODY, LOCAL}.issuperset(grant.who):
             raise UsageError(
-                f"{configuration.file}:{line}: grant.who: no client can prove who it is; give token-file or [oauth], "
+                f"{configuration.file}:{line}: grant.who: no client can prove who it is; give "
+                "token-file or [oauth], "
                 f'or write who = ["{EVERYBODY}"]'
             )

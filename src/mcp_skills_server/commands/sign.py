@@ -10,7 +10,13 @@ import click
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import many, option, takes
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import LimitOptions, RootOptions, limits_of, path_or_none, roots
+from mcp_skills_server.commands.options import (
+    LimitOptions,
+    RootOptions,
+    limits_of,
+    path_or_none,
+    roots,
+)
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
@@ -22,22 +28,36 @@ _FILE = click.Path(dir_okay=False)
 
 class SignOptions(LimitOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
-    password_env: str | None = option(None, "Variable with the password of the key.", metavar="NAME")
+    password_env: str | None = option(
+        None, "Variable with the password of the key.", metavar="NAME"
+    )
     certificates: tuple[str, ...] = many(
-        "The key's certificate, then those of who vouches for it. May be repeated.", "--certificate", metavar="FILE"
+        "The key's certificate, then those of who vouches for it. May be repeated.",
+        "--certificate",
+        metavar="FILE",
     )
 
 
 class VerifyOptions(RootOptions):
     keys: tuple[str, ...] = many(
-        "A public key, or the certificate of an authority, in PEM. May be repeated; one of them must have signed.",
+        (
+            "A public key, or the certificate of an authority, in PEM. May be repeated; one of "
+            "them "
+            "must have signed."
+        ),
         "--key",
         metavar="FILE",
     )
-    identity: str | None = option(None, "Who signed without a key, by sigstore: an address.", metavar="NAME")
-    issuer: str | None = option(None, "With --identity: the OpenID Connect issuer that vouches for it.", metavar="URL")
+    identity: str | None = option(
+        None, "Who signed without a key, by sigstore: an address.", metavar="NAME"
+    )
+    issuer: str | None = option(
+        None, "With --identity: the OpenID Connect issuer that vouches for it.", metavar="URL"
+    )
     trust_root: str | None = option(
-        None, "With --identity: a file with the trust root; by default sigstore's own is fetched.", metavar="FILE"
+        None,
+        "With --identity: a file with the trust root; by default sigstore's own is fetched.",
+        metavar="FILE",
     )
 
 
@@ -47,8 +67,9 @@ class VerifyOptions(RootOptions):
 def sign(options: SignOptions, directory: str) -> int:
     """Sign each skill in DIR, a folder of skills or a skill, by a file skill.oms.sig in it.
 
-    It is a signature of OpenSSF model signing, which other programs can verify, too. A change of any file makes it
-    invalid, and so does a new one. Exit code 1 when a skill was left out, since it cannot be served.
+    It is a signature of OpenSSF model signing, which other programs can verify, too. A change of
+    any file makes it invalid, and so does a new one. Exit code 1 when a skill was left out, since
+    it cannot be served.
 
     \b
     Examples:
@@ -74,7 +95,9 @@ def sign(options: SignOptions, directory: str) -> int:
         try:
             replace_file(file, made, 0o644)  # the mode that the skill's other files have as a rule
         except OSError as error:
-            raise UsageError(f"{file}: cannot be written ({error.strerror}); check the folder's permissions") from None
+            raise UsageError(
+                f"{file}: cannot be written ({error.strerror}); check the folder's permissions"
+            ) from None
         registry.refresh([place])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}
@@ -102,9 +125,13 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
     identity = None
     if options.identity is not None:
-        identity = signatures.Identity(options.identity, options.issuer or "", path_or_none(options.trust_root))
+        identity = signatures.Identity(
+            options.identity, options.issuer or "", path_or_none(options.trust_root)
+        )
     elif not options.keys:
-        raise UsageError("verify needs --key FILE, the public key of who signed, or --identity and --issuer")
+        raise UsageError(
+            "verify needs --key FILE, the public key of who signed, or --identity and --issuer"
+        )
     verifier = signatures.Verifier([*map(Path, options.keys)], identity)
     registry = load_registry(roots, options)
     failed = 0

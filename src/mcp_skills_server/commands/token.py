@@ -14,9 +14,12 @@ from mcp_skills_server.errors import UsageError
 
 class NewTokenOptions(Options):
     token_file: str | None = file(
-        "Add the line to this file, which is made if it is not there. A running server reads it again by itself."
+        "Add the line to this file, which is made if it is not there. A running server reads it "
+        "again by itself."
     )
-    expires: str | None = option(None, "When it ends: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY")
+    expires: str | None = option(
+        None, "When it ends: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY"
+    )
     group: tuple[str, ...] = many("What its bearer belongs to. May be repeated.", metavar="NAME")
 
 
@@ -34,10 +37,11 @@ def token() -> None:
 @click.argument("name")
 @takes(NewTokenOptions)
 def new(options: NewTokenOptions, name: str) -> None:
-    """Print a new token for NAME on stdout, and keep its hash alone: the line NAME=sha256:... of a token file.
+    """Print a new token for NAME on stdout, and keep its hash alone: the line NAME=sha256:... of a
+    token file.
 
-    The token cannot be shown again. A name may stand twice: add its new token, give it to who uses the old one, and
-    remove the old line.
+    The token cannot be shown again. A name may stand twice: add its new token, give it to who uses
+    the old one, and remove the old line.
 
     \b
     Examples:
@@ -66,4 +70,6 @@ def _append(file: Path, line: str) -> None:
     try:
         replace_file(file, whole.encode(), mode)
     except OSError as error:
-        raise UsageError(f"{file}: cannot be written ({error.strerror}); give another --token-file") from None
+        raise UsageError(
+            f"{file}: cannot be written ({error.strerror}); give another --token-file"
+        ) from None

@@ -39,9 +39,11 @@ class UiOptions(FollowOptions, UsageOptions, ProposalOptions):
 @takes(UiOptions)
 @click.pass_context
 def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> None:
-    """Look at the skills below each ROOT in a browser: what they say, what is wrong, what a model sees of them.
+    """Look at the skills below each ROOT in a browser: what they say, what is wrong, what a model
+    sees of them.
 
-    The page is for you alone: it listens on this machine, and the address that is printed lets in once. Ctrl-C ends it.
+    The page is for you alone: it listens on this machine, and the address that is printed lets in
+    once. Ctrl-C ends it.
 
     \b
     Examples:
@@ -65,7 +67,9 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     opened = open_served(roots, options)
     opened.fetch(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
-    settings = Settings(proposals=proposals_at(options.proposals, [each.path for each in registry.roots]))
+    settings = Settings(
+        proposals=proposals_at(options.proposals, [each.path for each in registry.roots])
+    )
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
     Reloader(context, views, opened).start()
@@ -77,7 +81,10 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     )
     runtime = Runtime(registry)
     page = PagePart(
-        runtime, settings, UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts), views
+        runtime,
+        settings,
+        UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts),
+        views,
     )
 
     def listening(place: str) -> None:
@@ -86,7 +93,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         remark("this address lets in one browser, once; start the command again for another")
         remark("Ctrl-C ends it")
         if options.open_page:
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
+            # it may wait for a browser
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     watcher = make_watcher(registry, options)
     serve = partial(serve_http, parts=[page], listening=listening)

@@ -31,8 +31,12 @@ class ShowUsageOptions(Options):
         metavar="STORE",
     )
     since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")
-    by: Literal["skill", "principal", "host"] = choice("skill", "principal", "host", words="What a line is of.")
-    all: bool = flag("Print every line, not only the 20 most used and the number of those never used.")
+    by: Literal["skill", "principal", "host"] = choice(
+        "skill", "principal", "host", words="What a line is of."
+    )
+    all: bool = flag(
+        "Print every line, not only the 20 most used and the number of those never used."
+    )
     format: Literal["table", "json"] = choice("table", "json", words="How it is printed.")
 
 
@@ -58,14 +62,19 @@ def usage(options: ShowUsageOptions) -> None:
         where = options.usage or "in the user's state directory"
         if where == OFF:
             where = f"--usage {OFF}"
-        raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")
+        raise UsageError(
+            f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here"
+        )
     report = store.report(options.by, days)
     if options.format == "json":
         say_json(
             {
                 "since_days": days,
                 "by": options.by,
-                "lines": [{**asdict(each), "days": [*each.days], "last": _moment(each.last)} for each in report.lines],
+                "lines": [
+                    {**asdict(each), "days": [*each.days], "last": _moment(each.last)}
+                    for each in report.lines
+                ],
                 "searches": report.searches,
                 "empty_searches": report.empty,
                 "questions": [{"text": text, "times": times} for text, times in report.questions],

@@ -43,16 +43,27 @@ _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 
 class ValidateOptions(RootOptions):
     form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
-        "text", "json", "github", "gitlab", "junit", "sarif", words="How to print; github: annotations for a workflow."
+        "text",
+        "json",
+        "github",
+        "gitlab",
+        "junit",
+        "sarif",
+        words="How to print; github: annotations for a workflow.",
     )
     strict: bool = flag("Warnings count as errors.")
-    select: tuple[str, ...] = many("Report only codes that begin so. May be repeated.", metavar="CODE")
-    ignore: tuple[str, ...] = many("Do not report codes that begin so. May be repeated.", metavar="CODE")
+    select: tuple[str, ...] = many(
+        "Report only codes that begin so. May be repeated.", metavar="CODE"
+    )
+    ignore: tuple[str, ...] = many(
+        "Do not report codes that begin so. May be repeated.", metavar="CODE"
+    )
     fix: bool = flag("Show the safe corrections as a difference, and write them after a question.")
     yes: bool = flag("With --fix: write without the question.")
     watch: bool = flag("Stay, and report again after each change, until Ctrl-C.")
     scanners: tuple[str, ...] = many(
-        "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, or to the file that "
+        "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
+        "or to the file that "
         "stands for {output}. May be repeated.",
         "--scanner",
         metavar="COMMAND",
@@ -72,9 +83,11 @@ class _Correction:
 
 @dataclass(slots=True)
 class _Report:
-    """The findings of one look at all roots, in the order of their places, and the files that `--fix` can correct.
+    """The findings of one look at all roots, in the order of their places, and the files that
+    `--fix` can correct.
 
-    The skills include those that another one hides; `passed` are those in dot folders that were passed over.
+    The skills include those that another one hides; `passed` are those in dot folders that were
+    passed over.
     """
 
     skills: Sequence[Skill]
@@ -87,19 +100,23 @@ class _Report:
 
     def is_ok(self, *, strict: bool) -> bool:
         """Tell whether the command exits with 0."""
-        return not self.empty and not any(strict or each.severity == "error" for each in self.problems)
+        return not self.empty and not any(
+            strict or each.severity == "error" for each in self.problems
+        )
 
 
 @click.command()
 @roots
 @takes(ValidateOptions)
 def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
-    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix what is wrong.
+    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix what is
+    wrong.
 
-    A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
-    alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors, or
-    when a ROOT has no skill. Notes are advice, and count for nothing.
-    Of many problems of one kind in a skill the first 20 are printed and the rest is counted; `--format json` has all.
+    A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
+    (docs/sources.md). Each is looked at alone, and then all together, in the order given: which
+    skill hides which. Exit code 1 when there are errors, or when a ROOT has no skill. Notes are
+    advice, and count for nothing. Of many problems of one kind in a skill the first 20 are printed
+    and the rest is counted; `--format json` has all.
 
     \b
     Examples:
@@ -125,7 +142,8 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 def _look(registry: Registry, options: ValidateOptions) -> _Report:
     empty, passed = report_absent(registry)
-    # Each root alone first: what another one hides must be sound too, since it may be served without the other.
+    # Each root alone first: what another one hides must be sound too, since it may be served
+    # without the other.
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
     check(registry, skills)
@@ -139,7 +157,9 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
             found.update(scan(command, root.path, root.show))
     report = _Report(skills, empty, passed)
     suppression = _suppression_of(registry, skills)
-    for each in sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message)):
+    for each in sorted(
+        found, key=lambda each: (each.path, each.line or 0, each.code, each.message)
+    ):
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
@@ -154,9 +174,16 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
     return report
 
 
-def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Problem], Suppression | None]:
-    """Return the function that finds the comment in the files of these skills that suppresses a problem."""
-    files = {registry.roots[skill.root].show(file.location): file for skill in skills for file in skill.files.values()}
+def _suppression_of(
+    registry: Registry, skills: Sequence[Skill]
+) -> Callable[[Problem], Suppression | None]:
+    """Return the function that finds the comment in the files of these skills that suppresses a
+    problem."""
+    files = {
+        registry.roots[skill.root].show(file.location): file
+        for skill in skills
+        for file in skill.files.values()
+    }
 
     @cache
     def comments(place: str) -> Sequence[Suppression]:
@@ -186,12 +213,18 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
                 "skills": len(report.skills),
                 "problems": [each._asdict() for each in report.problems],
                 "notes": [each._asdict() for each in report.notes],
-                "suppressed": [each._asdict() | {"reason": reason} for each, reason in report.suppressed],
+                "suppressed": [
+                    each._asdict() | {"reason": reason} for each, reason in report.suppressed
+                ],
                 "passed_over": report.passed,
             }
         )
     elif options.form == "sarif":
-        fixed = {problem: (each.before, each.after) for each in report.corrections for problem in each.done}
+        fixed = {
+            problem: (each.before, each.after)
+            for each in report.corrections
+            for problem in each.done
+        }
         say_json(reports.sarif(everything, fixed))
     elif options.form == "gitlab":
         say_json(reports.gitlab(everything))
@@ -236,7 +269,9 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             before = registry.read(file).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        after, done = fixes.corrected(before, by_place[shown], os.path.basename(registry.place(skill)))
+        after, done = fixes.corrected(
+            before, by_place[shown], os.path.basename(registry.place(skill))
+        )
         if done:
             base, _, rest = root.locate(file.location)
             yield _Correction(Path(base, rest), shown, before, after, done)
@@ -258,7 +293,9 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
         try:
             replace_file(each.file, each.after.encode(), stat.S_IMODE(os.stat(each.file).st_mode))
         except OSError as error:
-            raise UsageError(f"{each.shown}: cannot be written ({error.strerror}); check its permissions") from None
+            raise UsageError(
+                f"{each.shown}: cannot be written ({error.strerror}); check its permissions"
+            ) from None
     remark(f"{plural(len(found), 'file')} corrected")
     return True
 
@@ -288,14 +325,18 @@ def _remark_cut(registry: Registry) -> None:
         whole = count - len(shown.cut)
     if whole < count:
         remark(
-            f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} descriptions stand whole; "
-            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' says what stands of each"
+            f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} "
+            "descriptions stand whole; "
+            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' "
+            "says what stands of each"
         )
 
 
 class RulesOptions(Options):
     form: Literal["text", "json"] = output_format("text", "json")
-    schema: bool = flag("Print the JSON schema of the frontmatter, for editors, in place of the rules.")
+    schema: bool = flag(
+        "Print the JSON schema of the frontmatter, for editors, in place of the rules."
+    )
 
 
 @click.command()
@@ -322,7 +363,12 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
     if options.form == "json":
         wanted = codes or CODES
         found = {
-            code: {"code": code, "severity": row.severity, "fix": row.hint, "rule": row.cites or None}
+            code: {
+                "code": code,
+                "severity": row.severity,
+                "fix": row.hint,
+                "rule": row.cites or None,
+            }
             for code, row in CODES.items()
             if code in wanted
         }
@@ -330,5 +376,8 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
     elif codes:
         say_lines("\n".join(map(explanations.markdown, codes)))
     else:
-        rows = [(code, row.severity, explanations.EXPLANATIONS[code].what) for code, row in CODES.items()]
+        rows = [
+            (code, row.severity, explanations.EXPLANATIONS[code].what)
+            for code, row in CODES.items()
+        ]
         say_table([("CODE", "SEVERITY", "WHAT"), *rows])

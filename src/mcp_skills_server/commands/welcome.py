@@ -1,7 +1,9 @@
-"""The first steps: the program without arguments, which shows the folders with skills here, `new` and `completion`.
+"""The first steps: the program without arguments, which shows the folders with skills here, `new`
+and `completion`.
 
-What `new` makes passes every rule, and `validate` names what its author still has to write. It is made beside its place
-and then renamed, so that a server which watches the folder never sees half of it.
+What `new` makes passes every rule, and `validate` names what its author still has to write. It is
+made beside its place and then renamed, so that a server which watches the folder never sees half of
+it.
 """
 
 from __future__ import annotations
@@ -28,16 +30,27 @@ from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.validation import rules
 from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
-_OTHERS: Final = ("skills", ".agent/skills", ".kiro/skills", ".goose/skills", ".roo/skills", ".qwen/skills")
-"""Further folders that are usual, below the home folder or a project, beside those of the hosts' table."""
+_OTHERS: Final = (
+    "skills",
+    ".agent/skills",
+    ".kiro/skills",
+    ".goose/skills",
+    ".roo/skills",
+    ".qwen/skills",
+)
+"""Further folders that are usual, below the home folder or a project, beside those of the hosts'
+table."""
 _MOST_LOOKED_AT: Final = 10_000
 _PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
 def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
-    """Return the usual folders of skills below these places that have any, and how many lie directly in each."""
-    usual = dict.fromkeys([*(native for host in HOSTS.values() for native in host.native), *_OTHERS])
+    """Return the usual folders of skills below these places that have any, and how many lie
+    directly in each."""
+    usual = dict.fromkeys(
+        [*(native for host in HOSTS.values() for native in host.native), *_OTHERS]
+    )
     found: dict[Path, int] = {}
     seen: set[str] = set()
     for place in dict.fromkeys(places):
@@ -51,23 +64,37 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
 
 
 def say_folders() -> None:
-    """Print on stderr the folders of skills on this machine, each with the command that has a host serve it."""
+    """Print on stderr the folders of skills on this machine, each with the command that has a host
+    serve it."""
     folders = skill_folders((Path.home(), Path.cwd()))
     if not folders:
         say(f"No skills in the usual folders. Begin with one: {_PROGRAM} new my-skill", err=True)
         return
     say("Skills on this machine:", err=True)
     for folder, count in folders.items():
-        say(f"  {plural(count, 'skill'):>12}  {_PROGRAM} install HOST {shlex.quote(str(folder))}", err=True)
+        say(
+            f"  {plural(count, 'skill'):>12}  {_PROGRAM} install HOST {shlex.quote(str(folder))}",
+            err=True,
+        )
 
 
 def welcome() -> None:
-    """Print what a person needs for a beginning, on stderr: a host that gives no arguments wants a protocol."""
-    say(f"{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every MCP host.", err=True)
+    """Print what a person needs for a beginning, on stderr: a host that gives no arguments wants a
+    protocol."""
+    say(
+        (
+            f"{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every "
+            "MCP "
+            "host."
+        ),
+        err=True,
+    )
     say("", err=True)
     say_lines(
-        f"  {_PROGRAM} install claude-desktop DIR    have a host start it (--help names the hosts)\n"
-        f"  {_PROGRAM} serve DIR                     speak MCP on stdin and stdout; --transport http\n"
+        f"  {_PROGRAM} install claude-desktop DIR    have a host start it (--help names the "
+        "hosts)\n"
+        f"  {_PROGRAM} serve DIR                     speak MCP on stdin and stdout; --transport "
+        "http\n"
         f"  {_PROGRAM} ui DIR                        look at the skills in a browser\n"
         f"  {_PROGRAM} validate DIR                  what is wrong, and how to fix it\n"
         f"  {_PROGRAM} --help                        everything else",
@@ -102,13 +129,16 @@ def new(options: NewOptions, name: str) -> None:
     \b
     Examples:
       mcp-skills-server new refunds
-      mcp-skills-server new refunds --directory ~/skills --description "Handles refunds. Use when money goes back."
+      mcp-skills-server new refunds --directory ~/skills --description "Handles refunds. Use when
+      money goes back."
     """
     files = bundle(name, options.description)
     place = Path(options.directory, name)
     shown = printable(str(place))
     if os.path.lexists(place):
-        raise UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
+        raise UsageError(
+            f"{shown} exists already and stays as it is; choose another name or --directory"
+        )
     try:
         write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
     except OSError as error:
@@ -127,10 +157,13 @@ def bundle(name: str, description: str) -> dict[str, str]:
     title = name.replace("-", " ").capitalize()
     values = {"name": name, "description": description}
     files: dict[str, str] = {}
-    # Plain as far as YAML allows, and in quotes where a reader of YAML would take it for something else.
+    # Plain as far as YAML allows, and in quotes where a reader of YAML would take it for something
+    # else.
     for scalar in (_plain_if_harmless, _quoted):
         files = {
-            SKILL_MD: SKILL.format(title=title, **{key: scalar(value) for key, value in values.items()}),
+            SKILL_MD: SKILL.format(
+                title=title, **{key: scalar(value) for key, value in values.items()}
+            ),
             DETAILS: REFERENCE.format(title=title),
         }
         document = frontmatter.parse(files[SKILL_MD].encode("utf-8", "surrogatepass"))
@@ -166,11 +199,13 @@ def completion(context: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      mcp-skills-server completion bash > ~/.local/share/bash-completion/completions/mcp-skills-server
+      mcp-skills-server completion bash >> ~/.bash_completion
       mcp-skills-server completion zsh > ~/.zfunc/_mcp-skills-server
       mcp-skills-server completion fish > ~/.config/fish/completions/mcp-skills-server.fish
     """
     root = context.find_root()
     complete = get_completion_class(shell)
     if complete is not None:
-        say_lines(complete(root.command, {}, root.info_name or "mcp-skills-server", _VARIABLE).source())
+        say_lines(
+            complete(root.command, {}, root.info_name or "mcp-skills-server", _VARIABLE).source()
+        )

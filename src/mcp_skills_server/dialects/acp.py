@@ -1,4 +1,5 @@
-"""The Agent Client Protocol's skills: what a client is sent, and what is read of its conversation with an agent.
+"""The Agent Client Protocol's skills: what a client is sent, and what is read of its conversation
+with an agent.
 
 Plain values in, plain values out.
 """
@@ -35,11 +36,14 @@ Params: TypeAlias = dict[str, Any]
 _CREATING: Final = frozenset(("session/new", "session/fork"))
 _ENDINGS: Final = frozenset(("session/close", "session/delete"))
 Key: TypeAlias = tuple[str, object]
-"""A request's id with its type: 1, "1", true and null differ; 1 and 1.0 do not, for peers in JavaScript."""
+"""A request's id with its type: 1, "1", true and null differ; 1 and 1.0 do not, for peers in
+JavaScript."""
 _SERVER_NAME: Final = "skills"
 """Of the server that is added, unless another one has it."""
 _NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
-_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "allowedTools", "_meta"))
+_FIELDS: Final = frozenset(
+    ("name", "description", "license", "compatibility", "allowedTools", "_meta")
+)
 
 
 def messages_of(message: object) -> list[Params]:
@@ -82,7 +86,8 @@ class Hello(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A request that makes a session or takes one up again; `session_id` is None where the answer brings it."""
+    """A request that makes a session or takes one up again; `session_id` is None where the answer
+    brings it."""
 
     key: Key | None
     session_id: str | None
@@ -131,7 +136,8 @@ def answered(message: object) -> list[Answer]:
         if "method" in each or key is None or not ("result" in each or "error" in each):
             continue
         failed = "error" in each and each["error"] is not None
-        # An error without an id is about a message that could not be read, and not about the request of id null.
+        # An error without an id is about a message that could not be read, and not about the
+        # request of id null.
         if not failed or key[1] is not None:
             out.append(Answer(key, None if failed else as_dict(each.get("result"))))
     return out
@@ -153,7 +159,8 @@ def spoken(hello: Hello, answer: Answer) -> int:
 
 
 def starts_servers(version: int, result: Params) -> bool:
-    """Tell whether the agent that answered `initialize` so can start MCP servers: all of version 1 do."""
+    """Tell whether the agent that answered `initialize` so can start MCP servers: all of version 1
+    do."""
     if version < 2:
         return True
     capabilities = as_dict(result.get("capabilities"))
@@ -172,7 +179,8 @@ def _key(identifier: object) -> Key | None:
 
 
 def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
-    """Return an MCP server that the agent is to start, as McpServerStdio. `words` are its command line."""
+    """Return an MCP server that the agent is to start, as McpServerStdio. `words` are its command
+    line."""
     out: dict[str, Any] = {"name": name, "command": words[0], "args": list(words[1:]), "env": []}
     if version >= 2:
         out["type"] = "stdio"
@@ -180,7 +188,8 @@ def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
 
 
 def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
-    """Return a client's message with one more MCP server in every setup of a session; others as they are.
+    """Return a client's message with one more MCP server in every setup of a session; others as
+    they are.
 
     Args:
         text: the message, or a batch.
@@ -190,11 +199,16 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
         ValueError: it is no JSON.
     """
     message: Any = json.loads(text)
-    setups = [params for each in messages_of(message) if (params := _setup_params(each)) is not None]
+    setups = [
+        params for each in messages_of(message) if (params := _setup_params(each)) is not None
+    ]
     for params in setups:
         servers = list_in(params, "mcpServers")
         taken = {name for other in servers if isinstance(name := as_dict(other).get("name"), str)}
-        params["mcpServers"] = [*servers, make(next(name for name in _names() if name not in taken))]
+        params["mcpServers"] = [
+            *servers,
+            make(next(name for name in _names() if name not in taken)),
+        ]
     if setups:
         return json.dumps(message)
     return text
@@ -236,7 +250,8 @@ class Available(NamedTuple):
 
 
 def split_tools(value: Json) -> list[str]:
-    """Return the tools of `allowed-tools`, a text with blanks or commas between them or a list of texts.
+    """Return the tools of `allowed-tools`, a text with blanks or commas between them or a list of
+    texts.
 
     Nothing is split within parentheses. One that is never closed is a character like another.
     """
@@ -297,7 +312,9 @@ def refusal(value: object) -> str | None:
     fields = cast("dict[str, object]", value)
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.MAX_NAME:
-        return f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
+        return (
+            f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
+        )
     if not isinstance(description, str) or not 1 <= len(description) <= limits.MAX_DESCRIPTION:
         return f"its description is not a text of 1 to {limits.MAX_DESCRIPTION} characters"
     if not isinstance(fields.get("license", ""), str):
@@ -306,7 +323,9 @@ def refusal(value: object) -> str | None:
     if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
         return f"its compatibility is not a text of at most {limits.MAX_COMPATIBILITY} characters"
     tools = fields.get("allowedTools", [])
-    if not isinstance(tools, list) or not all(isinstance(each, str) for each in cast("list[object]", tools)):
+    if not isinstance(tools, list) or not all(
+        isinstance(each, str) for each in cast("list[object]", tools)
+    ):
         return "its allowedTools is no list of texts"
     if not isinstance(fields.get("_meta", {}), dict):
         return "its _meta is no object"
@@ -319,7 +338,8 @@ def refusal(value: object) -> str | None:
 def available(snapshot: Snapshot) -> Available:
     """Return the skills of a snapshot that ACP can show: valid ones, one of each name.
 
-    ACP knows a skill by its name alone. Of several the one of the earlier root is shown, then that of the first path.
+    ACP knows a skill by its name alone. Of several the one of the earlier root is shown, then that
+    of the first path.
     """
     chosen: dict[str, Skill] = {}
     left_out: list[tuple[str, str]] = []
@@ -349,7 +369,8 @@ class Takes(NamedTuple):
 
 
 def takes(version: int, capabilities: object) -> Takes:
-    """Return what a client takes, by the version that is spoken and the capabilities of its `initialize`."""
+    """Return what a client takes, by the version that is spoken and the capabilities of its
+    `initialize`."""
     announced = as_dict(as_dict(as_dict(capabilities).get("_meta")).get(OURS))
     nested, extension = (announced.get(key) not in (None, False) for key in (NESTED, NOTIFICATION))
     return Takes(version >= 2 or nested, extension)
@@ -361,26 +382,37 @@ def capability() -> dict[str, Json]:
 
 
 def _skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
-    """Return the draft's own update: the last one that the agent itself sent, if it did, with our skills added."""
+    """Return the draft's own update: the last one that the agent itself sent, if it did, with our
+    skills added."""
     merged = _merged(list_in(theirs, "availableSkills"), skills)
     return {**theirs, "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged}
 
 
 def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
-    """Return the agent's last update of its commands, empty where it sent none, with the skills in `_meta`.
+    """Return the agent's last update of its commands, empty where it sent none, with the skills in
+    `_meta`.
 
     No skill becomes a command: a command is called by the user, a skill is chosen by the agent.
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
     names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
-    meta["availableSkills"] = [*names, *(each["name"] for each in skills if each["name"] not in names)]
+    meta["availableSkills"] = [
+        *names,
+        *(each["name"] for each in skills if each["name"] not in names),
+    ]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
     commands = list_in(theirs, "availableCommands")
-    return {**theirs, "sessionUpdate": COMMANDS_UPDATE, "availableCommands": commands, "_meta": meta}
+    return {
+        **theirs,
+        "sessionUpdate": COMMANDS_UPDATE,
+        "availableCommands": commands,
+        "_meta": meta,
+    }
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
-    """Append our skills to the agent's. Of one name the agent's stays, because the agent uses it."""
+    """Append our skills to the agent's. Of one name the agent's stays, because the agent uses
+    it."""
     named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
     names = {each["name"] for each in named}
     return [*named, *(each for each in ours if each["name"] not in names)]
@@ -394,7 +426,8 @@ def notifications(
     *,
     extension: bool = True,
 ) -> list[tuple[str, Params]]:
-    """Return the notifications that carry all skills of a session to a client: (method, params) of one or two.
+    """Return the notifications that carry all skills of a session to a client: (method, params) of
+    one or two.
 
     Args:
         session_id: of the session.
@@ -432,7 +465,8 @@ def message(method: str, params: Params) -> bytes:
     Raises:
         ValueError: the agent's own part holds what JSON cannot.
     """
-    # Not ensure_ascii=False: half a surrogate pair, which JSON may hold and UTF-8 may not, stays what it was.
+    # Not ensure_ascii=False: half a surrogate pair, which JSON may hold and UTF-8 may not, stays
+    # what it was.
     fields = {"jsonrpc": "2.0", "method": method, "params": params}
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
@@ -450,6 +484,10 @@ def updated(message: object) -> list[tuple[str, str, Params]]:
         if method == UPDATE:
             update = as_dict(params.get("update", params))
             kind = update.get("sessionUpdate")
-        if isinstance(session_id, str) and kind in (COMMANDS_UPDATE, SKILLS_UPDATE, EXTENSION_METHOD):
+        if isinstance(session_id, str) and kind in (
+            COMMANDS_UPDATE,
+            SKILLS_UPDATE,
+            EXTENSION_METHOD,
+        ):
             out.append((session_id, kind, update))
     return out

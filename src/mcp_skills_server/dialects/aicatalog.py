@@ -1,7 +1,9 @@
-"""Server Card (SEP-2127), AI Catalog 1.0 and ARD 0.91: how a directory finds this server and its skills. Pure.
+"""Server Card (SEP-2127), AI Catalog 1.0 and ARD 0.91: how a directory finds this server and its
+skills. Pure.
 
-A card says nothing about skills, as the SEP demands; the catalog beside it has an entry for the card, one for the index
-of Agent Skills Discovery, and one for each published skill. ARD has the same entries, with queries to find them by.
+A card says nothing about skills, as the SEP demands; the catalog beside it has an entry for the
+card, one for the index of Agent Skills Discovery, and one for each published skill. ARD has the
+same entries, with queries to find them by.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class CatalogSkill(NamedTuple):
 
 
 def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
-    """Return the card of the server at an endpoint of streamable HTTP. `versions` are those of the protocol."""
+    """Return the card of the server at an endpoint of streamable HTTP. `versions` are those of the
+    protocol."""
     place = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
     if not place.replace(".", "").isdecimal():
         place = ".".join(reversed(place.split(".")))  # reverse DNS
@@ -55,11 +58,15 @@ def server_card(endpoint: str, name: str, version: str, versions: Sequence[str])
         "version": version,
         "title": _TITLE,
         "description": "Serves Agent Skills (directories with a SKILL.md) to every MCP host.",
-        "remotes": [{"type": "streamable-http", "url": endpoint, "supportedProtocolVersions": [*versions]}],
+        "remotes": [
+            {"type": "streamable-http", "url": endpoint, "supportedProtocolVersions": [*versions]}
+        ],
     }
 
 
-def catalog(site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: bool) -> dict[str, Json]:
+def catalog(
+    site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: bool
+) -> dict[str, Json]:
     """Return the catalog of a site.
 
     Args:

@@ -1,4 +1,5 @@
-"""Interface of a protocol for skills over MCP: how it is announced, and how it finds and writes skills.
+"""Interface of a protocol for skills over MCP: how it is announced, and how it finds and writes
+skills.
 
 A protocol is a module with a `Dialect`, and a row in `table.py`. Plain values in, plain values out.
 """
@@ -34,7 +35,8 @@ class Subject(NamedTuple):
 
 
 class EntryResult(NamedTuple):
-    """A `skills/get` that is answered with the skill's entry, as the same client finds it in `skills/list`."""
+    """A `skills/get` that is answered with the skill's entry, as the same client finds it in
+    `skills/list`."""
 
     write: Callable[[Entry], Result]
 
@@ -43,7 +45,8 @@ class InstructionsResult(NamedTuple):
     """A `skills/get` that is answered with the skill's instructions, its arguments filled in.
 
     Attributes:
-        write: makes the result of the skill, its instructions, and the link text of each file that they refer to.
+        write: makes the result of the skill, its instructions, and the link text of each file that
+            they refer to.
     """
 
     write: Callable[[Subject, str, Mapping[str, str]], Result]
@@ -57,16 +60,18 @@ class Dialect:
         name: what `--dialect` calls it.
         least: the standing that a skill needs to be shown in it.
         capabilities: what it adds to the server's capabilities.
-        extensions: what it adds to `extensions` there. A client that declares one of them gets this dialect alone.
+        extensions: what it adds to `extensions` there. A client that declares one of them gets this
+            dialect alone.
         entry: writes a skill for `skills/list`.
         needs_served: tells whether the entry of a skill depends on what else the server has.
         parameter: by which parameter of `skills/get` this dialect names a skill.
-        find: the skill that the parameter names, of those with this standing. Raises RequestError when there is none.
+        find: the skill that the parameter names, of those with this standing. Raises RequestError
+            when there is none.
         result: how `skills/get` is answered.
-        framed: writes what surrounds a result of `skills/list` and `skills/get`; takes how many milliseconds a client
-            may keep it. None where a result stands alone.
-        notifications: what tells that skills changed: the notification's method by the key of the filter of
-            `subscriptions/listen` that asks for it.
+        framed: writes what surrounds a result of `skills/list` and `skills/get`; takes how many
+            milliseconds a client may keep it. None where a result stands alone.
+        notifications: what tells that skills changed: the notification's method by the key of the
+            filter of `subscriptions/listen` that asks for it.
     """
 
     name: str

@@ -1,11 +1,13 @@
 """JSON-RPC 2.0: bytes to valid messages, and answers to bytes. Pure.
 
-JSON is read as the standard has it: UTF-8, no NaN, no number that overflows; of two equal keys the last one counts. A
-byte order mark is passed over. Half a character (a lone surrogate, which JavaScript writes for a cut emoji) is read as
-U+FFFD, as every UTF-8 encoder of the web writes it: so the message can be answered, and so can whatever repeats it.
+JSON is read as the standard has it: UTF-8, no NaN, no number that overflows; of two equal keys the
+last one counts. A byte order mark is passed over. Half a character (a lone surrogate, which
+JavaScript writes for a cut emoji) is read as U+FFFD, as every UTF-8 encoder of the web writes it:
+so the message can be answered, and so can whatever repeats it.
 
-All transports and eras of MCP refuse alike: what is no JSON with -32700, what is no message with -32600, each with the
-id where it could be read. The SDK's transports would be silent, or say something else in each era.
+All transports and eras of MCP refuse alike: what is no JSON with -32700, what is no message with
+-32600, each with the id where it could be read. The SDK's transports would be silent, or say
+something else in each era.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ RequestId: TypeAlias = str | int
 MOST_LEVELS: Final = 100
 """Arrays and objects within each other; the parsers below stop at different depths beyond this."""
 LONGEST_ID: Final = 1000
-"""Characters of an id, which is kept while its request is under way, and repeated in each notification of a stream."""
+"""Characters of an id, which is kept while its request is under way, and repeated in each
+notification of a stream."""
 LONGEST: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
 """Bytes of messages of these methods: what they ask for is kept for as long as the client likes."""
 
@@ -96,10 +99,16 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), ch
 """Answers hold no cycles; to check for them takes a third of the time."""
 
 
-def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
+def error(
+    id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None
+) -> dict[str, Any]:
     """Return an answer that says why there is no result."""
     fields: dict[str, Any] = {"code": code, "message": message}
-    return {"jsonrpc": "2.0", "id": id_, "error": fields if data is None else {**fields, "data": data}}
+    return {
+        "jsonrpc": "2.0",
+        "id": id_,
+        "error": fields if data is None else {**fields, "data": data},
+    }
 
 
 def dump(value: object) -> bytes:
@@ -173,7 +182,9 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
     if wrong is not None:
         id_ = fields.get("id")  # that of an answer is one of ours, not one of the client's
         return InvalidMessage(
-            INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None
+            INVALID_REQUEST,
+            f"Invalid Request: {wrong}",
+            id_ if kind != "answer" and _is_id(id_) else None,
         )
     longest = None
     if kind == "request":
@@ -187,7 +198,9 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
 
 def too_long(most: int) -> InvalidMessage:
     """Return the refusal of a message with more bytes than this, which was not read to its end."""
-    return InvalidMessage(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
+    return InvalidMessage(
+        INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes"
+    )
 
 
 def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
@@ -207,7 +220,11 @@ def _wrong_with_answer(fields: Mapping[str, Any]) -> str | None:
     if fields.get("jsonrpc") == "2.0":
         if "error" not in fields and isinstance(result, dict) and _is_id(fields.get("id")):
             return None
-        if "result" not in fields and isinstance(error, dict) and (fields.get("id") is None or _is_id(fields["id"])):
+        if (
+            "result" not in fields
+            and isinstance(error, dict)
+            and (fields.get("id") is None or _is_id(fields["id"]))
+        ):
             given = cast(dict[str, Any], error)
             if type(given.get("code")) is int and isinstance(given.get("message"), str):
                 return None
@@ -239,5 +256,8 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
 def duplicate(id_: RequestId) -> InvalidMessage:
     """Return the refusal of a request whose id another one has that is under way."""
     shown = dump(id_[:100] if isinstance(id_, str) else id_).decode()
-    reason = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
+    reason = (
+        f"Invalid Request: a request with the id {shown} is under way already; give each "
+        "request an id of its own"
+    )
     return InvalidMessage(INVALID_REQUEST, reason, id_)

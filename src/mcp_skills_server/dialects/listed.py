@@ -1,4 +1,5 @@
-"""Entries of `skills/list` and `skills/get` as another server sends them, read strictly (SEP-2640, host side)."""
+"""Entries of `skills/list` and `skills/get` as another server sends them, read strictly (SEP-2640,
+host side)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from mcp_skills_server.model import SKILL_MD
 
 MOST_FILES: Final = 512
 MOST_BYTES: Final = 16 << 20
-"""Files and bytes of a skill that every host must take, and the most that is taken here (S40-39)."""
+"""Files and bytes of a skill that every host must take, and the most that is taken here
+(S40-39)."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LONGEST_URI: Final = 2048
 
@@ -25,7 +27,8 @@ class EntryRefusedError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a skill at another server. Digest ("sha256:...") and size are left out where the server does."""
+    """A file of a skill at another server. Digest ("sha256:...") and size are left out where the
+    server does."""
 
     uri: str
     digest: str = ""
@@ -60,7 +63,8 @@ def read_entry(raw: object) -> ListedSkill:
     """Read an entry.
 
     Raises:
-        EntryRefusedError: it lacks a field, names a file outside of its skill, or is larger than a skill may be.
+        EntryRefusedError: it lacks a field, names a file outside of its skill, or is larger than a
+            skill may be.
     """
     entry = _mapping(raw, "the entry")
     uri = entry.get("uri")
@@ -71,7 +75,9 @@ def read_entry(raw: object) -> ListedSkill:
     if not isinstance(name, str) or not isinstance(description, str):
         raise EntryRefusedError(f"{quoted(uri)}: its frontmatter has no name, or no description")
     if uri.split("/")[-2] != name:  # S40-14
-        raise EntryRefusedError(f"{quoted(uri)}: its folder has another name than the skill, {quoted(name)}")
+        raise EntryRefusedError(
+            f"{quoted(uri)}: its folder has another name than the skill, {quoted(name)}"
+        )
     files = _files(entry.get("resources"), uri)
     return ListedSkill(name, description, uri, files, frontmatter)
 
@@ -85,7 +91,9 @@ def path_below(base: str, uri: str) -> str:
     if not uri.startswith(base):  # S40-17
         raise EntryRefusedError(f"{quoted(uri)} is outside of its skill, {quoted(base)}")
     try:
-        segments = [unquote_to_bytes(segment).decode() for segment in uri.removeprefix(base).split("/")]
+        segments = [
+            unquote_to_bytes(segment).decode() for segment in uri.removeprefix(base).split("/")
+        ]
         if any("/" in segment for segment in segments):
             raise EntryRefusedError(f"{quoted(uri)}: a name in it holds a slash")
         path = "/".join(segments)
@@ -102,13 +110,16 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
         raise EntryRefusedError(f"{quoted(skill_uri)}: its resources are no list of files")
     given = cast("Sequence[object]", raw)
     if len(given) > MOST_FILES:
-        raise EntryRefusedError(f"{quoted(skill_uri)}: it has {len(given):,} files; a skill has at most {MOST_FILES}")
+        raise EntryRefusedError(
+            f"{quoted(skill_uri)}: it has {len(given):,} files; a skill has at most {MOST_FILES}"
+        )
     base = skill_uri.removesuffix(SKILL_MD)
     files: dict[str, ListedFile] = {}
     for each in given:
         file = _mapping(each, f"{quoted(skill_uri)}: a file")
         uri, digest, size = file.get("uri"), file.get("digest"), file.get("size")
-        if not isinstance(uri, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):  # S40-18
+        # S40-18
+        if not isinstance(uri, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise EntryRefusedError(f"{quoted(skill_uri)}: a file has no uri, or no digest")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise EntryRefusedError(f"{quoted(uri)}: its size is no number of bytes")

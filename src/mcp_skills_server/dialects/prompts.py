@@ -1,7 +1,9 @@
-"""MCP's own prompts: each skill as one that a user starts by its name, a slash command in most hosts.
+"""MCP's own prompts: each skill as one that a user starts by its name, a slash command in most
+hosts.
 
 Plain values in, plain dicts out. A prompt is for the person, so what an author keeps from the model
-(`disable-model-invocation`) is offered and what an author keeps from the user (`user-invocable: false`) is not.
+(`disable-model-invocation`) is offered and what an author keeps from the user (`user-invocable:
+false`) is not.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
 LIST_CHANGED: Final = "notifications/prompts/list_changed"
 LEAST: Final = Standing.LENIENT
-"""The standing that a prompt needs: a user who asks for it by name gets a skill that breaks a rule, too."""
+"""The standing that a prompt needs: a user who asks for it by name gets a skill that breaks a rule,
+too."""
 ARGUMENTS: Final = "arguments"
-"""The one argument of a skill that declares none but says in `argument-hint` what may follow its name."""
+"""The one argument of a skill that declares none but says in `argument-hint` what may follow its
+name."""
 MOST_LINKS: Final = 20
 _ALL_ARGUMENTS: Final = re.compile(r"\$ARGUMENTS(?![\w\[])")
 """Not `$ARGUMENTS[0]`: how a host splits words is the host's matter."""
@@ -34,17 +38,21 @@ _ICON_SCHEMES: Final = ("https:", "http:", "data:")
 def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     """Tell whether the skill is a prompt.
 
-    `chosen` are shell patterns, of which one must fit its name or its skill path (`*` also fits slashes); none for all.
+    `chosen` are shell patterns, of which one must fit its name or its skill path (`*` also fits
+    slashes); none for all.
     """
     withheld = skill.frontmatter.get("user-invocable", True)
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
     if skill.standing < LEAST or not shown or _is_false(withheld):
         return False
-    return not chosen or any(fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path))
+    return not chosen or any(
+        fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path)
+    )
 
 
 def free_argument(skill: Skill) -> dict[str, Json] | None:
-    """Return the argument that `argument-hint` stands for, or None. It counts only where no arguments are declared."""
+    """Return the argument that `argument-hint` stands for, or None. It counts only where no
+    arguments are declared."""
     hint = skill.frontmatter.get("argument-hint")
     if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
         hint = f"[{', '.join(map(str, hint))}]"  # a hint in brackets is a list to YAML
@@ -56,8 +64,8 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
     """Return a skill as `prompts/list` shows it, out of its SEP-2076 entry.
 
-    Icons are kept where hosts take them: from https or as a picture in data. What else MCP forbids in them is left
-    out, because one bad icon makes some clients refuse the whole list.
+    Icons are kept where hosts take them: from https or as a picture in data. What else MCP forbids
+    in them is left out, because one bad icon makes some clients refuse the whole list.
     """
     out = {key: entry[key] for key in ("name", "title", "description", ARGUMENTS) if key in entry}
     free = free_argument(skill)
@@ -71,14 +79,20 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
     """Return the answer of `prompts/list`."""
-    out: dict[str, Json] = {"resultType": "complete", "prompts": descriptors, "ttlMs": ttl_ms, "cacheScope": "private"}
+    out: dict[str, Json] = {
+        "resultType": "complete",
+        "prompts": descriptors,
+        "ttlMs": ttl_ms,
+        "cacheScope": "private",
+    }
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
     return out
 
 
 def put_in(body: str, words: str, name: str) -> str:
-    """Return the body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one pass.
+    """Return the body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one
+    pass.
 
     Raises:
         RequestError: the result would be too long (`arguments.replaced`).
@@ -89,15 +103,19 @@ def put_in(body: str, words: str, name: str) -> str:
 def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     """Return what the user says by starting the prompt.
 
-    The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It is verbatim but for
-    tags of ours in it, whose `<` is written `&lt;`, so that no body ends its tag early or opens another one. How many
-    hidden characters it holds is said behind it. The words that the user gave to a skill without declared arguments
-    follow after the tag, because they are not the skill's.
+    The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It
+    is verbatim but for tags of ours in it, whose `<` is written `&lt;`, so that no body ends its
+    tag early or opens another one. How many hidden characters it holds is said behind it. The words
+    that the user gave to a skill without declared arguments follow after the tag, because they are
+    not the skill's.
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
     if (origin := identity.origin(skill)) is not None:
         attributes["origin"] = origin  # S40-48
-    lines = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
+    lines = [
+        f'Use the skill "{printable(name)}" for what I ask next.',
+        element("skill", attributes, body),
+    ]
     if remark := hidden.remark(body):
         lines.append(f"The skill holds {remark}.")
     if words.strip():
@@ -108,27 +126,36 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
 def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     """Return a prompt that has the model load the skill, without any text of the skill.
 
-    For hosts that make a template of a prompt, and for skills that are not the operator's own: what such a text says
-    would be run, read and replaced on the user's machine before any model sees it. `given` are the user's arguments.
+    For hosts that make a template of a prompt, and for skills that are not the operator's own: what
+    such a text says would be run, read and replaced on the user's machine before any model sees it.
+    `given` are the user's arguments.
     """
     known = next((each for each in (name, skill.path) if _PLAIN.fullmatch(each)), None)
     if known is None:
-        return "This skill has a name that cannot be put into a command. Find it with skills_search, and load it."
+        return (
+            "This skill has a name that cannot be put into a command. Find it with "
+            "skills_search, and load it."
+        )
     how = f'Load it with the tool skills_load and the names ["{known}"]'
     if _PLAIN.fullmatch(skill.path):
         how += f", or read the resource {uri(skill.path, SKILL_MD)}"
     lines = [f'Use the skill "{known}" for what I ask next. {how}, and follow its instructions.']
-    lines += [f"{key}: {value}" for key, value in given.items() if value.strip() and _PLAIN.fullmatch(key)]
+    lines += [
+        f"{key}: {value}" for key, value in given.items() if value.strip() and _PLAIN.fullmatch(key)
+    ]
     return "\n\n".join(lines)
 
 
-def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool) -> dict[str, Json]:
-    """Return the answer of `prompts/get`: the instructions, and the URIs of the files that they link to.
+def answer(
+    skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool
+) -> dict[str, Json]:
+    """Return the answer of `prompts/get`: the instructions, and the URIs of the files that they
+    link to.
 
     All of it is text: some clients refuse a prompt with a resource link, and others drop it.
 
-    `linked` are files as `sep2076.files` writes them; after twenty the rest are counted. `readable` tells whether
-    `resources/read` serves the skill: without that a link would lead nowhere.
+    `linked` are files as `sep2076.files` writes them; after twenty the rest are counted. `readable`
+    tells whether `resources/read` serves the skill: without that a link would lead nowhere.
     """
     files = list(linked)
     shown, where = files[:MOST_LINKS], f"they lie under {uri(skill.path)}/"
@@ -141,11 +168,16 @@ def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, rea
     messages: list[Json] = [_message(text)]
     if lines:
         messages.append(_message("\n".join(("Files that it refers to:", *lines))))
-    return {"resultType": "complete", "description": hidden.without(skill.description), "messages": messages}
+    return {
+        "resultType": "complete",
+        "description": hidden.without(skill.description),
+        "messages": messages,
+    }
 
 
 def values(argument: Mapping[str, Json], begun: str) -> list[str]:
-    """Return the values that the author suggests for an argument and that begin so, in any case of letters.
+    """Return the values that the author suggests for an argument and that begin so, in any case of
+    letters.
 
     From `enum`, `choices`, `examples` and `default`, whatever of them is text.
     """
@@ -166,12 +198,16 @@ def changed(
     chosen: Sequence[str],
     describe: Callable[[Skill], Mapping[str, Json]],
 ) -> bool:
-    """Tell whether `prompts/list` may differ once the skills `before`, by skill path, are replaced by those `after`.
+    """Tell whether `prompts/list` may differ once the skills `before`, by skill path, are replaced
+    by those `after`.
 
-    A skill that is no prompt counts by its name alone: a name that two skills share is no prompt's name any more.
+    A skill that is no prompt counts by its name alone: a name that two skills share is no prompt's
+    name any more.
     """
     old, new = _usable(before), _usable(after)
-    if {path: skill.name for path, skill in old.items()} != {path: skill.name for path, skill in new.items()}:
+    if {path: skill.name for path, skill in old.items()} != {
+        path: skill.name for path, skill in new.items()
+    }:
         return True
     offered = [path for path, skill in old.items() if is_offered(skill, chosen)]
     if offered != [path for path in old if is_offered(new[path], chosen)]:
@@ -193,7 +229,9 @@ def _message(text: str) -> Json:
 
 def _linked_line(file: Mapping[str, Json]) -> str:
     title = file.get("title")
-    return f"- {file['uri']}" + (f" ({contained(printable(title))})" if isinstance(title, str) else "")
+    return f"- {file['uri']}" + (
+        f" ({contained(printable(title))})" if isinstance(title, str) else ""
+    )
 
 
 def _icons(value: Json) -> list[Json]:

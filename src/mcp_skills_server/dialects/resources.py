@@ -49,8 +49,11 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
     return out
 
 
-def child(name: str, target: str, found: tuple[Skill, str] | None, title: str | None) -> dict[str, Json]:
-    """Return one child of a directory: a SKILL.md with its metadata, another file, or a directory."""
+def child(
+    name: str, target: str, found: tuple[Skill, str] | None, title: str | None
+) -> dict[str, Json]:
+    """Return one child of a directory: a SKILL.md with its metadata, another file, or a
+    directory."""
     if found is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
     skill, path = found
@@ -65,10 +68,14 @@ def child(name: str, target: str, found: tuple[Skill, str] | None, title: str | 
 
 
 def completion(values: Iterable[str]) -> dict[str, Json]:
-    """Return the answer of `completion/complete`: the first 100 of these values, and whether there are more."""
+    """Return the answer of `completion/complete`: the first 100 of these values, and whether there
+    are more."""
     kept: list[Json] = [*islice(values, MOST_COMPLETIONS + 1)]
     more = len(kept) > MOST_COMPLETIONS
-    return {"resultType": "complete", "completion": {"values": kept[:MOST_COMPLETIONS], "hasMore": more}}
+    return {
+        "resultType": "complete",
+        "completion": {"values": kept[:MOST_COMPLETIONS], "hasMore": more},
+    }
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
@@ -80,7 +87,8 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
 
 
 def template_listing(ttl_ms: int) -> dict[str, Json]:
-    """Return the answer of `resources/templates/list`: the one template that every file of every skill fits."""
+    """Return the answer of `resources/templates/list`: the one template that every file of every
+    skill fits."""
     template: Json = {
         "uriTemplate": TEMPLATE,
         "name": "skill-file",
@@ -91,12 +99,17 @@ def template_listing(ttl_ms: int) -> dict[str, Json]:
 
 
 def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
-    """Return one file as `resources/read` answers it: text where it is text, else a blob, byte for byte."""
+    """Return one file as `resources/read` answers it: text where it is text, else a blob, byte for
+    byte."""
     kind = media.media_type(path)
     text = media.as_text(raw, kind)
     if text is not None:
         return {"uri": target, "mimeType": kind or "text/plain", "text": text}
-    return {"uri": target, "mimeType": kind or "application/octet-stream", "blob": b64encode(raw).decode("ascii")}
+    return {
+        "uri": target,
+        "mimeType": kind or "application/octet-stream",
+        "blob": b64encode(raw).decode("ascii"),
+    }
 
 
 def contents(items: list[Json], ttl_ms: int) -> dict[str, Json]:

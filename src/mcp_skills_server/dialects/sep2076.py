@@ -1,6 +1,7 @@
 """SEP-2076: skills as a first-class primitive, asked for by name.
 
-Snapshot in, plain dicts out. The proposal was closed and never released; requirements S76 keep what it says.
+Snapshot in, plain dicts out. The proposal was closed and never released; requirements S76 keep what
+it says.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
 def entry(subject: Subject) -> dict[str, Json]:
-    """Return a skill as `skills/list` shows it. Hidden characters are left out: the text comes unasked."""
+    """Return a skill as `skills/list` shows it. Hidden characters are left out: the text comes
+    unasked."""
     skill = subject.skill
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, subject.snapshot, subject.least)}
@@ -52,10 +54,16 @@ def definition(subject: Subject, instructions: str, linked: Mapping[str, str]) -
 
 
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
-    """Return the bundle's files without SKILL.md: those that the body links to, in order, then the others by path."""
-    given = {str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")}
+    """Return the bundle's files without SKILL.md: those that the body links to, in order, then the
+    others by path."""
+    given = {
+        str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")
+    }
     out: list[Json] = []
-    for path in (*linked, *(path for path in skill.files if path not in linked and path != SKILL_MD)):
+    for path in (
+        *linked,
+        *(path for path in skill.files if path not in linked and path != SKILL_MD),
+    ):
         own = given.get(path, {})
         item: dict[str, Json] = {"name": path}
         _put(item, "title", fields.text(own.get("title")) or linked.get(path))
@@ -114,5 +122,6 @@ DIALECT: Final = Dialect(
     parameter="name",
     find=identity.find,
     result=InstructionsResult(definition),
-    notifications={"skillsListChanged": LIST_CHANGED},  # X-12; the other protocol has no such notification (S40-33)
+    # X-12; the other protocol has no such notification (S40-33)
+    notifications={"skillsListChanged": LIST_CHANGED},
 )

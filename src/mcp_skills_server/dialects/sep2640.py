@@ -1,6 +1,8 @@
-"""SEP-2640 v1, the extension `io.modelcontextprotocol/skills`: skills asked for by the URI of their SKILL.md.
+"""SEP-2640 v1, the extension `io.modelcontextprotocol/skills`: skills asked for by the URI of their
+SKILL.md.
 
-Snapshot in, plain dicts out. An entry holds the frontmatter verbatim and every file with digest and size.
+Snapshot in, plain dicts out. An entry holds the frontmatter verbatim and every file with digest and
+size.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ def entry(skill: Skill) -> Entry:
         for path, file in skill.files.items()
         if file.digest
     ]
-    return {"uri": uri(skill.path, SKILL_MD), "frontmatter": dict(skill.reading.frontmatter), "resources": resources}
+    return {
+        "uri": uri(skill.path, SKILL_MD),
+        "frontmatter": dict(skill.reading.frontmatter),
+        "resources": resources,
+    }
 
 
 def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:

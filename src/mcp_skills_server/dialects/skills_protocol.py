@@ -1,4 +1,5 @@
-"""The Skills Protocol: its methods, what they take and what they answer. Plain values in, plain dicts out."""
+"""The Skills Protocol: its methods, what they take and what they answer. Plain values in, plain
+dicts out."""
 
 from __future__ import annotations
 
@@ -96,21 +97,30 @@ class BlobRequest(NamedTuple):
     max_bytes: int | None
 
 
-# Each of these reads the params of one method. They raise a RequestError where a param is not what it must be.
+# Each of these reads the params of one method. They raise a RequestError where a param is not what
+# it must be.
 
 
 def listing(params: Mapping[str, Any]) -> Listing:
     """Read the params of `list_skills`."""
     detail = _choice(params, "detail", ("names", "summary"), "names")
     limit = _integer(params, "limit") or PAGE
-    # A namespace of "" comes from clients that fill in what they leave out; no skill's namespace is asked for so.
-    return Listing(_text(params, "namespace") or None, detail, min(limit, LARGEST_PAGE), _text(params, "cursor"))
+    # A namespace of "" comes from clients that fill in what they leave out; no skill's namespace is
+    # asked for so.
+    return Listing(
+        _text(params, "namespace") or None,
+        detail,
+        min(limit, LARGEST_PAGE),
+        _text(params, "cursor"),
+    )
 
 
 def description(params: Mapping[str, Any]) -> Description:
     """Read the params of `describe_skill`."""
     name, version = _needed(params, "name"), _text(params, "version")
-    return Description(name, version, _choice(params, "detail", ("manifest", "summary", "full"), "summary"))
+    return Description(
+        name, version, _choice(params, "detail", ("manifest", "summary", "full"), "summary")
+    )
 
 
 def file_request(params: Mapping[str, Any]) -> FileRequest:
@@ -202,7 +212,9 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = params.get(name)
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast(list[Any], value)):
+    if not isinstance(value, list) or not all(
+        isinstance(each, str) for each in cast(list[Any], value)
+    ):
         raise RequestError(f"{name} must be an array of strings")
     return tuple(cast(list[str], value))
 
@@ -284,7 +296,8 @@ def blob_made(blob_id: str, size: int) -> dict[str, Json]:
 
 
 def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
-    """Return the part of a blob that is asked for, cut between characters. What is no text comes in base64."""
+    """Return the part of a blob that is asked for, cut between characters. What is no text comes in
+    base64."""
     if request.max_bytes is None:
         most = len(raw)
     else:
@@ -300,7 +313,11 @@ def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
     else:
         text = _whole(part)
     if text is None:
-        return {"content": b64encode(part).decode("ascii"), "truncated": truncated, "encoding": "base64"}
+        return {
+            "content": b64encode(part).decode("ascii"),
+            "truncated": truncated,
+            "encoding": "base64",
+        }
     return {"content": text, "truncated": truncated}
 
 

@@ -18,8 +18,8 @@ AUTO: Final = "auto"
 """Every row at once, to each client what it can take."""
 
 TABLE: Final[dict[str, Dialect]] = {row.name: row for row in (sep2640.DIALECT, sep2076.DIALECT)}
-"""By name. The order counts: where a `skills/get` could be meant for several, it is for the first; where an entry is
-that of several, a key has the value of the last."""
+"""By name. The order counts: where a `skills/get` could be meant for several, it is for the first;
+where an entry is that of several, a key has the value of the last."""
 
 
 def names() -> list[str]:
@@ -48,7 +48,8 @@ class Spoken(NamedTuple):
         return self.dialects
 
     def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
-        """Return the standing from which a host of this name shows skills by itself, None where it does not."""
+        """Return the standing from which a host of this name shows skills by itself, None where it
+        does not."""
         declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
         if declared and client_of(client).shows_skills:
             return self.least
@@ -74,7 +75,9 @@ class Spoken(NamedTuple):
         out = dict(capabilities)
         for each in self.dialects:
             out |= each.capabilities
-        extensions = {key: value for each in self.dialects for key, value in each.extensions.items()}
+        extensions = {
+            key: value for each in self.dialects for key, value in each.extensions.items()
+        }
         if extensions:
             there = out.get("extensions")
             out["extensions"] = {**(there if isinstance(there, dict) else {}), **extensions}

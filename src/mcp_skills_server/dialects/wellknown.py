@@ -1,4 +1,5 @@
-"""Agent Skills Discovery, `/.well-known/agent-skills` 0.2.0 and `/.well-known/skills` 0.1.0, both sides of it."""
+"""Agent Skills Discovery, `/.well-known/agent-skills` 0.2.0 and `/.well-known/skills` 0.1.0, both
+sides of it."""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ def is_site(text: str) -> bool:
 def candidates(url: str) -> list[str]:
     """Return where the index of a site may be, in the order to ask; go on only when there is none.
 
-    An address with a query or that ends in `.json` is the index itself. Otherwise 0.2.0 comes before 0.1.0, and the
-    place below the address's own path before the root of its origin, the one that RFC 8615 knows.
+    An address with a query or that ends in `.json` is the index itself. Otherwise 0.2.0 comes
+    before 0.1.0, and the place below the address's own path before the root of its origin, the one
+    that RFC 8615 knows.
 
     Raises:
         UsageError: it is no http or https URL.
@@ -53,7 +55,9 @@ def candidates(url: str) -> list[str]:
     try:
         plain = absolute(url, url)
     except ValueError as error:
-        raise UsageError(f"{quoted(url)}: {error}; give the URL of a site or of its index.json") from None
+        raise UsageError(
+            f"{quoted(url)}: {error}; give the URL of a site or of its index.json"
+        ) from None
     parts = urlsplit(plain)
     if parts.query or parts.path.lower().endswith(".json"):
         return [plain]
@@ -68,7 +72,8 @@ def candidates(url: str) -> list[str]:
 
 
 def origin(url: str) -> str:
-    """Return scheme, host and port of an absolute URL in one spelling, for allow-lists of origins."""
+    """Return scheme, host and port of an absolute URL in one spelling, for allow-lists of
+    origins."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     if ":" in host:
@@ -84,7 +89,8 @@ def origin(url: str) -> str:
 def absolute(base: str, url: str) -> str:
     """Return the URL made absolute, without a fragment. ValueError says why it cannot be fetched.
 
-    A backslash, a blank or a line break is read in different ways by different clients, so none of them may stand.
+    A backslash, a blank or a line break is read in different ways by different clients, so none of
+    them may stand.
     """
     if not _IN_URL.fullmatch(url):
         raise ValueError("it is empty or holds what no URL may hold")
@@ -116,7 +122,8 @@ class Choice(NamedTuple):
 
 
 class Artifact(NamedTuple):
-    """The downloadable form of a skill. Its path, below the publisher's base URL, carries its digest."""
+    """The downloadable form of a skill. Its path, below the publisher's base URL, carries its
+    digest."""
 
     kind: Kind
     path: str
@@ -127,9 +134,9 @@ class Artifact(NamedTuple):
 def choose(snapshot: Snapshot) -> Choice:
     """Return the skills of an index 0.2.0: every valid one whose name is its own.
 
-    An index knows a skill by its name alone. Of skills that share one, none is published: to prefer one would let a
-    new skill take over the name of an old one unseen. Copies of one skill are one: a nested skill that was fetched lies
-    inside the enclosing one too.
+    An index knows a skill by its name alone. Of skills that share one, none is published: to prefer
+    one would let a new skill take over the name of an old one unseen. Copies of one skill are one:
+    a nested skill that was fetched lies inside the enclosing one too.
     """
     skills: list[Skill] = []
     left_out: list[tuple[str, str]] = []
@@ -137,7 +144,9 @@ def choose(snapshot: Snapshot) -> Choice:
         skill = snapshot.skills[path]
         others = [other for other in snapshot.named(skill.name, Standing.VALID) if other != path]
         if not all(_is_copy(skill, snapshot.skills[other]) for other in others):
-            left_out.append((path, f"the name {skill.name} is also that of {', '.join(others[:5])}"))
+            left_out.append(
+                (path, f"the name {skill.name} is also that of {', '.join(others[:5])}")
+            )
         elif not others or path < min(others):
             skills.append(skill)
     return Choice(tuple(sorted(skills, key=lambda skill: skill.name)), tuple(left_out))
@@ -152,7 +161,8 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
 
 
 def choose_0_1(skills: Iterable[Skill]) -> Choice:
-    """Return those of these skills that an index 0.1.0 can hold: one bad path there voids the whole index."""
+    """Return those of these skills that an index 0.1.0 can hold: one bad path there voids the whole
+    index."""
     kept: list[Skill] = []
     left_out: list[tuple[str, str]] = []
     for skill in skills:
@@ -160,7 +170,9 @@ def choose_0_1(skills: Iterable[Skill]) -> Choice:
         if bad is None:
             kept.append(skill)
         else:
-            left_out.append((skill.path, f"discovery 0.1.0 does not allow the file name {quoted(bad)}"))
+            left_out.append(
+                (skill.path, f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
+            )
     return Choice(tuple(kept), tuple(left_out))
 
 
@@ -172,7 +184,8 @@ def kind(skill: Skill) -> Kind:
 
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
-    """Return the artifact of a skill of this name: an archive of this suffix, without one SKILL.md itself."""
+    """Return the artifact of a skill of this name: an archive of this suffix, without one SKILL.md
+    itself."""
     place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
     if not suffix:
         return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
@@ -182,8 +195,8 @@ def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
 def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
     """Return the index 0.2.0 of these skills with their artifacts.
 
-    `base` is what stands before the artifacts' paths: "" for path-absolute URLs, or an absolute URL; a relative URL
-    would be read in two ways behind a redirect.
+    `base` is what stands before the artifacts' paths: "" for path-absolute URLs, or an absolute
+    URL; a relative URL would be read in two ways behind a redirect.
     """
     skills: list[Json] = [
         {
@@ -206,7 +219,14 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
     skills: list[Json] = []
     for skill, digest in published:
         files: list[Json] = [SKILL_MD, *(path for path in skill.files if path != SKILL_MD)]
-        skills.append({"name": skill.name, "description": skill.description, "files": files, "version": digest})
+        skills.append(
+            {
+                "name": skill.name,
+                "description": skill.description,
+                "files": files,
+                "version": digest,
+            }
+        )
     return {"skills": skills}
 
 
@@ -220,11 +240,13 @@ class IndexRefusedError(SkillsServerError, ValueError):
 
 
 class ProofFailedError(SkillsServerError, ValueError):
-    """Bytes that are not those of the index: corrupt, stale or tampered with, and never to be used."""
+    """Bytes that are not those of the index: corrupt, stale or tampered with, and never to be
+    used."""
 
 
 class IndexLimits(NamedTuple):
-    """Limits of an index: its bytes, its entries, and the files of one entry of 0.1.0. Over one it is refused whole."""
+    """Limits of an index: its bytes, its entries, and the files of one entry of 0.1.0. Over one it
+    is refused whole."""
 
     bytes: int = 16 << 20
     skills: int = 20_000
@@ -291,8 +313,9 @@ class SiteIndex(NamedTuple):
 def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex:
     """Return what an index offers, and why the rest of it cannot be used.
 
-    `url` is what the index's own URLs are relative to: the address that answered, after redirects (RFC 3986 5.1.3).
-    Fields that are not known are passed over. Of entries that share a name the first counts.
+    `url` is what the index's own URLs are relative to: the address that answered, after redirects
+    (RFC 3986 5.1.3). Fields that are not known are passed over. Of entries that share a name the
+    first counts.
 
     Raises:
         IndexRefusedError: it is no index at all, or over a limit.
@@ -304,15 +327,23 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
         shown = "no text"
         if isinstance(schema, str):
             shown = quoted(schema)
-        message = f"the index is of a version that is not known ($schema is {shown}), so nothing of it is used"
+        message = (
+            f"the index is of a version that is not known ($schema is {shown}), so nothing of "
+            "it is used"
+        )
         return SiteIndex(None, (), (), (message,))
     if not isinstance(document.get("skills"), list):
         raise IndexRefusedError("the index has no list 'skills'")
     listed: list[Any] = document["skills"]
     if len(listed) > limits.skills:
-        raise IndexRefusedError(f"the index has {len(listed)} entries, at most {limits.skills} are read")
+        raise IndexRefusedError(
+            f"the index has {len(listed)} entries, at most {limits.skills} are read"
+        )
     if schema is _ABSENT:
-        message = "the index has no $schema and is read as version 0.1.0, in which nothing proves the files"
+        message = (
+            "the index has no $schema and is read as version 0.1.0, in which nothing proves "
+            "the files"
+        )
         entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
         return SiteIndex("0.1.0", entries, unusable, (message,))
     entries, unusable = _entries(listed, lambda entry: _entry(entry, url))
@@ -331,7 +362,8 @@ def prove(raw: bytes, digest: str) -> None:
 
 
 class Judgement(NamedTuple):
-    """Why a skill's files are not what its entry describes, and what to warn of; None for nothing."""
+    """Why a skill's files are not what its entry describes, and what to warn of; None for
+    nothing."""
 
     refusal: str | None
     warning: str | None = None
@@ -355,7 +387,9 @@ def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
         return Judgement(f"its {SKILL_MD} breaks the specification: {broken}")
     given = document.frontmatter.get("description")
     same = isinstance(given, str) and given.split() == entry.description.split()
-    return Judgement(None, None if same else f"its {SKILL_MD} describes it otherwise than the index")
+    return Judgement(
+        None, None if same else f"its {SKILL_MD} describes it otherwise than the index"
+    )
 
 
 class _EntryRefusedError(SkillsServerError, ValueError):
@@ -432,7 +466,9 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
 def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> SiteEntry:
     name, description = _described(fields)
     listed = fields.get("files")
-    if not isinstance(listed, list) or not all(isinstance(path, str) for path in cast("list[Any]", listed)):
+    if not isinstance(listed, list) or not all(
+        isinstance(path, str) for path in cast("list[Any]", listed)
+    ):
         raise _EntryRefusedError("it has no list 'files' of paths")
     paths = cast("list[str]", listed)
     if SKILL_MD not in paths:
@@ -446,11 +482,19 @@ def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Sit
         archive.check_paths(paths)
     except ArchiveRefusedError as error:
         raise _EntryRefusedError(str(error)) from None
-    return SiteEntry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
+    return SiteEntry(
+        name,
+        description,
+        None,
+        "",
+        "",
+        {path: urljoin(base, f"{name}/{quote(path)}") for path in paths},
+    )
 
 
 def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return name and description of an entry, or refuse one that breaks the rules of Agent Skills."""
+    """Return name and description of an entry, or refuse one that breaks the rules of Agent
+    Skills."""
     given: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
     broken = next(_broken(Document(given, {}, "", 1, ()), str(given.get("name"))), None)
     if broken:
@@ -473,7 +517,10 @@ def _broken(document: Document, name: str) -> Iterator[str]:
 def _no_skill_md(files: Files) -> str:
     inner = sorted(path for path in files if path.rpartition("/")[2] == SKILL_MD)
     if inner:
-        return f"{SKILL_MD} is not at the root of its archive but in {quoted(inner[0].rpartition('/')[0])}"
+        return (
+            f"{SKILL_MD} is not at the root of its archive but in "
+            f"{quoted(inner[0].rpartition('/')[0])}"
+        )
     other = next((path for path in files if path.lower() == SKILL_MD.lower()), None)
     if other:
         return f"it has no {SKILL_MD} but {quoted(other)}"

@@ -1,7 +1,8 @@
-"""The arguments that a skill declares, and its instructions filled in with values for them, within a bound.
+"""The arguments that a skill declares, and its instructions filled in with values for them, within
+a bound.
 
-A text names a placeholder as often as it likes, and a value is as long as a request may be, so without a bound what
-comes out is the one times the other: 300 places and 0.9 MB made 270 MB.
+A text names a placeholder as often as it likes, and a value is as long as a request may be, so
+without a bound what comes out is the one times the other: 300 places and 0.9 MB made 270 MB.
 """
 
 from __future__ import annotations
@@ -17,27 +18,34 @@ from mcp_skills_server.model import Json
 MOST_ADDED: Final = 1 << 20
 """Characters by which values may make a text longer: what one request can carry, once."""
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}")
-"""One pattern for all names: an alternative for each would be tried at each place, names times places."""
+"""One pattern for all names: an alternative for each would be tried at each place, names times
+places."""
 
 
 def declared(frontmatter: Mapping[str, Json]) -> list[dict[str, Json]]:
-    """Return the declared arguments that have a name; what else is wrong with them is a Problem (`field-type`)."""
+    """Return the declared arguments that have a name; what else is wrong with them is a Problem
+    (`field-type`)."""
     return fields.entries(frontmatter.get("arguments"), "name")
 
 
-def fill_in(instructions: str, arguments: Sequence[Mapping[str, Json]], given: Mapping[str, Any], skill: str) -> str:
-    """Replace `{{name}}` of every declared argument, in one pass, and nothing else. A name with a brace has no place.
+def fill_in(
+    instructions: str, arguments: Sequence[Mapping[str, Json]], given: Mapping[str, Any], skill: str
+) -> str:
+    """Replace `{{name}}` of every declared argument, in one pass, and nothing else. A name with a
+    brace has no place.
 
     Raises:
-        RequestError: an argument is unknown or not text, or a required one is missing, or the result would be
-            longer than the instructions by more than `MOST_ADDED`.
+        RequestError: an argument is unknown or not text, or a required one is missing, or the
+            result would be longer than the instructions by more than `MOST_ADDED`.
     """
     values: dict[str, str] = {}
     for argument in arguments:
         name = str(argument["name"])
         if name in given:
             if not isinstance(given[name], str):
-                raise RequestError(f"Argument {quoted(name)} of skill {quoted(skill)} must be a string")
+                raise RequestError(
+                    f"Argument {quoted(name)} of skill {quoted(skill)} must be a string"
+                )
             values[name] = given[name]
         elif argument.get("required") is True:
             raise RequestError(f"Missing required argument {quoted(name)} of skill {quoted(skill)}")
@@ -46,13 +54,17 @@ def fill_in(instructions: str, arguments: Sequence[Mapping[str, Json]], given: M
     unknown = [name for name in given if name not in values]
     if unknown:
         names = listed(values)
-        raise RequestError(f"Skill {quoted(skill)} has no argument {quoted(unknown[0])}; it declares: {names}")
+        raise RequestError(
+            f"Skill {quoted(skill)} has no argument {quoted(unknown[0])}; it declares: {names}"
+        )
     if not values:
         return instructions
     return replaced(instructions, _PLACEHOLDER, lambda found: values.get(found[1], found[0]), skill)
 
 
-def replaced(text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[str]], str], skill: str) -> str:
+def replaced(
+    text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[str]], str], skill: str
+) -> str:
     """Return the text with a value for each placeholder, in one pass, measured before it is made.
 
     Raises:
@@ -63,7 +75,8 @@ def replaced(text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[
         added += len(value(found)) - len(found[0])
         if added > MOST_ADDED:
             raise RequestError(
-                f"The arguments would make the instructions of skill {clipped(skill)!r} longer by more than "
+                f"The arguments would make the instructions of skill {clipped(skill)!r} longer by "
+                "more than "
                 f"{MOST_ADDED:,} characters; give shorter ones"
             )
     return placeholder.sub(value, text)

@@ -1,10 +1,11 @@
 """Pages of a list: cursors, and how many entries one page holds.
 
-A cursor holds the last key of its page, not a position, so it survives a change of the catalogue. It also holds the
-list that it belongs to, so that it is refused elsewhere.
+A cursor holds the last key of its page, not a position, so it survives a change of the catalogue.
+It also holds the list that it belongs to, so that it is refused elsewhere.
 
-The number of entries alone bounds nothing: a frontmatter may take a megabyte once its aliases are written out, and a
-page of fifty such skills fifty. The first entry is always there, so that every page goes on.
+The number of entries alone bounds nothing: a frontmatter may take a megabyte once its aliases are
+written out, and a page of fifty such skills fifty. The first entry is always there, so that every
+page goes on.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ MOST_BYTES: Final = 4 << 20
 _FILE: Final = 160
 """Bytes of a file in an entry beside its paths: a digest, a size and names of fields."""
 _LONGEST: Final = 65_536
-"""Characters of the longest cursor that is made here, and some more: that of a directory, whose key is its path (4,096
-characters, six each in JSON) and a name in it, a third longer in base64."""
+"""Characters of the longest cursor that is made here, and some more: that of a directory, whose key
+is its path (4,096 characters, six each in JSON) and a name in it, a third longer in base64."""
 _T = TypeVar("_T")
 
 
@@ -49,12 +50,16 @@ def decode(cursor: object) -> tuple[str, str]:
     try:
         if not isinstance(cursor, str) or len(cursor) > _LONGEST:
             raise ValueError
-        kind, key = json.loads(urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
+        kind, key = json.loads(
+            urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+        )
         if not isinstance(kind, str) or not isinstance(key, str) or encode(kind, key) != cursor:
             raise ValueError
     except (ValueError, TypeError, RecursionError, binascii.Error):
         shown = repr(cursor)
-        raise RequestError(f"Invalid cursor: {shown[:100]}; use the nextCursor of an earlier page") from None
+        raise RequestError(
+            f"Invalid cursor: {shown[:100]}; use the nextCursor of an earlier page"
+        ) from None
     return kind, key
 
 
@@ -74,13 +79,15 @@ def key_of(params: Mapping[str, Any], kind: str) -> str | None:
 
 
 def weight(skill: Skill) -> int:
-    """Return about how many bytes an entry of the skill takes: its frontmatter, and its files by their URIs."""
+    """Return about how many bytes an entry of the skill takes: its frontmatter, and its files by
+    their URIs."""
     files = len(skill.files) * (_FILE + 3 * len(skill.path)) + 3 * sum(map(len, skill.files))
     return len(json.dumps(dict(skill.frontmatter))) + files
 
 
 def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
-    """Return the first of these entries, as many as fit; one at least. `weigh` returns the bytes of one."""
+    """Return the first of these entries, as many as fit; one at least. `weigh` returns the bytes of
+    one."""
     out: list[_T] = []
     left = MOST_BYTES
     for entry in entries:

@@ -12,7 +12,8 @@ FIELD = "dependencies"
 
 
 class Served(NamedTuple):
-    """Names of tools and prompts, and URIs and URI templates of resources, of the same server beside skills."""
+    """Names of tools and prompts, and URIs and URI templates of resources, of the same server
+    beside skills."""
 
     tools: Container[str] = ()
     prompts: Container[str] = ()
@@ -20,7 +21,8 @@ class Served(NamedTuple):
 
 
 class Dependencies(NamedTuple):
-    """Dependencies of a skill that are served, in declared order, and words for those that are not ("tool x")."""
+    """Dependencies of a skill that are served, in declared order, and words for those that are not
+    ("tool x")."""
 
     tools: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()
@@ -47,7 +49,9 @@ def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -
 
     return Dependencies(
         kept("tool", fields.texts(given.get("tools")), served.tools.__contains__),
-        kept("prompt", fields.references(given.get("prompts"), "name"), served.prompts.__contains__),
+        kept(
+            "prompt", fields.references(given.get("prompts"), "name"), served.prompts.__contains__
+        ),
         kept("resource", fields.references(given.get("resources"), "uri"), is_resource),
         tuple(missing),
     )

@@ -1,4 +1,5 @@
-"""Values of a frontmatter in the shapes that authors write them in; what is not of the shape is passed over.
+"""Values of a frontmatter in the shapes that authors write them in; what is not of the shape is
+passed over.
 
 What is passed over is a Problem elsewhere (`validation/rules.py`, `field-type`).
 """
@@ -70,7 +71,8 @@ def texts(value: Json) -> list[str]:
 
 
 def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
-    """Return `tags` of the top level, else of `metadata`: a list, or one text split at commas, else at blanks.
+    """Return `tags` of the top level, else of `metadata`: a list, or one text split at commas, else
+    at blanks.
 
     Hidden characters are left out.
     """
@@ -85,10 +87,12 @@ def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
 
 
 def is_allowed_icon(source: str) -> bool:
-    """Tell whether an icon may have this `src`: https, http, a file of a skill by its URI, a picture as data, or a
-    path.
+    """Tell whether an icon may have this `src`: https, http, a file of a skill by its URI, a
+    picture as data, or a path.
 
     A host puts the address into a page, so it must not be one that does something there.
     """
     plain = _IGNORED.sub("", hidden.without(source))
-    return _SCHEME.match(plain) is None or (_ALLOWED.match(plain) is not None and _ALLOWED.match(source) is not None)
+    return _SCHEME.match(plain) is None or (
+        _ALLOWED.match(plain) is not None and _ALLOWED.match(source) is not None
+    )

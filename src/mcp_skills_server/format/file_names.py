@@ -15,7 +15,8 @@ _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)",
 
 
 class NameFault(NamedTuple):
-    """A fault in the name of a file: an invisible character, else one that some platform cannot hold."""
+    """A fault in the name of a file: an invisible character, else one that some platform cannot
+    hold."""
 
     path: str
     message: str
@@ -29,7 +30,10 @@ def faults(paths: Iterable[str]) -> Iterator[NameFault]:
         for segment in path.split("/"):
             unseen = next(hidden.find(segment), None)
             if unseen is not None:
-                message = f"the name {excerpt(segment)} holds the invisible character U+{ord(unseen[1]):04X}"
+                message = (
+                    f"the name {excerpt(segment)} holds the invisible character "
+                    f"U+{ord(unseen[1]):04X}"
+                )
                 yield NameFault(path, message, is_hidden=True)
             elif _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
                 yield NameFault(path, f"Windows cannot hold the name {excerpt(segment)}")

@@ -1,7 +1,7 @@
 """SKILL.md bytes in; frontmatter, body and Problems out.
 
-Fences are whole lines; blanks may follow them, as after YAML's own markers. What stands between them is read by
-`yaml_reader.py`. Everything wrong in a file is reported at once.
+Fences are whole lines; blanks may follow them, as after YAML's own markers. What stands between
+them is read by `yaml_reader.py`. Everything wrong in a file is reported at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _FENCE: Final = "---"
 _OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
-# The search starts on the opening fence's own line break, so that an empty frontmatter is found too.
+# The search starts on the opening fence's own line break, so that an empty frontmatter is found
+# too.
 _CLOSING: Final = re.compile(r"\n---[ \t]*+(?:\n|\Z)")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _LONGEST_FIX: Final = 1200
@@ -39,8 +40,8 @@ class Document(NamedTuple):
         body: what follows the frontmatter: LF line ends, no BOM, no blank lines at either end.
         body_line: the 1-based line on which the body begins.
         problems: all that was found, in file order.
-        metadata: of each field of `metadata` its 1-based line and its text as it was written, None for what is no
-            single value.
+        metadata: of each field of `metadata` its 1-based line and its text as it was written, None
+            for what is no single value.
         written: of each top-level field that is a single value, its text as written.
     """
 
@@ -60,9 +61,15 @@ def parse(raw: bytes) -> Document:
     except UnicodeDecodeError as error:
         # Positions count from behind a BOM.
         line = error.object.count(b"\n", 0, error.start) + 1
-        return _failed(problem("not-utf8", f"byte 0x{error.object[error.start]:02x} is not UTF-8", line))
+        return _failed(
+            problem("not-utf8", f"byte 0x{error.object[error.start]:02x} is not UTF-8", line)
+        )
     if "\0" in text:
-        return _failed(problem("nul-byte", "the file holds a NUL byte", text.count("\n", 0, text.index("\0")) + 1))
+        return _failed(
+            problem(
+                "nul-byte", "the file holds a NUL byte", text.count("\n", 0, text.index("\0")) + 1
+            )
+        )
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     opening = _OPENING.match(text)
@@ -77,10 +84,14 @@ def parse(raw: bytes) -> Document:
     body = rest
     if blank:
         body = rest[blank.end() :]
-    body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
+    body_line = (
+        text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
+    )
     reader, fields = _read(text[begin + 1 : closing.start() + 1])
     problems = tuple(reader.problems)
-    return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata, reader.written)
+    return Document(
+        fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata, reader.written
+    )
 
 
 def _failed(found: Problem) -> Document:
@@ -92,9 +103,13 @@ def _no_opening(text: str) -> Problem:
         return problem("frontmatter-missing", "the file is empty", 1)
     first = text.split("\n", 1)[0]
     if first.strip() == _FENCE:
-        return problem("frontmatter-missing", "the first line has blanks before '---'", 1, "remove them")
+        return problem(
+            "frontmatter-missing", "the first line has blanks before '---'", 1, "remove them"
+        )
     if text.lstrip().startswith("---\n"):
-        return problem("frontmatter-missing", "blank lines stand before the first '---'", 1, "remove them")
+        return problem(
+            "frontmatter-missing", "blank lines stand before the first '---'", 1, "remove them"
+        )
     return problem("frontmatter-missing", "the file does not begin with a line '---'", 1)
 
 
@@ -102,13 +117,17 @@ def _no_closing(text: str) -> Problem:
     for number, line in enumerate(text.split("\n"), 1):
         if number > 1 and line.strip() == _FENCE:
             return problem(
-                "frontmatter-unclosed", "the closing '---' has blanks before it", number, "remove the blanks"
+                "frontmatter-unclosed",
+                "the closing '---' has blanks before it",
+                number,
+                "remove the blanks",
             )
     return problem("frontmatter-unclosed", "the frontmatter that begins on line 1 never ends", 1)
 
 
 def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
-    """Return the fields, read once more with quotes where they are no YAML for want of them alone."""
+    """Return the fields, read once more with quotes where they are no YAML for want of them
+    alone."""
     # Late: to import YAML takes as long as to read many files.
     from mcp_skills_server.format.yaml_reader import YamlReader
 
@@ -122,7 +141,8 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     again = YamlReader(changed[0])
     fields = again.read()
     if fields is None or any(
-        fields.get(each.key) != each.value or again.lines.get(each.key) != each.line + 2 for each in changed[1]
+        fields.get(each.key) != each.value or again.lines.get(each.key) != each.line + 2
+        for each in changed[1]
     ):
         return reader, None
     for each in changed[1]:
@@ -131,7 +151,10 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
             hint = f"write {each.written}"
         else:
             hint = f"put the value of {each.key} in single quotes"
-        message = f"the value of {each.key} holds a colon and no quotes stand around it: other readers refuse the skill"
+        message = (
+            f"the value of {each.key} holds a colon and no quotes stand around it: other "
+            "readers refuse the skill"
+        )
         again.problems.append(problem("yaml-colon", message, each.line + 2, hint))
     return again, fields
 
@@ -146,11 +169,13 @@ class _Quoted(NamedTuple):
 
 
 def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
-    """Return the frontmatter with quotes around each plain value that holds a colon, and what was changed.
+    """Return the frontmatter with quotes around each plain value that holds a colon, and what was
+    changed.
 
-    A plain value with a colon and a blank in it is the mistake that authors make most often, and no YAML. It can mean
-    one thing where it stands on one line of the top level, begins like text, and holds nothing that might be a comment.
-    None where there is no such value, or one whose meaning is in doubt.
+    A plain value with a colon and a blank in it is the mistake that authors make most often, and no
+    YAML. It can mean one thing where it stands on one line of the top level, begins like text, and
+    holds nothing that might be a comment. None where there is no such value, or one whose meaning
+    is in doubt.
     """
     lines = frontmatter.split("\n")
     found: list[_Quoted] = []

@@ -1,9 +1,10 @@
 """Characters that a person does not see and a model reads all the same.
 
-An invisible character that does work stays: a joiner between letters of a script that joins, a selector right behind
-the character that it selects, a direction mark in text that runs from right to left. All others are hidden text.
-The sets follow Unicode's Default_Ignorable_Code_Point and Bidi_Control, with control characters beside them. The
-pattern looks at one character and its two neighbours, so that the time is linear in the text.
+An invisible character that does work stays: a joiner between letters of a script that joins, a
+selector right behind the character that it selects, a direction mark in text that runs from right
+to left. All others are hidden text. The sets follow Unicode's Default_Ignorable_Code_Point and
+Bidi_Control, with control characters beside them. The pattern looks at one character and its two
+neighbours, so that the time is linear in the text.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from mcp_skills_server.model import Json
 
 _SELECTORS: Final = "\ufe00-\ufe0f"
 _IDEOGRAPHS: Final = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-_RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+_RIGHT_TO_LEFT: Final = (
+    "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+)
 _MONGOLIAN: Final = "\u1820-\u18aa"
 _ALWAYS: Final = (
-    "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f"  # controls, but for tab, line feed, form feed and carriage return
+    # controls, but for tab, line feed, form feed and carriage return
+    "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f"
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2028\u2029\u2060-\u206f\u3164\uffa0\ufff0-\ufffb"
     "\u202a-\u202e"  # direction overrides
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tag characters: a whole hidden alphabet
 )
 INVISIBLE: Final = (
-    f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"  # whatever stands around
+    # whatever stands around
+    f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"
 )
 """For a character class: all that may be hidden, whatever stands around."""
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
@@ -42,11 +47,13 @@ def _any() -> re.Pattern[str]:
 def _hidden() -> re.Pattern[str]:
     return re.compile(
         f"[{_ALWAYS}]"
-        f"|(?<=[\x00-\x7f{INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"  # a keycap's digit may be followed by one
+        # a keycap's digit may be followed by one
+        f"|(?<=[\x00-\x7f{INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"
         f"|(?<![{_IDEOGRAPHS}])[\U000e0100-\U000e01ef]"
         f"|(?<![{_MONGOLIAN}])[\u180b-\u180d\u180f]"
         f"|(?<![{_RIGHT_TO_LEFT}])[\u061c\u200e\u200f](?![{_RIGHT_TO_LEFT}])"
-        # A joiner joins two characters of a script that has joins, or two emoji; a selector may stand before it.
+        # A joiner joins two characters of a script that has joins, or two emoji; a selector may
+        # stand before it.
         f"|[\u200c\u200d](?=[\x00-\x7f{INVISIBLE}]|\\Z)|(?<=[\x00-\x7f])[\u200c\u200d]"
         f"|(?<=[{INVISIBLE}])(?<![{_SELECTORS}])[\u200c\u200d]"
         f"|\\A[{_SELECTORS}\u200c\u200d]"
@@ -79,7 +86,8 @@ def without(text: str) -> str:
 
 
 def remark(*texts: str) -> str:
-    """Return what to say of these texts where they are shown as they are; "" where nothing in them is hidden."""
+    """Return what to say of these texts where they are shown as they are; "" where nothing in them
+    is hidden."""
     found = sum(map(count, texts))
     if found:
         return f"{found:,} hidden characters, which no person who looked at it has seen"
@@ -87,7 +95,8 @@ def remark(*texts: str) -> str:
 
 
 def texts(value: Json) -> Iterator[str]:
-    """Yield every text in a value, the keys of mappings included. It recurses as deep as the value goes."""
+    """Yield every text in a value, the keys of mappings included. It recurses as deep as the value
+    goes."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

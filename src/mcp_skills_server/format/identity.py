@@ -13,7 +13,9 @@ from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
 from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
 
-_ELSEWHERE: Final = re.compile(r"(?:https?|oci(?:\+http)?|git\+[a-z]+|mcp\+https?)://", re.IGNORECASE)
+_ELSEWHERE: Final = re.compile(
+    r"(?:https?|oci(?:\+http)?|git\+[a-z]+|mcp\+https?)://", re.IGNORECASE
+)
 """The kinds of addresses that are no place on this disk; a path may hold `://` as well."""
 _ON_DISK: Final = re.compile(r"git\+file:", re.IGNORECASE)
 _BEHIND_PLACE: Final = re.compile("(?=[@#])")
@@ -22,7 +24,8 @@ _SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
-    """Return what the skill is called here: its name while no other has it, as name or as path, else its skill path.
+    """Return what the skill is called here: its name while no other has it, as name or as path,
+    else its skill path.
 
     A name that is longer than any that can be asked for, or that holds hidden characters, is none.
     """
@@ -37,7 +40,8 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
 
 
 def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
-    """Return the skill of this name or skill path, None where there is none or several share the name."""
+    """Return the skill of this name or skill path, None where there is none or several share the
+    name."""
     if len(name) > LONGEST_PATH:
         return None
     skill = snapshot.skills.get(name)
@@ -62,19 +66,23 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     if len(name) <= LONGEST_PATH:
         named = snapshot.named(name, least)
     if named:
-        raise RequestError(f"Several skills are named {quoted(name)}; ask for one of: {listed(named)}")
+        raise RequestError(
+            f"Several skills are named {quoted(name)}; ask for one of: {listed(named)}"
+        )
     raise RequestError(f"Unknown skill: {quoted(name)}")
 
 
 def origin(skill: Skill) -> str | None:
-    """Return where a skill of others comes from, as clients and models are shown it; None for the operator's own."""
+    """Return where a skill of others comes from, as clients and models are shown it; None for the
+    operator's own."""
     if skill.origin is None:
         return None
     return shown_origin(skill.origin)
 
 
 def shown_origin(given: str) -> str:
-    """Return an address or a path as clients see it: of what lies on the server's disk the last name alone."""
+    """Return an address or a path as clients see it: of what lies on the server's disk the last
+    name alone."""
     if _ON_DISK.match(given):
         place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
         return f"{_last(place)}{''.join(more)}"
@@ -88,9 +96,14 @@ def _last(path: str) -> str:
 
 
 def title(skill: Skill) -> str | None:
-    """Return `title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
+    """Return `title`, else `metadata.title`, else the body's first level-1 heading, without hidden
+    characters."""
     given = skill.frontmatter
-    found = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
+    found = (
+        fields.text(given.get("title"))
+        or fields.text(fields.metadata(given, "title"))
+        or skill.reading.heading
+    )
     if found is None:
         return None
     return hidden.without(found) or None

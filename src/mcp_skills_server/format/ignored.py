@@ -1,7 +1,8 @@
-"""Names that are never part of a skill: one rule for what is served, packed, watched, fetched and unpacked.
+"""Names that are never part of a skill: one rule for what is served, packed, watched, fetched and
+unpacked.
 
-What is not served is not written either: it would go unseen, and programs act on such names by themselves (`.git`,
-`.envrc`, `.vscode`).
+What is not served is not written either: it would go unseen, and programs act on such names by
+themselves (`.git`, `.envrc`, `.vscode`).
 """
 
 from __future__ import annotations
@@ -17,26 +18,39 @@ LASTS: Final = frozenset("~pox_")
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 _BEGINNINGS: Final = ("~$", "#")
-PATTERNS: Final = (".*", *sorted(_IGNORED), *(f"*{end}" for end in _ENDS), *(f"{begin}*" for begin in _BEGINNINGS))
+PATTERNS: Final = (
+    ".*",
+    *sorted(_IGNORED),
+    *(f"*{end}" for end in _ENDS),
+    *(f"{begin}*" for begin in _BEGINNINGS),
+)
 """The names for which `is_ignored` is true, as patterns of a shell."""
-_NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
+_NEVER_ENTERED: Final = frozenset(
+    (".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache")
+)
 """Dot folders that hold a program's own state, never a person's skills."""
 ENVIRONMENT: Final = "pyvenv.cfg"
-"""A folder that holds a file of this name is a Python environment: packages, and never a person's skills."""
+"""A folder that holds a file of this name is a Python environment: packages, and never a person's
+skills."""
 OURS: Final = ".mcp-skills"
-"""How the names of the folders of `fetch` and `publish` begin: what they hold are copies, records and locks."""
+"""How the names of the folders of `fetch` and `publish` begin: what they hold are copies, records
+and locks."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _NAMES_SHOWN: Final = 5
 _LONGEST_SHOWN: Final = 60
 
 
 def is_ignored(name: str) -> bool:
-    """Tell whether a file or directory of this name is never served, listed, hashed, packed, watched or fetched."""
-    return name[0] == "." or name in _IGNORED or name.endswith(_ENDS) or name.startswith(_BEGINNINGS)
+    """Tell whether a file or directory of this name is never served, listed, hashed, packed,
+    watched or fetched."""
+    return (
+        name[0] == "." or name in _IGNORED or name.endswith(_ENDS) or name.startswith(_BEGINNINGS)
+    )
 
 
 def is_entered(name: str, *, hidden: bool) -> bool:
-    """Tell whether a walk outside of skills enters a directory of this name; `hidden` admits dot folders of people.
+    """Tell whether a walk outside of skills enters a directory of this name; `hidden` admits dot
+    folders of people.
 
     Inside a skill nothing changes: what `is_ignored` names is never part of it.
     """
@@ -46,19 +60,25 @@ def is_entered(name: str, *, hidden: bool) -> bool:
 
 
 def ignored(paths: Iterable[str]) -> list[str]:
-    """Return those of the files of a skill, by their paths in it, that would not be served; in order."""
+    """Return those of the files of a skill, by their paths in it, that would not be served; in
+    order."""
     return sorted(path for path in paths if any(map(is_ignored, path.split("/"))))
 
 
 def unserved(paths: Iterable[str], *, hidden: bool) -> list[str]:
-    """Return those of the files of a tree of skills that would not be served for their names; in order.
+    """Return those of the files of a tree of skills that would not be served for their names; in
+    order.
 
     Args:
         paths: all files of the tree, from its root.
         hidden: dot folders of people are entered, outside of skills.
     """
     known = list(paths)
-    skills = {above for above, _, name in (path.rpartition("/") for path in known) if name.lower() == _SKILL_MD_FOLDED}
+    skills = {
+        above
+        for above, _, name in (path.rpartition("/") for path in known)
+        if name.lower() == _SKILL_MD_FOLDED
+    }
     return sorted(path for path in known if not _is_served(path, skills, hidden=hidden))
 
 

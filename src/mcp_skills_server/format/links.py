@@ -1,8 +1,9 @@
 """The bundled files that a body refers to, in order, with their link text; and the body's headings.
 
-The Markdown is read by a CommonMark parser, except where only a search wants to know. Links, reference links and
-images count, and code spans in which a word names a file of the bundle, because that is how authors point to scripts.
-Nothing here touches a disk: whether a target exists is asked of the bundle's list of files.
+The Markdown is read by a CommonMark parser, except where only a search wants to know. Links,
+reference links and images count, and code spans in which a word names a file of the bundle, because
+that is how authors point to scripts. Nothing here touches a disk: whether a target exists is asked
+of the bundle's list of files.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ _PLAIN_HEADING: Final = re.compile(
     r" {0,3}#[ \t]++(?!\s)([^\\`*_\[\]<>&!#~\n\r\v\f\x1c-\x1e\x85\u2028\u2029]++)(?:\n|\Z)"
 )
 _LINK_TARGET: Final = re.compile(
-    r"\]\([ \t\n]*+(?!\)|[/#]|[A-Za-z][A-Za-z0-9+.-]*+:)(?:(?P<path>[A-Za-z0-9_./-]++)(?=[)#? \t\n]))?"
+    r"\]\([ \t\n]*+(?!\)|[/#]|[A-Za-z][A-Za-z0-9+.-]*+:)(?:(?P<path>[A-Za-z0-9_./-]++)(?=[)#? "
+    r"\t\n]))?"
 )
-"""What stands behind a link text and leads to no other place for certain; a path only where every parser reads this."""
+"""What stands behind a link text and leads to no other place for certain; a path only where every
+parser reads this."""
 _MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
 _READ: Final = 262_144
 """Characters of a body in which references are looked for."""
 _PIECE: Final = 16_384
 _MOST_BRACKETS: Final = 2_000
-"""The parser may look ahead to the end of a piece from each opening bracket: both together bound what a body costs.
+"""The parser may look ahead to the end of a piece from each opening bracket: both together bound
+what a body costs.
 
 No body of 911 real ones comes near either. What lies behind the bound counts as text.
 """
@@ -41,13 +45,15 @@ _HEADING_LINE: Final = 1_024
 _HEADINGS_SEARCH: Final = 65_536
 _HEADINGS_MOST: Final = 40
 _HEADINGS_LENGTH: Final = 2_000
-# A heading, a fence, or a line under a title. The line end comes first, because to look for one character is quick.
+# A heading, a fence, or a line under a title. The line end comes first, because to look for one
+# character is quick.
 _MARKED_LINE: Final = re.compile(r"\n(?:#{1,3}[ \t]|[ \t]*```|[ \t]*~~~|==|--)[^\n]*")
 _FENCE: Final = re.compile(r"`{3,}|~{3,}")
 _UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
 _NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
 _SIGN_OF_MARKUP: Final = re.compile(r"[\[*`\\~#]")
-# A link or an image has its text left, a mark of emphasis or code nothing, nor the marks that close a heading.
+# A link or an image has its text left, a mark of emphasis or code nothing, nor the marks that close
+# a heading.
 _MARKUP: Final = re.compile(
     r"!?\[([^\[\]\n]*)\](?:\([^()\n]*\)|\[[^\[\]\n]*\])?|[*`\\]|~~|(?<![^ \t\n])#+[ \t]*(?![^\n])"
 )
@@ -57,11 +63,13 @@ class Reference(NamedTuple):
     """One place where a body points at something.
 
     Attributes:
-        target: the path that is meant, from the skill's root, without query or fragment, decoded once.
+        target: the path that is meant, from the skill's root, without query or fragment, decoded
+            once.
         text: the link text or the image's alternative text; "" for a code span.
         line: 0-based line of the block, counted from the body's first line.
-        kind: a code span is a reference only if it names a file; a link or an image whose target lies outside of the
-            skill's folder is "outside", with the target as it is written; the others always are references.
+        kind: a code span is a reference only if it names a file; a link or an image whose target
+            lies outside of the skill's folder is "outside", with the target as it is written; the
+            others always are references.
     """
 
     target: str
@@ -88,7 +96,8 @@ def references(body: str) -> list[Reference]:
 
 
 def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether a link or an image may lead to a path for which `is_known` is false. False is certain.
+    """Tell whether a link or an image may lead to a path for which `is_known` is false. False is
+    certain.
 
     Nothing is parsed: `references` takes a hundred times as long.
     """
@@ -121,7 +130,12 @@ def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
 def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
     for position, token in enumerate(tokens):
         if token.type == "link_open":
-            yield from _reference(str(token.attrs.get("href", "")), _text(_until_close(tokens, position)), line, "link")
+            yield from _reference(
+                str(token.attrs.get("href", "")),
+                _text(_until_close(tokens, position)),
+                line,
+                "link",
+            )
         elif token.type == "image":
             yield from _reference(str(token.attrs.get("src", "")), token.content, line, "image")
         elif token.type == "code_inline":
@@ -131,7 +145,9 @@ def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
                     yield Reference(target, "", line, "code")
 
 
-def _reference(written: str, text: str, line: int, kind: Literal["link", "image"]) -> Iterator[Reference]:
+def _reference(
+    written: str, text: str, line: int, kind: Literal["link", "image"]
+) -> Iterator[Reference]:
     if not written or _ELSEWHERE.match(written):
         return
     path = unquote(re.split(r"[?#]", written, maxsplit=1)[0])
@@ -145,7 +161,9 @@ def _reference(written: str, text: str, line: int, kind: Literal["link", "image"
 def _until_close(tokens: list[Token], start: int) -> list[Token]:
     depth = 0
     for position in range(start, len(tokens)):
-        depth += tokens[position].nesting if tokens[position].type in {"link_open", "link_close"} else 0
+        depth += (
+            tokens[position].nesting if tokens[position].type in {"link_open", "link_close"} else 0
+        )
         if depth == 0:
             return tokens[start + 1 : position]
     return tokens[start + 1 :]
@@ -174,9 +192,11 @@ def _normal(path: str) -> str | None:
 
 
 def linked_files(found: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
-    """Return the files that these references name, in order of first appearance, each with its first link text.
+    """Return the files that these references name, in order of first appearance, each with its
+    first link text.
 
-    `skip` names the file that never counts (SKILL.md itself). A link to a directory counts for no file.
+    `skip` names the file that never counts (SKILL.md itself). A link to a directory counts for no
+    file.
     """
     out: dict[str, str] = {}
     for reference in found:
@@ -196,7 +216,8 @@ def heading(body: str) -> str | None:
             continue
         if candidate.start() > _HEADING_SEARCH:
             break
-        # Twice as much as the last time at least, or a code block full of comments would be read again for each.
+        # Twice as much as the last time at least, or a code block full of comments would be read
+        # again for each.
         least = max(candidate.end(), 2 * read)
         end = body.find("\n", least, least + _HEADING_LINE)
         if end >= 0:
@@ -213,10 +234,12 @@ def heading(body: str) -> str | None:
 
 
 def headings(body: str) -> tuple[str, ...]:
-    """Return the headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000 characters in all.
+    """Return the headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000
+    characters in all.
 
-    Every scan asks for them and only a search uses them, so lines are looked at and nothing is parsed. A heading that
-    is indented or stands in a quote or a list is none; of a heading of several lines the last one counts.
+    Every scan asks for them and only a search uses them, so lines are looked at and nothing is
+    parsed. A heading that is indented or stands in a quote or a list is none; of a heading of
+    several lines the last one counts.
     """
     written = "\n".join(islice(_heading_lines("\n" + body[:_HEADINGS_SEARCH]), _HEADINGS_MOST))
     out: list[str] = []
@@ -257,6 +280,7 @@ def _heading_lines(body: str) -> Iterator[str]:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    # Blocks alone: what stands inside of one is read where it is asked for. Inline HTML hides no link that counts, and
-    # looking for the end of each tag that has none would take the square of the text.
+    # Blocks alone: what stands inside of one is read where it is asked for. Inline HTML hides no
+    # link that counts, and looking for the end of each tag that has none would take the square of
+    # the text.
     return MarkdownIt("commonmark").disable(["inline", "html_inline"])

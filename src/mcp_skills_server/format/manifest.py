@@ -1,9 +1,10 @@
-"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the frontmatter.
+"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the
+frontmatter.
 
-Where both speak of the same thing, `skill.toml` counts and the difference becomes a warning. What `skill.toml` says is
-kept whole and as JSON; only what it must say and leaves out is added. Nothing here raises for bad input: what is wrong
-becomes a Problem, and one with severity "error" means that there is no sound manifest. Time and memory are bounded by
-the size of the input.
+Where both speak of the same thing, `skill.toml` counts and the difference becomes a warning. What
+`skill.toml` says is kept whole and as JSON; only what it must say and leaves out is added. Nothing
+here raises for bad input: what is wrong becomes a Problem, and one with severity "error" means that
+there is no sound manifest. Time and memory are bounded by the size of the input.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_NAME: Final = 256
 _MAX_DOTS: Final = 256
-"""In one line. tomllib takes time with the square of a dotted key's length, and a key has no second line."""
+"""In one line. tomllib takes time with the square of a dotted key's length, and a key has no second
+line."""
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*", re.ASCII)
 _AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
@@ -49,12 +51,13 @@ Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[int, int, str], .
 class Version(NamedTuple):
     """A version, in the order of semantic versioning 2.0.
 
-    Written by hand: `packaging` orders Python's versions, which are others, and `semver` compares in Python, which took
-    37 us for each version of a sorted catalogue where a plain key takes 0.8.
+    Written by hand: `packaging` orders Python's versions, which are others, and `semver` compares
+    in Python, which took 37 us for each version of a sorted catalogue where a plain key takes 0.8.
 
     Attributes:
         text: as it was written.
-        key: what to sort by. Build metadata decides only where everything else is the same, so that the order is total.
+        key: what to sort by. Build metadata decides only where everything else is the same, so that
+            the order is total.
         loose: whether minor or patch number were left out; they count as zero.
     """
 
@@ -69,9 +72,12 @@ def parse_version(text: str) -> Version | None:
         return None
     major, minor, patch, prerelease, _ = found.groups()
     numbers = (int(major), int(minor or 0), int(patch or 0))
-    # A number is less than a word; a version is greater than its prereleases, and fewer parts are less than more.
+    # A number is less than a word; a version is greater than its prereleases, and fewer parts are
+    # less than more.
     parts = tuple(
-        (0, int(each), "") if each.isdigit() else (1, 0, each) for each in (prerelease or "").split(".") if each
+        (0, int(each), "") if each.isdigit() else (1, 0, each)
+        for each in (prerelease or "").split(".")
+        if each
     )
     return Version(text, (numbers, prerelease is None, parts, text), patch is None)
 
@@ -81,7 +87,8 @@ class Manifest:
     """The description of a skill for a program.
 
     Attributes:
-        fields: all of it, JSON-safe: `name`, `version`, `description`, `kind` and `namespace` are always there.
+        fields: all of it, JSON-safe: `name`, `version`, `description`, `kind` and `namespace` are
+            always there.
         version: the version, to compare.
         synthesised: whether it was made from the frontmatter.
     """
@@ -124,7 +131,9 @@ class Findings(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()) -> Findings:
+def read(
+    raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()
+) -> Findings:
     """Return the manifest of a skill.
 
     Args:
@@ -169,21 +178,30 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     directory = None
     if above:
         directory = parse_version(last.removeprefix("v"))
-    if directory is not None and (not directory.loose or (version and version.key[:3] == directory.key[:3])):
+    if directory is not None and (
+        not directory.loose or (version and version.key[:3] == directory.key[:3])
+    ):
         # Versions lie side by side in directories of their names; the skill is what holds them.
         *above, last = above
         if version is None:
             version = directory
         elif version.key[:3] != directory.key[:3]:
             message = f"it says version {version.text}, and its directory is {directory.text}"
-            problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
+            problems.append(
+                problem("manifest-disagrees", message, hint="give both the same version")
+            )
     namespace = _field(frontmatter, "namespace")
     parts = [*(namespace.split(".") if namespace else above), last]
-    name = ".".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts))) or "skill"
+    name = (
+        ".".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts)))
+        or "skill"
+    )
     out: dict[str, Json] = {
         "name": name[:MAX_NAME].rstrip("."),
         "version": NO_VERSION if version is None else version.text,
-        "description": _text(frontmatter.get("description")) or _text(frontmatter.get("short_description")) or "",
+        "description": _text(frontmatter.get("description"))
+        or _text(frontmatter.get("short_description"))
+        or "",
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }
@@ -240,10 +258,17 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     try:
         return _json(tomllib.loads(text))
     except RecursionError:
-        problems.append(problem("manifest-syntax", "values are nested too deeply", hint=f"nest at most {MAX_DEPTH}"))
+        problems.append(
+            problem(
+                "manifest-syntax", "values are nested too deeply", hint=f"nest at most {MAX_DEPTH}"
+            )
+        )
     except _ManifestError as refused:
-        problems.append(problem("manifest-syntax", str(refused), hint="write it as text, or say less"))
-    except ValueError as error:  # TOMLDecodeError, and an integer with more digits than Python reads
+        problems.append(
+            problem("manifest-syntax", str(refused), hint="write it as text, or say less")
+        )
+    # TOMLDecodeError, and an integer with more digits than Python reads
+    except ValueError as error:
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         reason = str(error).split(" (at ")[0][:200]
         line = None
@@ -271,7 +296,10 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
         if count > MAX_NODES:
             raise _ManifestError(f"{place[:100]}: more than {MAX_NODES} values")
         if isinstance(value, dict):
-            return {key: convert(each, f"{place}.{key}"[:200], depth + 1) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
+            return {
+                key: convert(each, f"{place}.{key}"[:200], depth + 1)
+                for key, each in value.items()  # pyright: ignore[reportUnknownVariableType]
+            }
         if isinstance(value, list):
             return [convert(each, place, depth + 1) for each in value]  # pyright: ignore[reportUnknownVariableType]
         if hasattr(value, "isoformat"):  # a date or a time
@@ -289,8 +317,11 @@ class _ManifestError(SkillsServerError):
     """A fault in a value."""
 
 
-def _completed(given: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]) -> dict[str, Json]:
-    """Return what `skill.toml` says, and for what it must say and does not, what SKILL.md and the directory tell."""
+def _completed(
+    given: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]
+) -> dict[str, Json]:
+    """Return what `skill.toml` says, and for what it must say and does not, what SKILL.md and the
+    directory tell."""
     fields = dict(given)
     name = fields.setdefault("name", made["name"])
     if "name" not in given:
@@ -325,15 +356,23 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
     if isinstance(version, str):
         parsed = parse_version(version)
     if parsed is None:
-        wrong("manifest-field", f"the version {str(version)[:100]!r} is no semantic version", numbers)
+        wrong(
+            "manifest-field", f"the version {str(version)[:100]!r} is no semantic version", numbers
+        )
     elif parsed.loose:
-        wrong("manifest-form", f"the version {parsed.text!r} leaves numbers out, and they count as zero", numbers)
+        wrong(
+            "manifest-form",
+            f"the version {parsed.text!r} leaves numbers out, and they count as zero",
+            numbers,
+        )
     for field in ("description", "namespace"):
         if not isinstance(fields[field], str):
             wrong("manifest-field", f"{field} is no text", "write it in quotes")
     if fields["kind"] not in (ACTION, INSTRUCTION):
         wrong(
-            "manifest-field", f"the kind {str(fields['kind'])[:100]!r} is none", f'write "{ACTION}" or "{INSTRUCTION}"'
+            "manifest-field",
+            f"the kind {str(fields['kind'])[:100]!r} is none",
+            f'write "{ACTION}" or "{INSTRUCTION}"',
         )
     tags = fields.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
@@ -351,12 +390,22 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
             wrong("manifest-runtime", message, "name a file by its path in the skill")
 
 
-def _compare(given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> None:
-    """Report where SKILL.md disagrees. A name with blanks or capitals there is a title, not another name."""
+def _compare(
+    given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]
+) -> None:
+    """Report where SKILL.md disagrees. A name with blanks or capitals there is a title, not another
+    name."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
-    other["version"], other["namespace"] = _field(frontmatter, "version"), _field(frontmatter, "namespace")
+    other["version"], other["namespace"] = (
+        _field(frontmatter, "version"),
+        _field(frontmatter, "namespace"),
+    )
     other["tags"] = tags_of(frontmatter) or None
-    differ = [field for field, value in other.items() if value is not None and given.get(field, value) != value]
+    differ = [
+        field
+        for field, value in other.items()
+        if value is not None and given.get(field, value) != value
+    ]
     title, name = frontmatter.get("name"), given.get("name")
     if isinstance(title, str) and isinstance(name, str) and _AGENT_SKILLS_NAME.fullmatch(title):
         plain = re.sub(r"[._]+", "-", name.lower())
@@ -368,5 +417,8 @@ def _compare(given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: s
         message = f"it says version {version[:100]}, and its directory is {last.text}"
         problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
     if differ:
-        message = f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the Skills Protocol"
+        message = (
+            f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the "
+            "Skills Protocol"
+        )
         problems.append(problem("manifest-disagrees", message))

@@ -1,7 +1,8 @@
 """The tags that skills travel in when a model reads them.
 
-Text inside stays as the author wrote it, Markdown and all; only what would open or close a tag of ours is made
-harmless, so that a skill can neither pretend to be what stands around it nor to be another one.
+Text inside stays as the author wrote it, Markdown and all; only what would open or close a tag of
+ours is made harmless, so that a skill can neither pretend to be what stands around it nor to be
+another one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from typing import Final
 
 from mcp_skills_server.format.hidden import INVISIBLE
 
-FRAMES: Final = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
-"""The names of every element that we put around foreign text. Inside of it none of them may begin or end."""
+FRAMES: Final = (
+    "skill",
+    "skill_files",
+    "skill_problems",
+    "active_skills",
+    "available_skills",
+    "stdout",
+    "stderr",
+)
+"""The names of every element that we put around foreign text. Inside of it none of them may begin
+or end."""
 
 
 def escaped(text: str) -> str:
@@ -33,10 +43,12 @@ def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
 
 
 def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str:
-    """Return an element around what we made ourselves, such as other elements; one line or more for each.
+    """Return an element around what we made ourselves, such as other elements; one line or more for
+    each.
 
     Raises:
-        ValueError: content could forge the tag, because it is not among those that are made harmless.
+        ValueError: content could forge the tag, because it is not among those that are made
+            harmless.
     """
     if tag not in FRAMES:
         raise ValueError(f"no tag of ours: {tag}")
@@ -53,8 +65,8 @@ def contained(content: str) -> str:
 
 @cache  # takes milliseconds to compile, and a handshake does without
 def _tag() -> re.Pattern[str]:
-    # With blanks, capital letters or invisible characters in it a tag still reads as one. A longer name is another
-    # tag: <skill-dir> is how many authors write a place to fill in.
+    # With blanks, capital letters or invisible characters in it a tag still reads as one. A longer
+    # name is another tag: <skill-dir> is how many authors write a place to fill in.
     blank = rf"[\s{INVISIBLE}]*+"
     return re.compile(rf"<(?={blank}(?:/{blank})?([\w.:{INVISIBLE}-]*+))")
 

@@ -55,12 +55,15 @@ _OURS: Final = {
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": "pptx",
 }
-_BY_SUFFIX: Final = {f".{suffix}": media for media, suffixes in _OURS.items() for suffix in suffixes.split()}
+_BY_SUFFIX: Final = {
+    f".{suffix}": media for media, suffixes in _OURS.items() for suffix in suffixes.split()
+}
 LFS_FAULT: Final = "the file is a pointer of Git LFS and not the content that it stands for"
 _LFS: Final = b"version https://git-lfs.github.com/spec/v1\n"
 _LFS_MOST_BYTES: Final = 1024
 _TEXT: Final = frozenset(
-    f"application/{each}" for each in ("json", "jsonl", "yaml", "toml", "sql", "xml", "x-sh", "javascript")
+    f"application/{each}"
+    for each in ("json", "jsonl", "yaml", "toml", "sql", "xml", "x-sh", "javascript")
 )
 """Types that are text, beside `text/`, `+json` and `+xml`."""
 
@@ -77,21 +80,29 @@ def media_type(path: str) -> str | None:
 
 @cache
 def _standard() -> Mapping[str, str]:
-    """Return the table of the standard library, which looks for files of the system when it is made."""
+    """Return the table of the standard library, which looks for files of the system when it is
+    made."""
     from mimetypes import MimeTypes
 
     return MimeTypes(filenames=()).types_map[True]
 
 
 def is_text(media: str | None) -> bool:
-    """Tell whether content of this media type is text where its bytes are valid UTF-8. An unknown type may be."""
-    return media is None or media.startswith("text/") or media.endswith(("+xml", "+json")) or media in _TEXT
+    """Tell whether content of this media type is text where its bytes are valid UTF-8. An unknown
+    type may be."""
+    return (
+        media is None
+        or media.startswith("text/")
+        or media.endswith(("+xml", "+json"))
+        or media in _TEXT
+    )
 
 
 def as_text(raw: bytes, media: str | None) -> str | None:
     """Return the exact bytes as text, BOM and CRLF included, or None where they are not text.
 
-    They are not where the type is another one, they are no UTF-8, or the type is unknown and they hold a NUL.
+    They are not where the type is another one, they are no UTF-8, or the type is unknown and they
+    hold a NUL.
     """
     if not is_text(media) or (media is None and b"\0" in raw):
         return None
@@ -102,5 +113,6 @@ def as_text(raw: bytes, media: str | None) -> str | None:
 
 
 def is_lfs_pointer(raw: bytes) -> bool:
-    """Tell whether these bytes are a pointer of Git LFS, which a repository has in the place of the real content."""
+    """Tell whether these bytes are a pointer of Git LFS, which a repository has in the place of the
+    real content."""
     return raw.startswith(_LFS) and len(raw) < _LFS_MOST_BYTES

@@ -7,10 +7,15 @@ from difflib import get_close_matches
 from typing import Final
 
 _COMPARED: Final = 64
-"""Characters that are compared, from the end: the names of neighbours begin alike, and a comparison is quadratic."""
+"""Characters that are compared, from the end: the names of neighbours begin alike, and a comparison
+is quadratic."""
 
 
 def nearest(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the names that look like this one, capital letters or not, the best first."""
+    """Return up to `most` of the names that look like this one, capital letters or not, the best
+    first."""
     known = {name[-_COMPARED:].casefold(): name for name in names}
-    return [known[each] for each in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, cutoff=0.55)]
+    return [
+        known[each]
+        for each in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, cutoff=0.55)
+    ]

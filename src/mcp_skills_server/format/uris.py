@@ -1,7 +1,7 @@
 """`skill://` URIs to skill path and file path, and back.
 
-A URI is taken apart first and decoded once, segment by segment, so that an encoded slash or a doubly encoded dot
-never turns into structure. What comes out are lookup keys, never paths.
+A URI is taken apart first and decoded once, segment by segment, so that an encoded slash or a
+doubly encoded dot never turns into structure. What comes out are lookup keys, never paths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def uri(skill_path: str, file_path: str = "") -> str:
 
 
 def canonical(text: str) -> str:
-    """Return a `skill://` URI as `uri` spells it; one that cannot name anything that is served as it is."""
+    """Return a `skill://` URI as `uri` spells it; one that cannot name anything that is served as
+    it is."""
     parts = segments(text)
     if parts is None:
         return text
@@ -37,7 +38,8 @@ def canonical(text: str) -> str:
 
 
 def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] | None:
-    """Return the skill and the file path that a URI names, among the skills that stand at `least` there, or None."""
+    """Return the skill and the file path that a URI names, among the skills that stand at `least`
+    there, or None."""
     parts = segments(target)
     if parts:
         return snapshot.find(parts, least)
@@ -45,10 +47,12 @@ def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] 
 
 
 def segments(text: str) -> tuple[str, ...] | None:
-    """Return the decoded segments of a `skill://` URI, or None when it cannot name anything that is served.
+    """Return the decoded segments of a `skill://` URI, or None when it cannot name anything that is
+    served.
 
-    None for one that is longer or deeper than any of ours, another scheme, a query or fragment, an empty segment, an
-    escape that is not UTF-8, and for a segment that decodes to a slash, a NUL, `.` or `..`.
+    None for one that is longer or deeper than any of ours, another scheme, a query or fragment, an
+    empty segment, an escape that is not UTF-8, and for a segment that decodes to a slash, a NUL,
+    `.` or `..`.
     """
     if len(text) > LONGEST or text.count("/") > DEEPEST_PATH + 1:
         return None
@@ -57,7 +61,9 @@ def segments(text: str) -> tuple[str, ...] | None:
     parts = text[len(SCHEME) :].split("/")
     if "%" in text:
         try:
-            parts = [unquote_to_bytes(part).decode("utf-8") if "%" in part else part for part in parts]
+            parts = [
+                unquote_to_bytes(part).decode("utf-8") if "%" in part else part for part in parts
+            ]
         except UnicodeError:
             return None
         if any("/" in part for part in parts):

@@ -1,8 +1,9 @@
 """YAML text to JSON values, by the core schema of YAML 1.2.
 
-Hosts read YAML in other languages and compare field by field: booleans are true and false only, there are no dates and
-no base-60 numbers, strings stay verbatim. What readers of YAML 1.1 take for something else is warned of. Time and
-memory are bounded by the size of the input: no recursion beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
+Hosts read YAML in other languages and compare field by field: booleans are true and false only,
+there are no dates and no base-60 numbers, strings stay verbatim. What readers of YAML 1.1 take for
+something else is warned of. Time and memory are bounded by the size of the input: no recursion
+beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import sys
 from typing import Any, Final
 
 import yaml
-from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
+from yaml.events import (
+    AliasEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+)
 
 from mcp_skills_server.codes import CODES, problem, standing
 from mcp_skills_server.errors import SkillsServerError
@@ -28,8 +35,17 @@ IS_FAST: Final = _FAST is not None
 
 METADATA: Final = "metadata"
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
-_BOOLEAN: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_OTHER_IN_1_1: Final = frozenset(word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper()))
+_BOOLEAN: Final = {
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
+_OTHER_IN_1_1: Final = frozenset(
+    word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper())
+)
 """What YAML 1.1 takes for true or false, and 1.2 for text."""
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
@@ -83,11 +99,14 @@ class _RefusedError(SkillsServerError):
 
 
 class YamlReader:
-    """Builds the JSON values of one frontmatter from the parser's events; every bound is checked before it is passed.
+    """Builds the JSON values of one frontmatter from the parser's events; every bound is checked
+    before it is passed.
 
     Attributes:
-        lines: the 1-based line in the file of each top-level field, where the text begins on line 2.
-        metadata: of each field of `metadata` its line and its text as it was written, None for what is no single value.
+        lines: the 1-based line in the file of each top-level field, where the text begins on line
+            2.
+        metadata: of each field of `metadata` its line and its text as it was written, None for what
+            is no single value.
         written: of each top-level field that is a single value, its text as it was written.
         problems: what is wrong, in file order; at most `MAX_PROBLEMS` and what ends the reading.
     """
@@ -106,7 +125,8 @@ class YamlReader:
         self.problems: list[Problem] = []
 
     def read(self) -> dict[str, Json] | None:
-        """Return the mapping, None when it cannot be used. What is wrong with it is added to the problems."""
+        """Return the mapping, None when it cannot be used. What is wrong with it is added to the
+        problems."""
         text = self._text
         if len(text) > MAX_YAML:
             message = f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read"
@@ -117,7 +137,9 @@ class YamlReader:
             line = text.count("\n", 0, odd.start()) + 2
             message = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 and none in 1.2"
             self.problems.append(
-                problem("yaml-ambiguous", message, line, "remove it, or write it as an escape in quotes")
+                problem(
+                    "yaml-ambiguous", message, line, "remove it, or write it as an escape in quotes"
+                )
             )
         try:
             value = self._document()
@@ -135,16 +157,27 @@ class YamlReader:
             shown = f"U+{character:04X}" if isinstance(character, int) else repr(character)
             line = text.count("\n", 0, position) + 2
             self.problems.append(
-                problem("yaml-syntax", f"YAML does not allow the character {shown}", line, "remove it, or escape it")
+                problem(
+                    "yaml-syntax",
+                    f"YAML does not allow the character {shown}",
+                    line,
+                    "remove it, or escape it",
+                )
             )
         except (ValueError, OverflowError):  # libyaml refuses these escapes itself
             self.problems.append(problem("yaml-syntax", "an escape stands for no character"))
         else:
             if value is None:
-                self.problems.append(problem("frontmatter-not-mapping", "the frontmatter is empty", 2))
+                self.problems.append(
+                    problem("frontmatter-not-mapping", "the frontmatter is empty", 2)
+                )
             elif not isinstance(value, dict):
                 self.problems.append(
-                    problem("frontmatter-not-mapping", f"the frontmatter is {_kind(value)}, not a mapping", 2)
+                    problem(
+                        "frontmatter-not-mapping",
+                        f"the frontmatter is {_kind(value)}, not a mapping",
+                        2,
+                    )
                 )
             elif standing(self.problems) > Standing.UNUSABLE:
                 return value
@@ -161,7 +194,12 @@ class YamlReader:
         self._next()
         after: Any = self._next()
         if after.__class__.__name__ != "StreamEndEvent":
-            self._note("yaml-syntax", after, "a second document begins", "keep one document between the fences")
+            self._note(
+                "yaml-syntax",
+                after,
+                "a second document begins",
+                "keep one document between the fences",
+            )
         return value
 
     def _note(self, code: str, event: Any, message: str, hint: str | None = None) -> None:
@@ -190,7 +228,11 @@ class YamlReader:
         if kind is ScalarEvent:
             text: str = event.value
             self._expansion += len(text)
-            value = self._scalar(event) if (event.implicit[0] and text[:1] in _MAYBE_SPECIAL) or not text else text
+            value = (
+                self._scalar(event)
+                if (event.implicit[0] and text[:1] in _MAYBE_SPECIAL) or not text
+                else text
+            )
         elif depth >= MAX_DEPTH:
             self._note("yaml-depth", event, f"values are nested more than {MAX_DEPTH} levels deep")
             raise _RefusedError
@@ -217,7 +259,9 @@ class YamlReader:
             if depth == 0 and value.__class__ is ScalarEvent:
                 self.written.setdefault(key, value.value)
             if depth == 1 and self._field == METADATA:
-                self.metadata.setdefault(key, (line, value.value if value.__class__ is ScalarEvent else None))
+                self.metadata.setdefault(
+                    key, (line, value.value if value.__class__ is ScalarEvent else None)
+                )
             out[key] = self._value(value, depth + 1)
         return out
 
@@ -235,10 +279,21 @@ class YamlReader:
             if event.implicit[0] and (text[:1] in _MAYBE_SPECIAL or not text):
                 if text == "<<":
                     self._note(
-                        "yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here"
+                        "yaml-ambiguous",
+                        event,
+                        "the key << merges mappings in YAML 1.1 and is a plain key here",
                     )
-                elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
-                    self._note("yaml-key", event, f"the key {_shown(text)} is not text for every YAML reader")
+                elif (
+                    text in _OTHER_IN_1_1
+                    or text in _NULL
+                    or text in _BOOLEAN
+                    or _NUMBER_KEY.fullmatch(text)
+                ):
+                    self._note(
+                        "yaml-key",
+                        event,
+                        f"the key {_shown(text)} is not text for every YAML reader",
+                    )
             return sys.intern(text)  # ten thousand skills have the same dozen keys
         value = self._value(event, depth + 1)
         if event.__class__ is ScalarEvent:
@@ -263,7 +318,11 @@ class YamlReader:
             self._note("yaml-alias", event, f"aliases expand to more than {MAX_NODES} values")
             raise _RefusedError
         if depth + _height(value) > MAX_DEPTH:
-            self._note("yaml-depth", event, f"with aliases, values are nested more than {MAX_DEPTH} levels deep")
+            self._note(
+                "yaml-depth",
+                event,
+                f"with aliases, values are nested more than {MAX_DEPTH} levels deep",
+            )
             raise _RefusedError
         return value
 
@@ -277,19 +336,29 @@ class YamlReader:
         if text in _BOOLEAN:
             return _BOOLEAN[text]
         if text in _OTHER_IN_1_1:
-            self._note("yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1")
+            self._note(
+                "yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1"
+            )
             return text
         if text in ("<<", "="):
-            self._note("yaml-ambiguous", event, f"{text} is text here and refused by YAML 1.1 readers")
+            self._note(
+                "yaml-ambiguous", event, f"{text} is text here and refused by YAML 1.1 readers"
+            )
         if _NUMBER_IN_1_1.fullmatch(text):
-            self._note("yaml-ambiguous", event, f"{_shown(text)} means different things in YAML 1.1 and 1.2")
+            self._note(
+                "yaml-ambiguous",
+                event,
+                f"{_shown(text)} means different things in YAML 1.1 and 1.2",
+            )
         if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
             if len(text) > _MAX_INTEGER_DIGITS:
                 self._note("yaml-value", event, "the number is too large for JSON")
                 return None
             number = int(text, 0) if _BASED.fullmatch(text) else int(text)
             if abs(number) > _MAX_SAFE_INTEGER:
-                self._note("yaml-ambiguous", event, f"{text} is too large for a JSON number to be exact")
+                self._note(
+                    "yaml-ambiguous", event, f"{text} is too large for a JSON number to be exact"
+                )
             return number
         if _FLOAT.fullmatch(text):
             value = float(text)
@@ -303,7 +372,9 @@ class YamlReader:
         return text
 
 
-_NUMBER_KEY: Final = re.compile(rf"{_INTEGER.pattern}|{_FLOAT.pattern}|{_BASED.pattern}|{_ENDLESS.pattern}")
+_NUMBER_KEY: Final = re.compile(
+    rf"{_INTEGER.pattern}|{_FLOAT.pattern}|{_BASED.pattern}|{_ENDLESS.pattern}"
+)
 
 
 def _height(value: Json) -> int:

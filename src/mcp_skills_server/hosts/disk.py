@@ -1,4 +1,5 @@
-"""Read and replace the configuration files of hosts: a reader sees the old one or the new one, whatever happens."""
+"""Read and replace the configuration files of hosts: a reader sees the old one or the new one,
+whatever happens."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _NAME: Final = "name the host's file with --config"
 
 @dataclass(frozen=True, slots=True)
 class HostFile:
-    """A configuration as it was found: the file itself, links followed; no bytes and status when it is not there."""
+    """A configuration as it was found: the file itself, links followed; no bytes and status when it
+    is not there."""
 
     target: Path
     raw: bytes | None
@@ -46,7 +48,8 @@ def read(path: Path) -> HostFile:
 
 
 def replace(found: HostFile, new: bytes) -> Path | None:
-    """Put `new` in the place of what was found. Return the path of the backup, None when there was nothing to keep.
+    """Put `new` in the place of what was found. Return the path of the backup, None when there was
+    nothing to keep.
 
     Raises:
         UsageError: it cannot be written, or it changed meanwhile. The old file is untouched.
@@ -63,7 +66,8 @@ def replace(found: HostFile, new: bytes) -> Path | None:
 
 
 def _back_up(found: HostFile) -> Path | None:
-    """Return a copy of the old file beside it. An equal copy from before is enough; no other one is written over."""
+    """Return a copy of the old file beside it. An equal copy from before is enough; no other one is
+    written over."""
     if found.raw is None:
         return None
     for number in count():

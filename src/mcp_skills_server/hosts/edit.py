@@ -1,6 +1,7 @@
 """Add an entry to the bytes of a host's configuration, or remove it.
 
-Every edit is checked before it is returned: the new text, parsed, differs from the old one in our entry alone.
+Every edit is checked before it is returned: the new text, parsed, differs from the old one in our
+entry alone.
 """
 
 from __future__ import annotations
@@ -36,27 +37,38 @@ def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[
 
 
 def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, Any]:
-    """Return an entry that has the host reach the server at `url`, with the token in the variable `token_env`.
+    """Return an entry that has the host reach the server at `url`, with the token in the variable
+    `token_env`.
 
     Raises:
         UsageError: the host's file has no such entry, or cannot name a variable.
     """
     remote = host.remote
     if remote is None:
-        raise UsageError(f"{host.title} has no servers by URL in its file; add the URL in its settings, as a connector")
+        raise UsageError(
+            f"{host.title} has no servers by URL in its file; add the URL in its settings, as a "
+            "connector"
+        )
     entry: dict[str, Any] = {**remote.more, remote.url: url}
     if token_env is None:
         return entry
     if remote.token_key is not None:
         return {**entry, remote.token_key: token_env}
     if not remote.variable:
-        raise UsageError(f"--token-env: {host.title} is not known to read variables; add the header by hand")
-    return {**entry, "headers": {"Authorization": f"Bearer {remote.variable.replace('VAR', token_env)}"}}
+        raise UsageError(
+            f"--token-env: {host.title} is not known to read variables; add the header by hand"
+        )
+    return {
+        **entry,
+        "headers": {"Authorization": f"Bearer {remote.variable.replace('VAR', token_env)}"},
+    }
 
 
-def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], command: Sequence[str]) -> bytes:
-    """Return the file with our entry. What else an entry of ours holds (`env`, switches of the host) stays; an
-    entry with a command that becomes one with a URL is written anew.
+def install(
+    raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], command: Sequence[str]
+) -> bytes:
+    """Return the file with our entry. What else an entry of ours holds (`env`, switches of the
+    host) stays; an entry with a command that becomes one with a URL is written anew.
 
     `command` is what the entry starts, without `serve` and what follows.
 
@@ -81,8 +93,11 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
     return _checked(bom, new, wanted, host)
 
 
-def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], url: str | None = None) -> bytes | None:
-    """Return the file without our entry, None when it has none. An entry with this `url` is ours, too.
+def uninstall(
+    raw: bytes | None, host: Host, name: str, command: Sequence[str], url: str | None = None
+) -> bytes | None:
+    """Return the file without our entry, None when it has none. An entry with this `url` is ours,
+    too.
 
     Raises:
         UsageError: the file is broken, or the name belongs to another server.
@@ -93,7 +108,9 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], 
     if old is None:
         return None
     if not _is_ours(old, host, command, url):
-        raise UsageError(f"{name!r} is another server there, and stays; name ours with --name, or by its --url")
+        raise UsageError(
+            f"{name!r} is another server there, and stays; name ours with --name, or by its --url"
+        )
     wanted = deepcopy(document)
     del wanted[host.section][name]
     if host.form == "toml":
@@ -105,7 +122,9 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str], 
     return _checked(bom, new, wanted, host)
 
 
-def entries_of(raw: bytes | None, host: Host, command: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def entries_of(
+    raw: bytes | None, host: Host, command: Sequence[str]
+) -> dict[str, Mapping[str, Any]]:
     """Return the entries of a file that start this server, by name.
 
     Raises:
@@ -113,7 +132,11 @@ def entries_of(raw: bytes | None, host: Host, command: Sequence[str]) -> dict[st
     """
     _, text = _text(raw)
     entries = _entries(_read(text, host), host)
-    return {name: entry for name, entry in entries.items() if starts_this_server(words_of(entry), command)}
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if starts_this_server(words_of(entry), command)
+    }
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
@@ -134,7 +157,9 @@ def _url_of(entry: object, host: Host) -> str | None:
 
 def _is_ours(old: object, host: Host, command: Sequence[str], url: str | None) -> bool:
     """Tell whether an entry starts this server, or has this URL."""
-    return starts_this_server(words_of(old), command) or (url is not None and url == _url_of(old, host))
+    return starts_this_server(words_of(old), command) or (
+        url is not None and url == _url_of(old, host)
+    )
 
 
 def _text(raw: bytes | None) -> tuple[str, str]:
@@ -170,12 +195,15 @@ def _checked(bom: str, new: str, wanted: Mapping[str, Any], host: Host) -> bytes
     except UsageError:
         same = False
     if not same:
-        raise UsageError("it is written in a way that is not edited here; change it by hand, as --print shows")
+        raise UsageError(
+            "it is written in a way that is not edited here; change it by hand, as --print shows"
+        )
     return (bom + new).encode("utf-8")
 
 
 def words_of(entry: object) -> list[str]:
-    """Return the words that an entry starts, in each form that hosts have; nothing for one that starts no program."""
+    """Return the words that an entry starts, in each form that hosts have; nothing for one that
+    starts no program."""
     if not isinstance(entry, Mapping):
         return []
     fields = cast("Mapping[str, object]", entry)
@@ -191,7 +219,8 @@ def words_of(entry: object) -> list[str]:
 
 
 def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
-    """Tell whether words start this server: `command`, our program, or Python or a tool that runs ours with `serve`."""
+    """Tell whether words start this server: `command`, our program, or Python or a tool that runs
+    ours with `serve`."""
     if list(words[: len(command) + 1]) == [*command, "serve"]:
         return True
     if not words:

@@ -1,7 +1,8 @@
-"""Edits of JSON as text: one member comes, changes or goes, and every other character stays what it was.
+"""Edits of JSON as text: one member comes, changes or goes, and every other character stays what it
+was.
 
-Comments and trailing commas are blanked out for the parser, character by character, so that what it finds has the same
-place in the text. Nothing is ever written from a parsed document.
+Comments and trailing commas are blanked out for the parser, character by character, so that what it
+finds has the same place in the text. Nothing is ever written from a parsed document.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _EMPTY_TO_BREAK: Final = re.compile(r"[ \t]*(?=[\r\n]|\Z)")
 
 
 def read(text: str, form: Form) -> dict[str, Any]:
-    """Return what the text says. A blank text is an empty object, since hosts leave such files behind.
+    """Return what the text says. A blank text is an empty object, since hosts leave such files
+    behind.
 
     Raises:
         UsageError: it is not JSON of this form, or not an object.
@@ -36,7 +38,8 @@ def read(text: str, form: Form) -> dict[str, Any]:
 
 
 def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
-    """Return the text with `value` at `path`. Of an object that is there, only members that `value` names change."""
+    """Return the text with `value` at `path`. Of an object that is there, only members that `value`
+    names change."""
     if not text.strip():
         text = "{}\n"
     document = _JsonText(text, form)
@@ -111,7 +114,9 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
         if token[0] == '"':
             return token
         if token.startswith("/*") and (len(token) < 4 or not token.endswith("*/")):
-            raise UsageError(f"the comment of line {text.count(chr(10), 0, match.start()) + 1} never ends")
+            raise UsageError(
+                f"the comment of line {text.count(chr(10), 0, match.start()) + 1} never ends"
+            )
         return _NOT_A_BREAK.sub(" ", token)
 
     def comma(match: re.Match[str]) -> str:
@@ -130,7 +135,8 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _JsonMember:
-    """Offsets of a member: its key's quote, its value, the end of the value, and a comma after it."""
+    """Offsets of a member: its key's quote, its value, the end of the value, and a comma after
+    it."""
 
     key: str
     start: int
@@ -204,7 +210,9 @@ class _JsonText:
             base = self._indent(inside.opening)
             child = base + self._unit
             kept = text[inside.opening + 1 : inside.closing].rstrip(_BLANKS)
-            new = f"{kept}{self._break}{child}{self._on_lines(key, value, child)}{self._break}{base}"
+            new = (
+                f"{kept}{self._break}{child}{self._on_lines(key, value, child)}{self._break}{base}"
+            )
             return text[: inside.opening + 1] + new + text[inside.closing :]
         first, last = inside.members[0], inside.members[-1]
         if not self._own_line(first):
@@ -215,7 +223,8 @@ class _JsonText:
             place, before, behind = last.comma + 1, "", ","
         if rest := _REST_OF_LINE.match(text, place):
             place = rest.end()
-        new = f"{before}{text[last.end : place]}{self._break}{child}{self._on_lines(key, value, child)}{behind}"
+        new = before + text[last.end : place] + self._break + child
+        new += self._on_lines(key, value, child) + behind
         return text[: last.end] + new + text[place:]
 
     def replace(self, inside: _JsonObject, member: _JsonMember, value: object) -> str:

@@ -1,7 +1,8 @@
-"""The hosts, one row each: where a host keeps its configuration and in which form. A new host is a new row.
+"""The hosts, one row each: where a host keeps its configuration and in which form. A new host is a
+new row.
 
-What differs between machines (system, home, environment) comes in as a `Platform`, so that each row can be tested for
-every system on any of them.
+What differs between machines (system, home, environment) comes in as a `Platform`, so that each row
+can be tested for every system on any of them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from mcp_skills_server.errors import UsageError
 Form = Literal["json", "json-comments", "jsonc", "toml"]
 """json: strict; json-comments: with comments; jsonc: with comments and trailing commas."""
 Shape = Literal["plain", "stdio", "local"]
-"""Of an entry. plain: `command` and `args`; stdio: these and `"type": "stdio"`; local: `"type": "local"` and one list,
-`command`, of all the words."""
+"""Of an entry. plain: `command` and `args`; stdio: these and `"type": "stdio"`; local: `"type":
+"local"` and one list, `command`, of all the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,10 @@ class Remote:
     Attributes:
         url: the key of the URL.
         more: what else such an entry holds.
-        variable: how a header refers to an environment variable, with VAR for its name; "" where none is known.
-        token_key: the key that names the variable of a bearer token, for a host that has one in place of a header.
+        variable: how a header refers to an environment variable, with VAR for its name; "" where
+            none is known.
+        token_key: the key that names the variable of a bearer token, for a host that has one in
+            place of a header.
     """
 
     url: str = "url"
@@ -96,17 +99,20 @@ class Host:
 
     Attributes:
         title: its name as people know it.
-        user: where the user's file may be: the name of a folder of the platform, then the path in it; `*` in the first
-            name stands for a folder that is there. Of several places the first one that is there counts, or the last.
+        user: where the user's file may be: the name of a folder of the platform, then the path in
+            it; `*` in the first name stands for a folder that is there. Of several places the first
+            one that is there counts, or the last.
         project: where a project's file may be, from its folder; nothing where the host knows none.
         form: the grammar of its file.
         section: the key that holds its servers.
         shape: of an entry.
-        new: switches that a new entry begins with; of an entry that is there they stay as the user set them.
+        new: switches that a new entry begins with; of an entry that is there they stay as the user
+            set them.
         trust: what `--trust` adds to an entry, None where the host has no such switch in it.
         expands: what the host replaces in a command or an argument.
         remote: how it reaches a server by URL; None where its file has no such entry.
-        native: folders of skills that the host reads without a server, below the home folder or a project.
+        native: folders of skills that the host reads without a server, below the home folder or a
+            project.
     """
 
     title: str
@@ -129,7 +135,8 @@ _OPENCODE: Final = re.compile(r"\{(?:env|file):")
 HOSTS: Final[Mapping[str, Host]] = {
     "claude-desktop": Host(
         "Claude Desktop",
-        # The installer for Windows makes a packaged application, which sees the first folder in place of %APPDATA%.
+        # The installer for Windows makes a packaged application, which sees the first folder in
+        # place of %APPDATA%.
         user=(
             "packages/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
             "applications/Claude/claude_desktop_config.json",
@@ -192,7 +199,8 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "opencode": Host(
         "opencode",
-        # It reads both and the second wins, so an entry in the first could be hidden by one in the second.
+        # It reads both and the second wins, so an entry in the first could be hidden by one in the
+        # second.
         user=("xdg/opencode/opencode.jsonc", "xdg/opencode/opencode.json"),
         project=("opencode.jsonc", "opencode.json"),
         form="jsonc",
@@ -203,7 +211,9 @@ HOSTS: Final[Mapping[str, Host]] = {
         remote=Remote(more={"type": "remote"}, variable="{env:VAR}"),
         native=(".config/opencode/skills", ".opencode/skills", ".agents/skills", ".claude/skills"),
     ),
-    "antigravity": Host("Antigravity", user=("home/.gemini/config/mcp_config.json",), remote=Remote("serverUrl")),
+    "antigravity": Host(
+        "Antigravity", user=("home/.gemini/config/mcp_config.json",), remote=Remote("serverUrl")
+    ),
     "qwen-code": Host(
         "Qwen Code",
         user=("home/.qwen/settings.json",),
@@ -281,14 +291,18 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
         found = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
         found = [path for path in found if path.is_file()] or found
         if len(found) > 1:
-            raise UsageError(f"{host.title} is there several times, as in {found[0]}; choose a file with --config")
+            raise UsageError(
+                f"{host.title} is there several times, as in {found[0]}; choose a file with "
+                "--config"
+            )
         if found:
             return found[0]
     raise UsageError(f"{host.title} has no known place on this system; name its file with --config")
 
 
 def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:
-    """Return whether the host finds skills of this folder without a server, directly or by links."""
+    """Return whether the host finds skills of this folder without a server, directly or by
+    links."""
     given, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
     for native in host.native:
         # Any project's: the host may be started in each of them.

@@ -1,10 +1,13 @@
-"""Edits of TOML as text: one table of a section comes, changes or goes, and every other line stays what it was.
+"""Edits of TOML as text: one table of a section comes, changes or goes, and every other line stays
+what it was.
 
-The text is cut into statements by asking the standard library's parser whether the lines so far are complete, so this
-module needs no grammar of its own. What cannot be edited line by line (an inline table) is refused.
+The text is cut into statements by asking the standard library's parser whether the lines so far are
+complete, so this module needs no grammar of its own. What cannot be edited line by line (an inline
+table) is refused.
 
-tomlkit 0.15 was tried instead: where tables of one name stand apart it writes a file back in another order, even one
-that was not edited, and a comment above a table goes with the table before it.
+tomlkit 0.15 was tried instead: where tables of one name stand apart it writes a file back in
+another order, even one that was not edited, and a comment above a table goes with the table before
+it.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ def read(text: str) -> dict[str, Any]:
 
 
 def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
-    """The line, from 1, where each key of the text stands: `("source", 0, "from")` of the first table `[[source]]`.
+    """The line, from 1, where each key of the text stands: `("source", 0, "from")` of the first
+    table `[[source]]`.
 
-    A key within an inline table stands where that one does, and so does what is not here for any other reason.
+    A key within an inline table stands where that one does, and so does what is not here for any
+    other reason.
     """
     out: dict[tuple[str | int, ...], int] = {}
     tables: dict[tuple[str, ...], int] = {}
@@ -71,7 +76,8 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
 
 
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
-    """Return the text with these keys in the table `[section.name]`; other keys of the table stay."""
+    """Return the text with these keys in the table `[section.name]`; other keys of the table
+    stay."""
     old = read(text).get(section, {}).get(name)
     newline = "\n"
     if "\r\n" in text:
@@ -95,7 +101,10 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
         if there is not None:
             edits.append((there.start, there.end, line + _tail(text[there.start : there.end])))
         elif key in old:
-            raise UsageError(f"{section}.{name}.{key} stands in a form that is not edited here; change it by hand")
+            raise UsageError(
+                f"{section}.{name}.{key} stands in a form that is not edited here; change it by "
+                "hand"
+            )
         elif text[head.start : head.end].endswith("\n"):
             edits.append((head.end, head.end, line + newline))
         else:
@@ -107,7 +116,8 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
 
 
 def drop(text: str, section: str, name: str) -> str:
-    """Return the text without the table `[section.name]`, its subtables and the blank line before it."""
+    """Return the text without the table `[section.name]`, its subtables and the blank line before
+    it."""
     statements = list(_statements(text))
     _head_of(statements, (section, name))
     closed = text.endswith("\n")
@@ -118,7 +128,9 @@ def drop(text: str, section: str, name: str) -> str:
             before = statements[max(position - 1, 0)]
             if before.kind == "nothing" and not text[before.start : before.end].strip():
                 start = before.start
-            cuts.append((start, max([each.end, *(member.end for member in _members(statements, each))])))
+            cuts.append(
+                (start, max([each.end, *(member.end for member in _members(statements, each))]))
+            )
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
     if not closed:
@@ -128,7 +140,10 @@ def drop(text: str, section: str, name: str) -> str:
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the table as this program writes it."""
-    lines = [f"[{_key(section)}.{_key(name)}]", *(f"{_key(key)} = {_value(each)}" for key, each in value.items())]
+    lines = [
+        f"[{_key(section)}.{_key(name)}]",
+        *(f"{_key(key)} = {_value(each)}" for key, each in value.items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -160,7 +175,9 @@ def _statements(text: str) -> Iterator[_Statement]:
         except tomllib.TOMLDecodeError:
             tries += 1
             if tries > _TRIES:
-                raise UsageError("a value in it is too long to be edited here; change the file by hand") from None
+                raise UsageError(
+                    "a value in it is too long to be edited here; change the file by hand"
+                ) from None
             continue
         kind = "value"
         if waiting.lstrip().startswith("[["):
@@ -184,7 +201,9 @@ def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
     for each in statements:
         if each.kind == "table" and each.path == path:
             return each
-    raise UsageError(f"{'.'.join(path)} stands in a form that is not edited here; change it by hand")
+    raise UsageError(
+        f"{'.'.join(path)} stands in a form that is not edited here; change it by hand"
+    )
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:

@@ -1,6 +1,7 @@
 """The types that every package uses.
 
-They follow the newest specification (SEP-2640, Agent Skills); older and other protocols adapt in `dialects/`.
+They follow the newest specification (SEP-2640, Agent Skills); older and other protocols adapt in
+`dialects/`.
 """
 
 from mcp_skills_server.model.skill import (

@@ -21,8 +21,8 @@ EVALS: Final = "evals/"
 ORIGIN = "mcp-skills-server/origin"
 """Key of a protocol's `_meta` for the origin of a skill; the extension's prefix is not ours."""
 LONGEST_PATH: Final = 4096
-"""Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no path that a program
-names exceeds. What is longer is unknown without a look."""
+"""Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no
+path that a program names exceeds. What is longer is unknown without a look."""
 DEEPEST_PATH: Final = LONGEST_PATH // 2
 """Segments of such a path: each takes a character and a slash at least."""
 
@@ -33,14 +33,16 @@ class Standing(IntEnum):
     UNUSABLE = 0
     """SKILL.md cannot be read, or lies too deep: never served."""
     LENIENT = 1
-    """SKILL.md can be read but breaks the specification, or has more files or bytes than the limits allow. It is in
-    no strict listing; `--dialect sep-2076`, tools, prompts and the Skills Protocol have it."""
+    """SKILL.md can be read but breaks the specification, or has more files or bytes than the limits
+    allow. It is in no strict listing; `--dialect sep-2076`, tools, prompts and the Skills Protocol
+    have it."""
     VALID = 2
     """Keeps the specification: served everywhere."""
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters written out, for a terminal or a log; file names may hold anything."""
+    """Return the text with control characters written out, for a terminal or a log; file names may
+    hold anything."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
@@ -111,16 +113,20 @@ class Reading(NamedTuple):
 class SkillFile:
     """One regular file of a root.
 
-    Only a scan changes it: one that finds the same bytes under a new time stamp renews the signature.
+    Only a scan changes it: one that finds the same bytes under a new time stamp renews the
+    signature.
 
     Attributes:
         root: index of the root it lies in.
         location: path from the root, `/`-separated, with links resolved.
         size: bytes.
         signature: what a stat at the scan said, as one short text; "" for what no file has.
-        mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
-        digest: `sha256:` and 64 hex digits of the bytes; "" for a file that the scan could not read.
-        executable: whether its owner may execute it. No listing has this, so a change of it is no news.
+        mtime_reliable: False if the file was so young at the scan that a later write could leave
+            the same signature.
+        digest: `sha256:` and 64 hex digits of the bytes; "" for a file that the scan could not
+            read.
+        executable: whether its owner may execute it. No listing has this, so a change of it is no
+            news.
     """
 
     root: int
@@ -134,19 +140,22 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Skill:
-    """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the same object.
+    """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the
+    same object.
 
     Attributes:
         path: the skill path, `acme/billing/refunds`.
         root: index of the root it lies in.
         directory: path from the root, "" when the root itself is the skill.
         reading: what SKILL.md says.
-        files: every file by its path in the skill, in path order, SKILL.md and nested skills' files included.
+        files: every file by its path in the skill, in path order, SKILL.md and nested skills' files
+            included.
         findings: problems of the directory rather than of SKILL.md.
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.
-        origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
-            skill of the operator's own. It may be a path of this machine: others see `identity.origin`.
+        origin: the site or the archive that it comes from, also when `fetch` put it into a folder;
+            None for a skill of the operator's own. It may be a path of this machine: others see
+            `identity.origin`.
         nested: directories in it that hold anything named SKILL.md, by their path in the skill.
     """
 

@@ -45,15 +45,19 @@ class Changes:
                 new = self.after[path].files
             else:
                 new = dict[str, SkillFile]()
-            out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
+            out |= {
+                (path, each)
+                for each in old.keys() | new.keys()
+                if old.get(each) is not new.get(each)
+            }
         return frozenset(out)
 
 
 class Snapshot:
     """All skills at one moment. Never changes.
 
-    Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves, `LENIENT` for what can
-    be read, `UNUSABLE` for all.
+    Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves,
+    `LENIENT` for what can be read, `UNUSABLE` for all.
 
         for path in snapshot.paths(Standing.VALID):
             print(path, snapshot.skills[path].description)
@@ -64,7 +68,8 @@ class Snapshot:
 
     Attributes:
         skills: by skill path, unusable ones included.
-        problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
+        problems: problems that belong to no served skill: shadowed skills, roots that cannot be
+            read.
     """
 
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
@@ -79,7 +84,10 @@ class Snapshot:
     @cached_property
     def _paths(self) -> dict[Standing, list[str]]:
         ordered = sorted(self.skills)
-        return {least: [path for path in ordered if self.skills[path].standing >= least] for least in Standing}
+        return {
+            least: [path for path in ordered if self.skills[path].standing >= least]
+            for least in Standing
+        }
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
@@ -90,7 +98,8 @@ class Snapshot:
         return names
 
     def paths(self, least: Standing) -> list[str]:
-        """Return the paths of the skills of `least` standing, in code point order. Do not change the list."""
+        """Return the paths of the skills of `least` standing, in code point order. Do not change
+        the list."""
         return self._paths[least]
 
     def named(self, name: str, least: Standing) -> list[str]:
@@ -100,7 +109,8 @@ class Snapshot:
     def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
         """Return up to `size` skills in the order of their paths, and where the next page begins.
 
-        Paging by key and not by position keeps every skill that stays in its place, whatever else comes or goes.
+        Paging by key and not by position keeps every skill that stays in its place, whatever else
+        comes or goes.
 
         Args:
             after: the skill path that ended the page before; None for the first page.
@@ -121,7 +131,8 @@ class Snapshot:
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
-        """Return the skill and the path in it that a path names: of nested skills the innermost wins.
+        """Return the skill and the path in it that a path names: of nested skills the innermost
+        wins.
 
         Look-ups only: the segments never become a path on disk.
 
@@ -135,7 +146,9 @@ class Snapshot:
         path = "/".join(segments)
         return self._file(path, self._holders(path, least))
 
-    def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
+    def children(
+        self, segments: tuple[str, ...], least: Standing
+    ) -> dict[str, tuple[Skill, str] | None] | None:
         """Return the direct children of a directory of a skill, or of what lies above skills.
 
         Args:
@@ -143,7 +156,8 @@ class Snapshot:
             least: how far a skill must stand.
 
         Returns:
-            By name, in order: the skill and the path in it of a file, None for a directory. None where there is no
+            By name, in order: the skill and the path in it of a file, None for a directory. None
+                where there is no
             such directory.
         """
         directory = "/".join(segments)
@@ -170,8 +184,8 @@ class Snapshot:
         return max((path.count("/") + 1 for path in self.skills), default=0)
 
     def _holders(self, path: str, least: Standing) -> list[Skill]:
-        """Return the skills at or above this path, the outermost first. No more looks than a skill path has
-        segments.
+        """Return the skills at or above this path, the outermost first. No more looks than a skill
+        path has segments.
         """
         found: list[Skill] = []
         end = -1
@@ -192,7 +206,9 @@ class Snapshot:
                 return skill, file_path
         return None
 
-    def _inside(self, directory: str, holders: list[Skill]) -> dict[str, tuple[Skill, str] | None] | None:
+    def _inside(
+        self, directory: str, holders: list[Skill]
+    ) -> dict[str, tuple[Skill, str] | None] | None:
         outer = holders[0]
         within = directory[len(outer.path) + 1 :]
         prefix = ""
@@ -213,4 +229,6 @@ class Snapshot:
     @property
     def all_problems(self) -> list[Problem]:
         """Every problem, skills' first, by skill path."""
-        return [p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems] + list(self.problems)
+        return [
+            p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems
+        ] + list(self.problems)

@@ -1,8 +1,9 @@
 """Approval of a proposal: the folder of the skill is replaced whole, or not at all.
 
-The new folder is built beside the old one, with hard links to the files that stay; then the two exchange their names.
-An edit that comes in between is found afterwards, and the names are exchanged back. A process that is killed leaves the
-skill as it was or as it is proposed; approving again then records what is done.
+The new folder is built beside the old one, with hard links to the files that stay; then the two
+exchange their names. An edit that comes in between is found afterwards, and the names are exchanged
+back. A process that is killed leaves the skill as it was or as it is proposed; approving again then
+records what is done.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from mcp_skills_server.proposals.intake import changed, files_of, place_in
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 
-_MOVED: Final = "changed since this was proposed; reject it and say so, and its proposer can propose it again"
+_MOVED: Final = (
+    "changed since this was proposed; reject it and say so, and its proposer can propose it again"
+)
 
 
 def approve(
@@ -36,7 +39,8 @@ def approve(
     message: str = "",
     scripts: bool = False,
 ) -> Proposal:
-    """Write a proposal into the root that it is for, and record the decision. Reads and writes files.
+    """Write a proposal into the root that it is for, and record the decision. Reads and writes
+    files.
 
     Args:
         registry: has that root, and is scanned anew.
@@ -57,7 +61,8 @@ def approve(
         brought = scripts_in(written)
         if brought and not scripts:
             raise RequestError(
-                f"{id_} brings scripts ({listed(brought)}), which run here where --allow-scripts is given; read them, "
+                f"{id_} brings scripts ({listed(brought)}), which run here where --allow-scripts "
+                "is given; read them, "
                 "and say that you want them too (--scripts)"
             )
         registry.refresh()
@@ -66,7 +71,11 @@ def approve(
         if skill is not None:
             before = files_of(registry, skill)
         after = changed(before, written, proposal.removed)
-        if skill is None or before != after or (proposal.is_new and before.keys() != written.keys()):
+        if (
+            skill is None
+            or before != after
+            or (proposal.is_new and before.keys() != written.keys())
+        ):
             _write(registry, store, proposal, after)
         else:
             shutil.rmtree(_beside(_place(root, skill, proposal), proposal), ignore_errors=True)
@@ -113,7 +122,8 @@ def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
 
 
 def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
-    """Replace the folder of a skill, or make that of a new one. Where it cannot be done, the folder is as it was."""
+    """Replace the folder of a skill, or make that of a new one. Where it cannot be done, the folder
+    is as it was."""
     root, skill = _target(registry, proposal)
     place = _place(root, skill, proposal)
     made = _beside(place, proposal)
@@ -134,9 +144,16 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory)[1]:
             raise RequestError(f"{proposal.name} {_MOVED}")
         now = files_of(registry, skill)
-        store.keep_before(proposal, {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]})
+        store.keep_before(
+            proposal, {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
+        )
         shutil.copytree(place, made, symlinks=True, copy_function=os.link)
-        _fill(made, {path: each for path, each in after.items() if now.get(path) != each}, now.keys() - after, place)
+        _fill(
+            made,
+            {path: each for path, each in after.items() if now.get(path) != each},
+            now.keys() - after,
+            place,
+        )
         exchange(made, place)
         if _state(made) != state:
             discarded = False  # it is the folder with the edit, unless it gets its name back
@@ -147,7 +164,9 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         rest = "apply it by hand ('proposals show')"
         if not discarded:
             rest = f"what was there is in {made}; move it back"
-        raise RequestError(f"{place}: cannot be replaced ({error.strerror or error}); {rest}") from None
+        raise RequestError(
+            f"{place}: cannot be replaced ({error.strerror or error}); {rest}"
+        ) from None
     finally:
         if discarded:
             shutil.rmtree(made, ignore_errors=True)
@@ -172,7 +191,8 @@ def _make_parents(top: Path, place: Path) -> None:
 
 
 def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
-    """Write the files of a proposal into the new folder, none of them executable, and have all on the disk.
+    """Write the files of a proposal into the new folder, none of them executable, and have all on
+    the disk.
 
     All is given to the owner of the folder `like`, where root approves.
     """
@@ -187,7 +207,10 @@ def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
         place.write_bytes(raw)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
-        for place in (made, *(each for each in made.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1)):
+        for place in (
+            made,
+            *(each for each in made.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1),
+        ):
             os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
     sync_paths([*(str(made / path) for path in fresh), str(made)])
 

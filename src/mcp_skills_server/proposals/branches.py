@@ -1,6 +1,8 @@
-"""Proposals as branches of the working copy that a root lies in: one branch and one commit for each proposal.
+"""Proposals as branches of the working copy that a root lies in: one branch and one commit for each
+proposal.
 
-Neither the working tree nor its index is touched, and nothing is pushed: a pull request is the operator's own flow.
+Neither the working tree nor its index is touched, and nothing is pushed: a pull request is the
+operator's own flow.
 """
 
 from __future__ import annotations
@@ -32,30 +34,56 @@ class Branches:
     def __init__(self, roots: Sequence[str]) -> None:
         top = next(filter(None, (working_copy(Path(each)) for each in roots)), None)
         if top is None:
-            raise UsageError(f"--proposals git: {listed(roots)} lies in no working copy that is yours; name a folder")
+            raise UsageError(
+                f"--proposals git: {listed(roots)} lies in no working copy that is yours; name a "
+                "folder"
+            )
         self._top = top
         self.folder = top / ".git" / FOLDER
         self._git = Git(top / ".git", "", "none")
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
-        """Commit a proposal to a branch of its own, on what is checked out; a `RequestError` tells that git refuses."""
+        """Commit a proposal to a branch of its own, on what is checked out; a `RequestError` tells
+        that git refuses."""
         place = Path(proposal.place)
         if not place.is_relative_to(self._top):
             raise RequestError(f"{proposal.name} is in no working copy of git; tell the user")
         inside = place.relative_to(self._top).as_posix()
-        words = f"Propose {proposal.name}\n\n{proposal.reason}\n\nProposal: {proposal.id}\nBy: {proposal.principal}\n"
+        words = (
+            f"Propose {proposal.name}\n\n{proposal.reason}\n\nProposal: {proposal.id}\nBy: "
+            f"{proposal.principal}\n"
+        )
         message = words.encode()
         try:
-            head = self._git.run("rev-parse", "--verify", "HEAD^{commit}", seconds=_SECONDS).decode().strip()
+            head = (
+                self._git.run("rev-parse", "--verify", "HEAD^{commit}", seconds=_SECONDS)
+                .decode()
+                .strip()
+            )
             stream = [
                 f"commit {_PREFIX}{proposal.id}\n".encode(),
-                f"committer mcp-skills-server <> {int(time.time())} +0000\ndata {len(message)}\n".encode(),
+                (
+                    f"committer mcp-skills-server <> {int(time.time())} +0000\ndata "
+                    f"{len(message)}\n"
+                ).encode(),
                 message,
                 f"from {head}\n".encode(),
                 *(f"D {inside}/{path}\n".encode() for path in proposal.removed),
             ]
             for path, raw in files.items():
-                stream += [f"M 100644 inline {inside}/{path}\ndata {len(raw)}\n".encode(), raw, b"\n"]
-            self._git.run("fast-import", "--quiet", "--done", seconds=_SECONDS, given=b"".join([*stream, b"done\n"]))
+                stream += [
+                    f"M 100644 inline {inside}/{path}\ndata {len(raw)}\n".encode(),
+                    raw,
+                    b"\n",
+                ]
+            self._git.run(
+                "fast-import",
+                "--quiet",
+                "--done",
+                seconds=_SECONDS,
+                given=b"".join([*stream, b"done\n"]),
+            )
         except (GitFailedError, UnreachableError) as error:
-            raise RequestError(f"git cannot keep the proposal ({str(error).strip()[:200]}); tell the user") from None
+            raise RequestError(
+                f"git cannot keep the proposal ({str(error).strip()[:200]}); tell the user"
+            ) from None

@@ -1,6 +1,7 @@
 """Intake of proposals: prove what a model wrote, and keep it for a reviewer.
 
-Nothing of a proposal is served before it is approved. What is refused says what to do, since a model reads it.
+Nothing of a proposal is served before it is approved. What is refused says what to do, since a
+model reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _MOST_SHOWN_LINES: Final = 60
 """Lines of the difference to what is served that a model is shown."""
 
 
-def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]) -> Proposal:
+def propose(
+    registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]
+) -> Proposal:
     """Prove a proposal and return it as it is kept. Reads and writes files.
 
     Args:
@@ -47,10 +50,16 @@ def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Ma
         RequestError: it is refused. The message says what to do.
     """
     if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
-        raise RequestError(f"give a reason, of at most {_MOST_REASON:,} characters, for the person who decides")
+        raise RequestError(
+            f"give a reason, of at most {_MOST_REASON:,} characters, for the person who decides"
+        )
     if hidden.count(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
-    written = {path: text.encode("utf-8", "surrogatepass") for path, text in files.items() if text is not None}
+    written = {
+        path: text.encode("utf-8", "surrogatepass")
+        for path, text in files.items()
+        if text is not None
+    }
     removed = tuple(sorted(path for path, text in files.items() if text is None))
     _check_texts(files)
     skill = registry.snapshot.skills.get(draft.name)
@@ -61,7 +70,10 @@ def propose(registry: Registry, store: ProposalStore, draft: Proposal, files: Ma
         raise RequestError("the proposal changes nothing")
     problems = _errors(draft.name, root, after)
     if problems:
-        raise RequestError(f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it again")
+        raise RequestError(
+            f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it "
+            "again"
+        )
     base_files, place = "", place_in(root, draft.name)
     if skill is not None:
         base_files, place = registry.digest_over(skill), skill.directory
@@ -83,7 +95,8 @@ def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequenc
 
 
 def files_of(registry: Registry, skill: Skill) -> Files:
-    """Return the files of a skill as they are now; a `RequestError` tells that they change while they are read."""
+    """Return the files of a skill as they are now; a `RequestError` tells that they change while
+    they are read."""
     try:
         read = registry.read_all(skill)
     except OSError:
@@ -127,35 +140,56 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
     if total > MOST_BYTES:
-        raise RequestError(f"a proposal has at most {MOST_BYTES:,} bytes, so that a person can read it; propose less")
+        raise RequestError(
+            f"a proposal has at most {MOST_BYTES:,} bytes, so that a person can read it; propose "
+            "less"
+        )
     unserved = ignored.ignored(files)
     if unserved:
-        raise RequestError(f"{listed(unserved)}: files of such names are never served; leave them out")
+        raise RequestError(
+            f"{listed(unserved)}: files of such names are never served; leave them out"
+        )
     for path, text in files.items():
         if text is not None and (hidden.count(text) or "\0" in text):
-            raise RequestError(f"{quoted(path)} holds characters that a reviewer cannot see; leave them out")
+            raise RequestError(
+                f"{quoted(path)} holds characters that a reviewer cannot see; leave them out"
+            )
         if (text or "").count("\n") > MOST_LINES:
             raise RequestError(
-                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, for a person has to read it"
+                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, for a person has "
+                "to read it"
             )
         folder, _, name = path.rpartition("/")
         if name.casefold() == SKILL_MD.casefold() and (folder or name != SKILL_MD):
-            raise RequestError(f"{quoted(path)}: a proposal is for one skill, whose {SKILL_MD} lies at its top")
+            raise RequestError(
+                f"{quoted(path)}: a proposal is for one skill, whose {SKILL_MD} lies at its top"
+            )
 
 
 def _base(
-    registry: Registry, draft: Proposal, skill: Skill | None, written: Mapping[str, bytes], removed: Sequence[str]
+    registry: Registry,
+    draft: Proposal,
+    skill: Skill | None,
+    written: Mapping[str, bytes],
+    removed: Sequence[str],
 ) -> tuple[Root, Files | None]:
-    """Return the root of the skill, and its files as they are; None for a new one. Refuse what was made from others."""
+    """Return the root of the skill, and its files as they are; None for a new one. Refuse what was
+    made from others."""
     if skill is None:
         if draft.base or removed:
-            raise RequestError(f"there is no skill {quoted(draft.name)} to change; leave out base for a new one")
+            raise RequestError(
+                f"there is no skill {quoted(draft.name)} to change; leave out base for a new one"
+            )
         return _root_for(registry, draft.name), None
     if skill.origin is not None:
-        raise RequestError(f"{skill.path} comes from {skill.origin}; propose the change to whoever publishes it")
+        raise RequestError(
+            f"{skill.path} comes from {skill.origin}; propose the change to whoever publishes it"
+        )
     root = registry.roots[skill.root]
     if not skill.directory or root.locate(skill.directory)[1]:
-        raise RequestError(f"{skill.path} is a root by itself, or a link, and cannot be replaced; tell the user")
+        raise RequestError(
+            f"{skill.path} is a root by itself, or a link, and cannot be replaced; tell the user"
+        )
     before = files_of(registry, skill)
     missing = [path for path in removed if path not in before]
     if missing:
@@ -170,31 +204,41 @@ def _base(
         found = compare(skill.path, before, changed(before, written, removed))
         if found is not None:
             lines = [*found.rest[:_MOST_SHOWN_LINES]]
-        raise RequestError("\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines]))
+        raise RequestError(
+            "\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines])
+        )
     return root, before
 
 
 def _root_for(registry: Registry, name: str) -> Root:
-    """Return the first root that a new skill of this path can be written in; refuse one in or around another skill."""
+    """Return the first root that a new skill of this path can be written in; refuse one in or
+    around another skill."""
     try:
         check_paths([f"{name}/{SKILL_MD}"])
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
     if ignored.ignored([name]) or hidden.count(name):
-        raise RequestError(f"{quoted(name)} is no name that is served; name the new skill as in 'billing/refunds'")
+        raise RequestError(
+            f"{quoted(name)} is no name that is served; name the new skill as in 'billing/refunds'"
+        )
     for path in registry.snapshot.skills:
         folded, other = f"{name}/".casefold(), f"{path}/".casefold()
         if folded.startswith(other) or other.startswith(folded):
-            raise RequestError(f"{quoted(name)} would lie in or around another skill; choose another name")
+            raise RequestError(
+                f"{quoted(name)} would lie in or around another skill; choose another name"
+            )
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
             return root
-    raise RequestError("no folder that is served here takes new skills; tell the user what you would have proposed")
+    raise RequestError(
+        "no folder that is served here takes new skills; tell the user what you would have proposed"
+    )
 
 
 def _check_tree(after: Files, skill: Skill | None) -> None:
-    """Refuse names that a platform cannot hold or tell apart, and files of skills within this one."""
+    """Refuse names that a platform cannot hold or tell apart, and files of skills within this
+    one."""
     try:
         check_paths(after)
     except ArchiveRefusedError as error:
@@ -205,7 +249,9 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
     if SKILL_MD not in after:
         raise RequestError(f"a skill needs a {SKILL_MD}")
     if skill is not None and skill.nested:
-        raise RequestError(f"{skill.path} has skills in it ({listed(skill.nested)}), and is changed by hand alone")
+        raise RequestError(
+            f"{skill.path} has skills in it ({listed(skill.nested)}), and is changed by hand alone"
+        )
 
 
 def _errors(name: str, root: Root, files: Files) -> list[str]:

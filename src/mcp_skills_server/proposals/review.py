@@ -1,4 +1,5 @@
-"""The review of a proposal: its changes, its problems, and the skills that it could be mistaken for."""
+"""The review of a proposal: its changes, its problems, and the skills that it could be mistaken
+for."""
 
 from __future__ import annotations
 
@@ -72,13 +73,16 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Revi
 
 
 def root_of(registry: Registry, proposal: Proposal) -> Root:
-    """Return the root that a proposal is for, or the first one where that is not served any more."""
+    """Return the root that a proposal is for, or the first one where that is not served any
+    more."""
     return next((each for each in registry.roots if each.path == proposal.root), registry.roots[0])
 
 
 def _alike(tried: Skill, name: str, registry: Registry) -> list[str]:
     others = [
-        each for path, each in registry.snapshot.skills.items() if path != name and each.standing > Standing.UNUSABLE
+        each
+        for path, each in registry.snapshot.skills.items()
+        if path != name and each.standing > Standing.UNUSABLE
     ]
     same = [f"{each.path} has the same name" for each in others if each.name == tried.name]
     near = [each for each in overlaps(tried, others) if each.share >= _ALIKE][:_MOST_ALIKE]

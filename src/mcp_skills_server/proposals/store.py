@@ -1,7 +1,9 @@
-"""Proposals: new skills and changes of skills that models wrote, for a reviewer to decide on, in a folder.
+"""Proposals: new skills and changes of skills that models wrote, for a reviewer to decide on, in a
+folder.
 
-A proposal is a directory with `proposal.toml` and the proposed files in `files`; an approved one also keeps the files
-that it replaced, in `before`. The folder lies outside of every root, so that nothing in it is ever a skill.
+A proposal is a directory with `proposal.toml` and the proposed files in `files`; an approved one
+also keeps the files that it replaced, in `before`. The folder lies outside of every root, so that
+nothing in it is ever a skill.
 """
 
 from __future__ import annotations
@@ -93,8 +95,11 @@ class Proposal:
         return not self.base
 
     def as_json(self) -> dict[str, Json]:
-        """Return it for a program or a model. Of a decision that is not made yet nothing is there."""
-        decision = {key: getattr(self, key) for key in ("proposed", "reviewer", "message", "decided")}
+        """Return it for a program or a model. Of a decision that is not made yet nothing is
+        there."""
+        decision = {
+            key: getattr(self, key) for key in ("proposed", "reviewer", "message", "decided")
+        }
         return {
             "id": self.id,
             "name": self.name,
@@ -118,14 +123,20 @@ def decode(raw: bytes) -> Proposal:
     except ValueError:
         raise ProposalError("the record is no TOML") from None
     removed: Any = found.get("removed", [])
-    texts = {each.name: found.get(each.name, "") for each in fields(Proposal) if each.name != "removed"}
-    if not all(isinstance(value, str) for value in (*texts.values(), *removed)) or texts["state"] not in STATES:
+    texts = {
+        each.name: found.get(each.name, "") for each in fields(Proposal) if each.name != "removed"
+    }
+    if (
+        not all(isinstance(value, str) for value in (*texts.values(), *removed))
+        or texts["state"] not in STATES
+    ):
         raise ProposalError("the record has a field that is no text, or an unknown state")
     return Proposal(**texts, removed=tuple(removed))
 
 
 class ProposalStore:
-    """The proposals in a folder, made with mode 0700 if it is not there. Several processes may use it at once.
+    """The proposals in a folder, made with mode 0700 if it is not there. Several processes may use
+    it at once.
 
     Raises:
         UsageError: the folder cannot be used, or others may write in it.
@@ -138,16 +149,22 @@ class ProposalStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fault = why_untrusted(os.stat(folder))
         except OSError as error:
-            raise UsageError(f"--proposals {folder}: cannot be used ({error.strerror}); name another folder") from None
+            raise UsageError(
+                f"--proposals {folder}: cannot be used ({error.strerror}); name another folder"
+            ) from None
         if fault:
-            raise UsageError(f"--proposals {folder}: {fault}; name a folder of your own (chmod 700)")
+            raise UsageError(
+                f"--proposals {folder}: {fault}; name a folder of your own (chmod 700)"
+            )
 
     def locked(self) -> FileLock:
-        """Return a lock to enter, which keeps other processes and threads from deciding and from adding."""
+        """Return a lock to enter, which keeps other processes and threads from deciding and from
+        adding."""
         return FileLock(self.folder / _LOCK, mode=0o600)
 
     def list(self) -> list[Proposal]:
-        """Return all proposals, the newest first. What is no proposal is passed over with a warning."""
+        """Return all proposals, the newest first. What is no proposal is passed over with a
+        warning."""
         found: list[Proposal] = []
         names: list[str] = []
         with suppress(OSError):
@@ -166,7 +183,9 @@ class ProposalStore:
                 return self._read(id_)
             except (OSError, ProposalError):
                 pass
-        raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows what there is")
+        raise RequestError(
+            f"there is no proposal {id_[:40]!r}; 'proposals list' shows what there is"
+        )
 
     def _read(self, name: str) -> Proposal:
         raw, _ = read_regular(self.folder / name / _RECORD, _MOST_RECORD)
@@ -176,7 +195,8 @@ class ProposalStore:
         return found
 
     def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:
-        """Return the proposed files by their paths in the skill, or those that an approved proposal replaced."""
+        """Return the proposed files by their paths in the skill, or those that an approved proposal
+        replaced."""
         top = self.folder / proposal.id / which
         found: dict[str, bytes] = {}
         for here, _, names in os.walk(top):
@@ -198,13 +218,19 @@ class ProposalStore:
         written |= {f"{_FILES}/{path}": (raw, False) for path, raw in files.items()}
         try:
             with self.locked():
-                _check_quota([each for each in self.list() if each.state == "pending"], proposal.principal)
+                _check_quota(
+                    [each for each in self.list() if each.state == "pending"], proposal.principal
+                )
                 if self._branches is not None:
                     self._branches.add(made, files)
                 write_folder(self.folder / id_, written)
         except OSError as error:
-            logger.error("%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS)
-            raise RequestError("the proposal cannot be kept: the server cannot write it; tell its operator") from None
+            logger.error(
+                "%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS
+            )
+            raise RequestError(
+                "the proposal cannot be kept: the server cannot write it; tell its operator"
+            ) from None
         return made
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
@@ -214,19 +240,29 @@ class ProposalStore:
             write_folder(place, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
-        """Record a decision, and return the proposal with it. Enter `locked` before. To decide again does no harm."""
+        """Record a decision, and return the proposal with it. Enter `locked` before. To decide
+        again does no harm."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
         try:
             replace_file(self.folder / proposal.id / _RECORD, encode(made), 0o600)
         except OSError as error:
-            words = f"the decision on {proposal.id} cannot be recorded ({error.strerror}); make space and decide again"
+            words = (
+                f"the decision on {proposal.id} cannot be recorded ({error.strerror}); make "
+                "space and decide again"
+            )
             raise RequestError(words) from None
         return made
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
     if sum(each.principal == principal for each in pending) >= MOST_OF_ONE:
-        raise RequestError(f"{MOST_OF_ONE} of your proposals wait for a decision already; wait until some are decided")
+        raise RequestError(
+            f"{MOST_OF_ONE} of your proposals wait for a decision already; wait until some are "
+            "decided"
+        )
     if len(pending) >= MOST_PENDING:
-        raise RequestError(f"{MOST_PENDING} proposals wait for a decision already; ask a reviewer to decide on some")
+        raise RequestError(
+            f"{MOST_PENDING} proposals wait for a decision already; ask a reviewer to decide on "
+            "some"
+        )

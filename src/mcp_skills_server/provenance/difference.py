@@ -1,7 +1,8 @@
 """Diff of two states of a skill, with what a reviewer must see first.
 
-First the description and what the skill may use, then scripts, hidden text and links; then every other field of the
-frontmatter, and a unified diff of the text files. All of it is foreign text: who prints it escapes it.
+First the description and what the skill may use, then scripts, hidden text and links; then every
+other field of the frontmatter, and a unified diff of the text files. All of it is foreign text: who
+prints it escapes it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _MOST_SHOWN: Final = 20
 _CONTEXT: Final = 3
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
-"""The files of one state of a skill by their path in it: bytes, and whether the file may be executed."""
+"""The files of one state of a skill by their path in it: bytes, and whether the file may be
+executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,25 @@ class Difference:
 
 
 def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:
-    """Compare two states of a skill, each None if the skill is absent; return None if they are equal."""
+    """Compare two states of a skill, each None if the skill is absent; return None if they are
+    equal."""
     if before == after:
         return None
     if after is None:
         return Difference(path, "removed", (), ())
     kind = "added" if before is None else "changed"
     old, new = before or {}, after
-    first = [*_fields(old, new, first=True), *_scripts(old, new), *_hidden(old, new), *_links(old, new)]
+    first = [
+        *_fields(old, new, first=True),
+        *_scripts(old, new),
+        *_hidden(old, new),
+        *_links(old, new),
+    ]
     if before is None:  # all of it is new: what it is, and no diff against nothing
         return Difference(path, kind, tuple(first), tuple(f"file {each}" for each in sorted(new)))
-    return Difference(path, kind, tuple(first), (*_fields(old, new, first=False), *_files(path, old, new)))
+    return Difference(
+        path, kind, tuple(first), (*_fields(old, new, first=False), *_files(path, old, new))
+    )
 
 
 def _fields(old: Files, new: Files, *, first: bool) -> Iterator[str]:
@@ -67,7 +77,11 @@ def _fields(old: Files, new: Files, *, first: bool) -> Iterator[str]:
     for name in names:
         was, now = before.get(name), after.get(name)
         if was != now:
-            yield f"{name}: {_shown(was)} -> {_shown(now)}" if was is not None else f"{name}: {_shown(now)}"
+            yield (
+                f"{name}: {_shown(was)} -> {_shown(now)}"
+                if was is not None
+                else f"{name}: {_shown(now)}"
+            )
 
 
 def _frontmatter(files: Files) -> Mapping[str, object]:
@@ -99,7 +113,10 @@ def _hidden(old: Files, new: Files) -> Iterator[str]:
             hidden.count(_text(old[each][0]) or "") if each in old else 0,
         )
         if now > was:
-            yield f"hidden text: {each} has {now:,} characters that nobody sees, {now - was:,} more than before"
+            yield (
+                f"hidden text: {each} has {now:,} characters that nobody sees, {now - was:,} "
+                "more than before"
+            )
 
 
 def _links(old: Files, new: Files) -> Iterator[str]:
@@ -141,19 +158,24 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     end = _common_length(old[start:][::-1], new[start:][::-1])
     if max(len(old), len(new)) - start - end > _MOST_LINES:
         count = max(len(old), len(new)) - start - end
-        yield f"file {path}: about {count:,} lines are different from line {start + 1} on, too many to compare"
+        yield (
+            f"file {path}: about {count:,} lines are different from line {start + 1} on, too "
+            "many to compare"
+        )
         return
     # Only what lies between the common ends is compared, with a little of them around it.
     begin, stop = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
     old, new = old[begin : len(old) - stop], new[begin : len(new) - stop]
     yield f"--- a/{path}"
     yield f"+++ b/{path}"
-    for line in islice(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT), 2, None):  # without its own two heads
+    # without its own two heads
+    for line in islice(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT), 2, None):
         yield _renumbered(line, begin) if line.startswith("@@") else line
 
 
 def unified(name: str, before: str, after: str) -> str:
-    """Return the unified diff of two states of a file, as `patch` takes it; "" for no difference."""
+    """Return the unified diff of two states of a file, as `patch` takes it; "" for no
+    difference."""
     return "\n".join(difflib.unified_diff(_lines(before), _lines(after), name, name, lineterm=""))
 
 
@@ -166,7 +188,10 @@ def _lines(text: str) -> list[str]:
 
 def _common_length(old: list[str], new: list[str]) -> int:
     """Return the number of lines that both begin with."""
-    return next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    return next(
+        (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        min(len(old), len(new)),
+    )
 
 
 def _renumbered(line: str, by: int) -> str:

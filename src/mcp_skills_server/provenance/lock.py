@@ -1,4 +1,5 @@
-"""The lock file and its gate: the revision of each source, and of each of its skills the digest over all files.
+"""The lock file and its gate: the revision of each source, and of each of its skills the digest
+over all files.
 
     version = 1
 
@@ -9,7 +10,8 @@
     [source.skills]
     "billing/refunds" = "sha256:..."
 
-A source may stand there twice with two revisions; each entry then has the skills that come from its revision.
+A source may stand there twice with two revisions; each entry then has the skills that come from its
+revision.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from mcp_skills_server.model import Skill, Standing, printable
 _VERSION: Final = 1
 _MOST_BYTES: Final = 64 << 20
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_HEAD: Final = "# Made by 'mcp-skills-server lock' and 'update'; do not edit. Commit it beside what it locks.\n"
+_HEAD: Final = (
+    "# Made by 'mcp-skills-server lock' and 'update'; do not edit. Commit it beside what it "
+    "locks.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,8 @@ class LockedSource:
     """One source at one revision.
 
     Attributes:
-        given: the ROOT that names it, as a command takes it; a path is as it is from the lock file's folder.
+        given: the ROOT that names it, as a command takes it; a path is as it is from the lock
+            file's folder.
         revision: what the source calls its state; "" for a folder, which has none.
         skills: digest over all files by skill path, of the skills that may be served.
     """
@@ -57,7 +63,9 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     """
     content = tomllib.loads(text)
     if content.get("version") != _VERSION:
-        raise ValueError(f"its version is {content.get('version')!r}, and this program reads {_VERSION}")
+        raise ValueError(
+            f"its version is {content.get('version')!r}, and this program reads {_VERSION}"
+        )
     found = content.get("source", [])
     if unknown := content.keys() - {"version", "source"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
@@ -74,13 +82,22 @@ def _source(number: int, found: Any) -> LockedSource:
         raise ValueError(f"source {number} is no table")
     entry = cast("dict[str, Any]", found)
     given, revision, skills = entry.get("from"), entry.get("revision", ""), entry.get("skills", {})
-    if not isinstance(given, str) or not given or not isinstance(revision, str) or not isinstance(skills, dict):
-        raise ValueError(f"source {number} needs 'from' and 'revision', which are text, and a table 'skills'")
+    if (
+        not isinstance(given, str)
+        or not given
+        or not isinstance(revision, str)
+        or not isinstance(skills, dict)
+    ):
+        raise ValueError(
+            f"source {number} needs 'from' and 'revision', which are text, and a table 'skills'"
+        )
     if unknown := entry.keys() - {"from", "revision", "skills"}:
         raise ValueError(f"source {number} has unknown keys: {', '.join(sorted(unknown))}")
     for path, digest in cast("dict[str, Any]", skills).items():
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise ValueError(f"source {number}: the digest of {path} is not 'sha256:' and 64 hex digits")
+            raise ValueError(
+                f"source {number}: the digest of {path} is not 'sha256:' and 64 hex digits"
+            )
     return LockedSource(given, revision, cast("dict[str, str]", skills))
 
 
@@ -89,7 +106,8 @@ def text_of(sources: Sequence[LockedSource]) -> str:
     import tomli_w  # only those who write one need it
 
     tables = [
-        {"from": each.given, "revision": each.revision, "skills": dict(sorted(each.skills.items()))} for each in sources
+        {"from": each.given, "revision": each.revision, "skills": dict(sorted(each.skills.items()))}
+        for each in sources
     ]
     return _HEAD + tomli_w.dumps({"version": _VERSION, "source": tables})
 
@@ -104,16 +122,22 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     try:
         raw, _ = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
-        raise UsageError(f"{shown}: no such lock file; 'mcp-skills-server lock ROOT...' makes one") from None
+        raise UsageError(
+            f"{shown}: no such lock file; 'mcp-skills-server lock ROOT...' makes one"
+        ) from None
     except OSError as error:
-        raise UsageError(f"{shown}: cannot be read ({error.strerror}); give another --lock") from None
+        raise UsageError(
+            f"{shown}: cannot be read ({error.strerror}); give another --lock"
+        ) from None
     if len(raw) > _MOST_BYTES:
         raise UsageError(f"{shown}: it has more than {_MOST_BYTES:,} bytes; give another --lock")
     try:
         return parse(raw.decode())
     except (ValueError, RecursionError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise UsageError(f"{shown}: this is no lock file: {reason}; make it anew with 'lock'") from None
+        raise UsageError(
+            f"{shown}: this is no lock file: {reason}; make it anew with 'lock'"
+        ) from None
 
 
 def write(path: Path, sources: Sequence[LockedSource]) -> None:
@@ -126,7 +150,9 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
     try:
         replace_file(path, text_of(sources).encode(), _mode(path))
     except OSError as error:
-        raise UsageError(f"{printable(str(path))}: cannot be written ({error.strerror}); give another path") from None
+        raise UsageError(
+            f"{printable(str(path))}: cannot be written ({error.strerror}); give another path"
+        ) from None
 
 
 def _mode(path: Path) -> int | None:
@@ -141,15 +167,20 @@ class Pins:
     """Gate of the registry: serves only skills that the lock file names, and reports the others.
 
     Args:
-        skills: digest over all files by skill path, by the folder that a root is given as, absolute. Of a root that is
-            not there nothing is served.
-        elsewhere: by the same folders, the skill paths that the lock file takes from another revision of that source.
+        skills: digest over all files by skill path, by the folder that a root is given as,
+            absolute. Of a root that is not there nothing is served.
+        elsewhere: by the same folders, the skill paths that the lock file takes from another
+            revision of that source.
     """
 
-    def __init__(self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]
+    ) -> None:
         self.replace(skills, elsewhere)
 
-    def replace(self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]) -> None:
+    def replace(
+        self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]
+    ) -> None:
         """Replace the pins for all later checks."""
         self._skills = skills
         self._elsewhere = elsewhere
@@ -157,7 +188,8 @@ class Pins:
     def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
         """Return why this skill is not served, or None if it is the one that was locked."""
         root = reader.roots[skill.root].given
-        # One that is unusable may be of any size, and is not served. Nor does it hide one of a later root.
+        # One that is unusable may be of any size, and is not served. Nor does it hide one of a
+        # later root.
         if skill.standing is Standing.UNUSABLE:
             return GateRefusal(None)
         locked = self._skills.get(root, {}).get(skill.path)
@@ -166,7 +198,9 @@ class Pins:
                 return GateRefusal(None)
             return GateRefusal(problem("lock-missing", "the lock file does not name this skill"))
         if reader.digest_over(skill) != locked:
-            return GateRefusal(problem("lock-differs", "its files are not those that the lock file names"))
+            return GateRefusal(
+                problem("lock-differs", "its files are not those that the lock file names")
+            )
         return None
 
     def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Signatures of skills, and their gate: OpenSSF model signing, in the file `skill.oms.sig` of each skill.
+"""Signatures of skills, and their gate: OpenSSF model signing, in the file `skill.oms.sig` of each
+skill.
 
-The library proves that the signature is the key's and that the files are those that were signed. What it leaves to its
-caller is done here: every file that is served must be signed, whatever the signature says may be ignored, and a
-certificate must still be valid.
+The library proves that the signature is the key's and that the files are those that were signed.
+What it leaves to its caller is done here: every file that is served must be signed, whatever the
+signature says may be ignored, and a certificate must still be valid.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class UnsignedError(SkillsServerError):
 class Identity:
     """An identity that may sign without a key, by a certificate of sigstore.
 
-    `name` is an e-mail address or that of a workflow, `issuer` an OpenID Connect issuer, and `trust` a file with the
-    trust root, None for sigstore's own.
+    `name` is an e-mail address or that of a workflow, `issuer` an OpenID Connect issuer, and
+    `trust` a file with the trust root, None for sigstore's own.
     """
 
     name: str
@@ -69,7 +70,8 @@ class Verifier:
 
     def __init__(self, keys: Sequence[Path], identity: Identity | None = None) -> None:
         self._keys = [*keys]
-        # The library's objects are made anew for each skill: they remember how the last signature was hashed.
+        # The library's objects are made anew for each skill: they remember how the last signature
+        # was hashed.
         self._configs: list[Callable[[], _Config]] = [
             partial(_by_key, path, _is_certificate(_read(path))) for path in keys
         ]
@@ -79,17 +81,23 @@ class Verifier:
             except UsageError:
                 raise
             except Exception as error:  # whatever the library finds wrong with it
-                raise _unusable(path, "this is no public key or certificate that can be used", error) from None
+                raise _unusable(
+                    path, "this is no public key or certificate that can be used", error
+                ) from None
         if identity is not None:
             self._configs.append(partial(_by_identity, identity))
             try:
                 self._configs[-1]()
             except Exception as error:
-                reason = f"the trust root of sigstore cannot be had ({' '.join(str(error).split())[:200]})"
+                reason = (
+                    "the trust root of sigstore cannot be had "
+                    f"({' '.join(str(error).split())[:200]})"
+                )
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
 
     def asked(self) -> str | None:
-        """Return the cache key of a proof: digests of the keys, and the day where a certificate is used.
+        """Return the cache key of a proof: digests of the keys, and the day where a certificate is
+        used.
 
         None where there is no such key: for an identity, and for a key that can no longer be read.
         """
@@ -100,7 +108,9 @@ class Verifier:
         except UsageError:
             return None
         digests = sorted(hashlib.sha256(raw).hexdigest() for raw in raws)
-        return " ".join((*digests, f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, raws)) else ""))
+        return " ".join(
+            (*digests, f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, raws)) else "")
+        )
 
     def check(self, files: Files) -> None:
         """Prove a skill.
@@ -109,7 +119,9 @@ class Verifier:
             UnsignedError: it is not signed, or not by these keys, or not as it is.
         """
         if SIGNATURE_FILE not in files:
-            raise UnsignedError("signature-missing", f"it has no signature, which is a file {SIGNATURE_FILE}")
+            raise UnsignedError(
+                "signature-missing", f"it has no signature, which is a file {SIGNATURE_FILE}"
+            )
         bundle = _bundle(files[SIGNATURE_FILE])
         with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
             skill, signature = _written(Path(place), files), Path(place, SIGNATURE_FILE)
@@ -121,7 +133,9 @@ class Verifier:
                     break
                 reasons.append(reason)
             else:
-                raise next((each for each in reasons if each.code == "signature-files"), reasons[-1])
+                raise next(
+                    (each for each in reasons if each.code == "signature-files"), reasons[-1]
+                )
         _check_all_is_signed(bundle, files)
         _check_is_valid(bundle)
 
@@ -146,7 +160,9 @@ def _by_identity(identity: Identity) -> _Config:
     return (
         _library()
         .verifying.Config()
-        .use_sigstore_verifier(identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust)
+        .use_sigstore_verifier(
+            identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust
+        )
     )
 
 
@@ -154,7 +170,9 @@ def _is_certificate(raw: bytes) -> bool:
     return b"-----BEGIN CERTIFICATE-----" in raw
 
 
-def sign(files: Files, key: Path, password: bytes | None = None, certificates: Sequence[Path] = ()) -> bytes:
+def sign(
+    files: Files, key: Path, password: bytes | None = None, certificates: Sequence[Path] = ()
+) -> bytes:
     """Sign a skill and return the signature.
 
     Raises:
@@ -166,13 +184,17 @@ def sign(files: Files, key: Path, password: bytes | None = None, certificates: S
     try:
         if certificates:
             config.use_certificate_signer(
-                private_key=key, signing_certificate=certificates[0], certificate_chain=certificates[1:] or certificates
+                private_key=key,
+                signing_certificate=certificates[0],
+                certificate_chain=certificates[1:] or certificates,
             )
         else:
             config.use_elliptic_key_signer(private_key=key, password=password)
     except Exception as error:  # whatever the library finds wrong with it
         raise _unusable(key, "this key cannot sign", error) from None
-    config.set_hashing_config(library.hashing.Config().set_ignored_paths(paths=[], ignore_git_paths=False))
+    config.set_hashing_config(
+        library.hashing.Config().set_ignored_paths(paths=[], ignore_git_paths=False)
+    )
     with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
         signature = Path(place, SIGNATURE_FILE)
         config.sign(_written(Path(place), files), signature)
@@ -181,7 +203,9 @@ def sign(files: Files, key: Path, password: bytes | None = None, certificates: S
 
 def _unusable(path: Path, what: str, error: Exception) -> UsageError:
     reason = " ".join(str(error).split())[:100]
-    return UsageError(f"{printable(str(path))}: {what} ({reason}); give a PEM file of an elliptic curve key")
+    return UsageError(
+        f"{printable(str(path))}: {what} ({reason}); give a PEM file of an elliptic curve key"
+    )
 
 
 def _library() -> Any:
@@ -197,7 +221,9 @@ def _read(path: Path) -> bytes:
     try:
         return read_regular(path, _MOST_BYTES)[0]
     except OSError as error:
-        raise UsageError(f"{printable(str(path))}: cannot be read ({error.strerror}); give the file of a key") from None
+        raise UsageError(
+            f"{printable(str(path))}: cannot be read ({error.strerror}); give the file of a key"
+        ) from None
 
 
 def _written(place: Path, files: Files) -> Path:
@@ -219,9 +245,13 @@ def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> Unsig
         words = " ".join(str(error).split())
         if words.startswith("Signature mismatch"):
             return UnsignedError("signature-files", "its files are not those that were signed")
-        return UnsignedError("signature-invalid", "the signature is not by a key that is trusted, or was changed")
+        return UnsignedError(
+            "signature-invalid", "the signature is not by a key that is trusted, or was changed"
+        )
     except Exception:  # foreign bytes: the library raises much
-        return UnsignedError("signature-invalid", "the signature is not by a key that is trusted, or was changed")
+        return UnsignedError(
+            "signature-invalid", "the signature is not by a key that is trusted, or was changed"
+        )
     return None
 
 
@@ -239,12 +269,15 @@ def _bundle(raw: bytes) -> dict[str, Any]:
             raise ValueError("hint")
         json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UnsignedError("signature-invalid", "the signature cannot be read, or an old program made it") from None
+        raise UnsignedError(
+            "signature-invalid", "the signature cannot be read, or an old program made it"
+        ) from None
     return cast("dict[str, Any]", bundle)
 
 
 def _has_other_names(value: Any) -> bool:
-    """Tell whether a field has its alias (`public_key` for `publicKey`), which the library would read too."""
+    """Tell whether a field has its alias (`public_key` for `publicKey`), which the library would
+    read too."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))
@@ -254,10 +287,14 @@ def _has_other_names(value: Any) -> bool:
 def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
     """Refuse a signature with paths to ignore, which would be served unsigned."""
     try:
-        signed = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))["predicate"]["resources"]
+        signed = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))["predicate"][
+            "resources"
+        ]
         names = {str(each["name"]) for each in signed}
     except (KeyError, TypeError):
-        raise UnsignedError("signature-invalid", "the signature does not say of which files it is") from None
+        raise UnsignedError(
+            "signature-invalid", "the signature does not say of which files it is"
+        ) from None
     # A large file may be signed in parts, `name:start:end`.
     whole = names | {name.rsplit(":", 2)[0] for name in names}
     if any(path not in whole for path in files if path != SIGNATURE_FILE):
@@ -274,22 +311,27 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
     for each in chain["certificates"]:
         found = x509.load_der_x509_certificate(base64.b64decode(each["rawBytes"]))
         if found.not_valid_after_utc < datetime.now(UTC):
-            raise UnsignedError("signature-expired", f"a certificate expired on {found.not_valid_after_utc:%Y-%m-%d}")
+            raise UnsignedError(
+                "signature-expired",
+                f"a certificate expired on {found.not_valid_after_utc:%Y-%m-%d}",
+            )
 
 
 class Proofs:
-    """The proofs of one user for the next start, since verification takes long: an empty file for each skill.
+    """The proofs of one user for the next start, since verification takes long: an empty file for
+    each skill.
 
-    It is named after what was proved. A proof is as good as who may write it. So folder and file must belong to this
-    user and be writable by nobody else. Only what passed is kept, and all of it may be deleted at any time. A folder
-    that cannot be used holds none and takes none.
+    It is named after what was proved. A proof is as good as who may write it. So folder and file
+    must belong to this user and be writable by nobody else. Only what passed is kept, and all of it
+    may be deleted at any time. A folder that cannot be used holds none and takes none.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def has(self, asked: str, digest: str) -> bool:
-        """Tell whether the skill with this digest over its files passed what was asked: by which keys, on which day."""
+        """Tell whether the skill with this digest over its files passed what was asked: by which
+        keys, on which day."""
         place = self._place(asked)
         try:
             return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)
@@ -305,7 +347,9 @@ class Proofs:
                 self._remove_unused(place)
             if _is_ours(place, stat.S_ISDIR):
                 os.utime(place)
-                os.close(os.open(place / _sha256(digest), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                os.close(
+                    os.open(place / _sha256(digest), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                )
 
     def _place(self, asked: str) -> Path:
         # Another version may ask more of a signature.
@@ -318,7 +362,8 @@ class Proofs:
 
 
 class SignatureGate:
-    """Gate of the registry: refuses skills that are not signed as they should be, and proves each only once."""
+    """Gate of the registry: refuses skills that are not signed as they should be, and proves each
+    only once."""
 
     def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
         self._verifier = verifier
@@ -339,7 +384,9 @@ class SignatureGate:
             self._proved[digest] = self._judge(reader, skill, digest, asked)
         return self._proved[digest]
 
-    def _judge(self, reader: Reader, skill: Skill, digest: str, asked: str | None) -> GateRefusal | None:
+    def _judge(
+        self, reader: Reader, skill: Skill, digest: str, asked: str | None
+    ) -> GateRefusal | None:
         if self._kept is not None and asked is not None and self._kept.has(asked, digest):
             return None
         try:

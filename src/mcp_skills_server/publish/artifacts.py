@@ -1,7 +1,7 @@
 """Editions of a publication, and their artifacts set aside on disk.
 
-An artifact that a later edition drops is kept for a while, so that what an index promised is delivered even after the
-skill has changed.
+An artifact that a later edition drops is kept for a while, so that what an index promised is
+delivered even after the skill has changed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Edition:
 
 
 class Item(NamedTuple):
-    """One file of a published tree; its path below the base URL begins with a slash and is not encoded."""
+    """One file of a published tree; its path below the base URL begins with a slash and is not
+    encoded."""
 
     path: str
     digest: str
@@ -66,7 +67,8 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Retention of artifacts that the newest index no longer names: by seconds, and the newest of them."""
+    """Retention of artifacts that the newest index no longer names: by seconds, and the newest of
+    them."""
 
     seconds: float = GRACE_S
     number: int = 20_000
@@ -74,7 +76,8 @@ class RetentionPolicy:
 
 
 class Artifacts:
-    """The artifacts of the latest edition and of those not long before. Written under the publication's lock."""
+    """The artifacts of the latest edition and of those not long before. Written under the
+    publication's lock."""
 
     def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
         self._keeping = keeping
@@ -111,7 +114,11 @@ class Artifacts:
         path, files = self._unpacked
         if path != artifact.path:
             raw = self._slots[artifact.path].read()
-            files = archive.unpack(raw, _NO_LIMITS) if artifact.kind == "archive" else {SKILL_MD: (raw, False)}
+            files = (
+                archive.unpack(raw, _NO_LIMITS)
+                if artifact.kind == "archive"
+                else {SKILL_MD: (raw, False)}
+            )
             self._unpacked = (artifact.path, files)
         return files
 
@@ -136,14 +143,20 @@ class Artifacts:
         for path in self._slots.keys() - kept:
             self._spool.delete(self._slots.pop(path).row)
             del self._artifacts[path]
-        for name in [name for name, each in self._former.items() if each.artifact.path not in self._retired]:
+        for name in [
+            name for name, each in self._former.items() if each.artifact.path not in self._retired
+        ]:
             del self._former[name]
 
     def _forget(self, now: float) -> None:
         keeping = self._keeping
         size = sum(self._slots[path].size for path in self._retired)
         for path, since in list(self._retired.items()):  # the oldest first
-            if now - since < keeping.seconds and len(self._retired) <= keeping.number and size <= keeping.bytes:
+            if (
+                now - since < keeping.seconds
+                and len(self._retired) <= keeping.number
+                and size <= keeping.bytes
+            ):
                 break
             size -= self._slots[path].size
             del self._retired[path]
@@ -167,8 +180,8 @@ class ArtifactSlot:
 
 
 class Spool:
-    """Bytes set aside in a nameless database of SQLite, of which nothing is left when this process ends, however it
-    ends. Any thread may use it.
+    """Bytes set aside in a nameless database of SQLite, of which nothing is left when this process
+    ends, however it ends. Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -176,7 +189,8 @@ class Spool:
         try:
             tempfile.gettempdir()
             name = ""
-        except FileNotFoundError:  # a container with a read-only root may have no folder for temporary files
+        # a container with a read-only root may have no folder for temporary files
+        except FileNotFoundError:
             name = ":memory:"
         self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = MEMORY")

@@ -47,7 +47,8 @@ class OutputFolder:
         self.replaced = frozenset()
 
     def digest(self, path: str) -> str | None:
-        """Return the sha256 in hex of a regular file, None if nothing is there, "" for anything else."""
+        """Return the sha256 in hex of a regular file, None if nothing is there, "" for anything
+        else."""
         if path in self._seen:
             return self._seen[path]
         if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
@@ -110,7 +111,8 @@ class OutputFolder:
         self._seen[path] = hashlib.sha256(raw).hexdigest()
 
     def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:
-        """Have these bytes there, whole or not at all; with `lasting` after a power cut too, from now on."""
+        """Have these bytes there, whole or not at all; with `lasting` after a power cut too, from
+        now on."""
         staging = os.path.join(self.path, STAGING)
         os.makedirs(staging, exist_ok=True)
         fresh = os.path.join(staging, "fresh")
@@ -120,7 +122,8 @@ class OutputFolder:
             self.settle([], [os.path.dirname(path)])
 
     def delete(self, path: str, digests: set[str]) -> None:
-        """Delete a file if its bytes, read now, prove that it is ours; and the folders that are empty then."""
+        """Delete a file if its bytes, read now, prove that it is ours; and the folders that are
+        empty then."""
         raw = self.read(path)
         if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
             os.unlink(os.path.join(self.path, path))
@@ -139,7 +142,12 @@ class OutputFolder:
         """Have these files and their names survive a power cut, and the names in these folders."""
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in parent_folders(folder)}
-        sync_paths([os.path.join(self.path, path) for path in (*paths, *sorted(holding.union(folders), reverse=True))])
+        sync_paths(
+            [
+                os.path.join(self.path, path)
+                for path in (*paths, *sorted(holding.union(folders), reverse=True))
+            ]
+        )
 
     def clear(self) -> None:
         """Remove what a run has made beside the tree, this one or one that was killed."""
@@ -158,7 +166,9 @@ class OutputFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(f"{self.shown}: another process is publishing there; wait for its end") from None
+                raise UsageError(
+                    f"{self.shown}: another process is publishing there; wait for its end"
+                ) from None
             yield
         finally:
             os.close(descriptor)

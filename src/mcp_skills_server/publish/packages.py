@@ -1,7 +1,7 @@
 """Skills as packages of hosts: an MCP Bundle (manifest 0.4) and an Agent Plugin 1.0. Pure.
 
-A bundle starts this server with the skills that are in it; uv installs the server when the host first starts it. A
-plugin is skills that a host reads by itself, and may start this server, too.
+A bundle starts this server with the skills that are in it; uv installs the server when the host
+first starts it. A plugin is skills that a host reads by itself, and may start this server, too.
 """
 
 from __future__ import annotations
@@ -45,9 +45,15 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
         "server": {
             "type": "uv",
             "entry_point": "src/server.py",
-            "mcp_config": {"command": "uv", "args": ["run", "--directory", "${__dirname}", "src/server.py"]},
+            "mcp_config": {
+                "command": "uv",
+                "args": ["run", "--directory", "${__dirname}", "src/server.py"],
+            },
         },
-        "compatibility": {"platforms": ["darwin", "win32", "linux"], "runtimes": {"python": ">=3.11"}},
+        "compatibility": {
+            "platforms": ["darwin", "win32", "linux"],
+            "runtimes": {"python": ">=3.11"},
+        },
         "tools_generated": True,
         "prompts_generated": True,
     }
@@ -79,16 +85,30 @@ def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool
         "version": version,
         "description": _counted(skills),
     }
-    files: dict[str, tuple[bytes, bool]] = {"plugin.json": (_json(about), False), **_below_skills(skills)}
+    files: dict[str, tuple[bytes, bool]] = {
+        "plugin.json": (_json(about), False),
+        **_below_skills(skills),
+    }
     if server:
-        entry: Json = {"type": "stdio", "command": "uvx", "args": [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]}
-        mcp: dict[str, Json] = {"$schema": f"{_PLUGIN_SCHEMAS}/mcp.schema.json", "mcpServers": {"skills": entry}}
+        entry: Json = {
+            "type": "stdio",
+            "command": "uvx",
+            "args": [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"],
+        }
+        mcp: dict[str, Json] = {
+            "$schema": f"{_PLUGIN_SCHEMAS}/mcp.schema.json",
+            "mcpServers": {"skills": entry},
+        }
         files["mcp.json"] = (_json(mcp), False)
     return files
 
 
 def _below_skills(skills: Mapping[str, Files]) -> dict[str, tuple[bytes, bool]]:
-    return {f"skills/{name}/{path}": each for name, files in skills.items() for path, each in files.items()}
+    return {
+        f"skills/{name}/{path}": each
+        for name, files in skills.items()
+        for path, each in files.items()
+    }
 
 
 def _counted(skills: Mapping[str, Files]) -> str:

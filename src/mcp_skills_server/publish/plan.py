@@ -1,7 +1,7 @@
 """Plan of a run of `publish`: what to write and delete, and the record of the files that are ours.
 
-The record lies beside the tree and is as public as the tree is: the same skills give the same bytes. It proves what is
-ours by digest, so a false one deletes no foreign file.
+The record lies beside the tree and is as public as the tree is: the same skills give the same
+bytes. It proves what is ours by digest, so a false one deletes no foreign file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class PublishRecord:
 
     Attributes:
         files: sha256 in hex of every file that this program wrote, by its path in the folder.
-        retired: artifacts that the index no longer names, with the time (seconds of the epoch) when that was noticed.
+        retired: artifacts that the index no longer names, with the time (seconds of the epoch) when
+            that was noticed.
     """
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -72,7 +73,8 @@ class PublishPlan:
         differences: all that is not as it should be.
         put: files to write, the indexes last.
         stale: files of ours to delete once no index names them.
-        early: the same, where a folder must be in the place of a file, or a file in that of a folder.
+        early: the same, where a folder must be in the place of a file, or a file in that of a
+            folder.
         record: what to write down afterwards.
     """
 
@@ -92,7 +94,8 @@ def make_plan(
     now: int,
     keep_s: float,
 ) -> PublishPlan:
-    """Compare file by file what should be in a folder with what is, there and where these claims name it.
+    """Compare file by file what should be in a folder with what is, there and where these claims
+    name it.
 
     Nothing is changed yet, so that whatever is refused is refused in time.
 
@@ -111,20 +114,26 @@ def make_plan(
     items = {item.path.lstrip("/"): item for item in expected}
     ours = {path: hex_of(item.digest) for path, item in items.items()}
     gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
-    proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
+    # all else is not ours any more
+    proved = {path for path, found in gone.items() if found in claims[path]}
     plan.early, folder.replaced = _in_the_way(proved, ours)
     for path, item in items.items():
         digest, found = ours[path], folder.digest(path)
         if found == digest:
             continue
         # A file of ours that was changed is set right in our own folders, and nowhere else.
-        if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
-            raise UsageError(f"{folder.shown}: {printable(path)} is not of this program's making; move it away")
+        if found is not None and (
+            path not in claims or (path == HEADERS and found not in claims[path])
+        ):
+            raise UsageError(
+                f"{folder.shown}: {printable(path)} is not of this program's making; move it away"
+            )
         plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))
         plan.put.append(item)
     retired: dict[str, int] = {}
     for path in proved:
-        since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
+        # a time to come is from a clock that was ahead
+        since = min(now, kept.retired.get(path, now))
         if _ARTIFACT.fullmatch(path) and now - since < keep_s:
             retired[path] = since
             continue
@@ -133,7 +142,9 @@ def make_plan(
             plan.differences.append(OutdatedFile(path, "left over"))
     plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
-    plan.record = PublishRecord({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
+    plan.record = PublishRecord(
+        {**ours, **{path: folder.digest(path) or "" for path in retired}}, retired
+    )
     return plan
 
 
@@ -141,14 +152,15 @@ def is_place(path: str) -> bool:
     """Tell whether this program could have written a file there, whatever a record says."""
     if not path.startswith(PLACES):
         return path == HEADERS
-    if "/." not in path and "//" not in path and path[-1] != "/":  # as good as all: no need to take it apart
+    # as good as all: no need to take it apart
+    if "/." not in path and "//" not in path and path[-1] != "/":
         return True
     return not {"", ".", ".."} & {*path.split("/")}
 
 
 def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the files of `gone` that must go before those of `ours` can be put, and the paths that change between file
-    and folder.
+    """Return the files of `gone` that must go before those of `ours` can be put, and the paths that
+    change between file and folder.
     """
     if not gone:
         return [], frozenset()
@@ -185,8 +197,12 @@ def decode_record(raw: bytes | None) -> PublishRecord:
 
 
 def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
-    """Encode the digests that a run is about to write, by path, so that the next run knows them after a crash."""
-    fields = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
+    """Encode the digests that a run is about to write, by path, so that the next run knows them
+    after a crash."""
+    fields = {
+        "format": _FORMAT,
+        "files": {path: sorted(digests) for path, digests in sorted(files.items())},
+    }
     return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
@@ -210,6 +226,8 @@ def _decode(raw: bytes | None, *names: str) -> list[dict[str, Any]]:
     if not isinstance(fields, dict):
         raise ValueError
     found = cast("dict[str, Any]", fields)
-    if found.get("format") != _FORMAT or not all(isinstance(found.get(name), dict) for name in names):
+    if found.get("format") != _FORMAT or not all(
+        isinstance(found.get(name), dict) for name in names
+    ):
         raise ValueError
     return [found[name] for name in names]

@@ -1,8 +1,9 @@
-"""Publication of a catalogue by Agent Skills Discovery: makes an edition of each snapshot, and packs its skills.
+"""Publication of a catalogue by Agent Skills Discovery: makes an edition of each snapshot, and
+packs its skills.
 
-An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can see its index:
-what an index names can be fetched and has the digest that it says, whatever happens on the disk meanwhile. A skill is
-packed once for as long as it does not change. No HTTP here.
+An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can
+see its index: what an index names can be fetched and has the digest that it says, whatever happens
+on the disk meanwhile. A skill is packed once for as long as it does not change. No HTTP here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import EVALS, SIGNATURE_FILE, SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.publish.artifacts import Artifacts, ArtifactSlot, Edition, Item, Published, RetentionPolicy
+from mcp_skills_server.publish.artifacts import (
+    Artifacts,
+    ArtifactSlot,
+    Edition,
+    Item,
+    Published,
+    RetentionPolicy,
+)
 
 _FRESH_S: Final = 10.0
 """Seconds until an edition is checked again for what changes no snapshot: the modes of files."""
@@ -41,7 +49,8 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The publishable skills of a snapshot by name, (skill path, reason) of the others, and files changed since."""
+    """The publishable skills of a snapshot by name, (skill path, reason) of the others, and files
+    changed since."""
 
     snapshot: Snapshot
     skills: dict[str, Published]
@@ -54,7 +63,8 @@ class Publication:
 
     Args:
         registry: the catalogue. Its first scan must be done before the first edition.
-        base: what stands before the artifacts' paths in the index: "", or the URL where the tree will be.
+        base: what stands before the artifacts' paths in the index: "", or the URL where the tree
+            will be.
         keeping: how long artifacts stay that the newest index no longer names.
         clock: seconds of a monotonic clock.
         steps: iterates over what is about to be packed, to show progress.
@@ -89,7 +99,11 @@ class Publication:
     def current(self) -> Edition | None:
         """The edition of the catalogue as it is now, or None if it has to be made first."""
         made = self.latest
-        if made is None or made.snapshot is not self.registry.snapshot or self._clock() >= self._fresh_until:
+        if (
+            made is None
+            or made.snapshot is not self.registry.snapshot
+            or self._clock() >= self._fresh_until
+        ):
             return None
         return made
 
@@ -122,9 +136,13 @@ class Publication:
         self._settled = not picked.stale
         skills = picked.skills
         older = wellknown.choose_0_1(each.skill for each in skills.values())
-        index = wellknown.encode(wellknown.index([(each.skill, each.artifact) for each in skills.values()], self._base))
+        index = wellknown.encode(
+            wellknown.index([(each.skill, each.artifact) for each in skills.values()], self._base)
+        )
         index_0_1 = wellknown.encode(
-            wellknown.index_0_1([(skill, skills[skill.name].artifact.digest) for skill in older.skills])
+            wellknown.index_0_1(
+                [(skill, skills[skill.name].artifact.digest) for skill in older.skills]
+            )
         )
         return Edition(
             snapshot=picked.snapshot,
@@ -183,7 +201,9 @@ class Publication:
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
-            files = {path: (raw, mode) for (path, raw), mode in zip(read.items(), modes, strict=True)}
+            files = {
+                path: (raw, mode) for (path, raw), mode in zip(read.items(), modes, strict=True)
+            }
             suffix, raw = archive.pack(files)
         else:
             suffix, raw = "", read[SKILL_MD]
@@ -202,7 +222,8 @@ class Publication:
     # What an edition names
 
     def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
-        """Return the artifact at a path and its bytes, of the latest edition or a recent one, or None."""
+        """Return the artifact at a path and its bytes, of the latest edition or a recent one, or
+        None."""
         return self._artifacts.get(path)
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
@@ -215,14 +236,16 @@ class Publication:
         return former
 
     def read(self, published: Published, path: str) -> bytes:
-        """Read the bytes that a file had when its skill was published, or raise KeyError if it is not kept any more."""
+        """Read the bytes that a file had when its skill was published, or raise KeyError if it is
+        not kept any more."""
         try:
             return self.registry.read(published.skill.files[path])
         except StaleFileError:
             return self.unpacked(published)[path][0]
 
     def unpacked(self, published: Published) -> archive.Files:
-        """Return all files of a skill as they were published, or raise KeyError if it is not kept any more."""
+        """Return all files of a skill as they were published, or raise KeyError if it is not kept
+        any more."""
         return self._artifacts.unpacked(published.artifact)
 
     def tree(self, edition: Edition) -> Iterator[Item]:
@@ -231,13 +254,19 @@ class Publication:
         What is read is what was set aside, whatever happens on the disk meanwhile.
         """
         for each in edition.skills.values():
-            yield Item(each.artifact.path, each.artifact.digest, partial(self._artifacts.read, each.artifact))
+            yield Item(
+                each.artifact.path,
+                each.artifact.digest,
+                partial(self._artifacts.read, each.artifact),
+            )
             name = each.skill.name
             if name in edition.older:
                 for path, file in each.skill.files.items():
                     place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
                     yield Item(place, file.digest, partial(self.read, each, path))
-        yield Item(wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1)
+        yield Item(
+            wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1
+        )
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
 
 
@@ -248,7 +277,10 @@ def without_evals(skill: Skill) -> Skill:
     """
     if SIGNATURE_FILE in skill.files or not any(path.startswith(EVALS) for path in skill.files):
         return skill
-    return replace(skill, files={path: file for path, file in skill.files.items() if not path.startswith(EVALS)})
+    return replace(
+        skill,
+        files={path: file for path, file in skill.files.items() if not path.startswith(EVALS)},
+    )
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:

@@ -1,9 +1,10 @@
-"""Static export of a publication for any web server, byte for byte what the live server would answer.
+"""Static export of a publication for any web server, byte for byte what the live server would
+answer.
 
-A run writes what has changed. A file is made beside the tree and renamed into its place; the indexes come last, and
-what they no longer name goes after that. So a visitor, also after a crash, finds everything that an index
-names. What this program did not write is never written over and never deleted: a record beside the tree has the digest
-of every file of ours.
+A run writes what has changed. A file is made beside the tree and renamed into its place; the
+indexes come last, and what they no longer name goes after that. So a visitor, also after a crash,
+finds everything that an index names. What this program did not write is never written over and
+never deleted: a record beside the tree has the digest of every file of ours.
 """
 
 from __future__ import annotations
@@ -43,24 +44,30 @@ _DAY_S: Final = 86_400
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
 _PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
 HEADERS_TEXT: Final = (
-    "# Headers of Agent Skills Discovery for hosts that read this file, such as Netlify and Cloudflare Pages.\n"
-    f"{DIRECTORY}{INDEX}\n  Content-Type: {INDEX_MEDIA_TYPE}\n  Cache-Control: public, max-age=60\n{_SAFE}"
-    f"{DIRECTORY}:name/:digest/:artifact\n  Cache-Control: public, max-age=31536000, immutable\n{_SAFE}"
+    "# Headers of Agent Skills Discovery for hosts that read this file, such as Netlify and "
+    "Cloudflare Pages.\n"
+    f"{DIRECTORY}{INDEX}\n  Content-Type: {INDEX_MEDIA_TYPE}\n  Cache-Control: public, "
+    f"max-age=60\n{_SAFE}"
+    f"{DIRECTORY}:name/:digest/:artifact\n  Cache-Control: public, max-age=31536000, "
+    f"immutable\n{_SAFE}"
     f"{DIRECTORY}:name/:digest/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
     f"{DIRECTORY_0_1}*\n  Cache-Control: public, max-age=60\n{_SAFE}{_PAGES}"
     f"{DIRECTORY_0_1}{INDEX}\n  Content-Type: {INDEX_MEDIA_TYPE}\n"
     f"{DIRECTORY_0_1}:name/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
 )
-"""No header stands in two rules that fit one path, or such hosts would send both values as one (WK-31...33, WK-37)."""
+"""No header stands in two rules that fit one path, or such hosts would send both values as one
+(WK-31...33, WK-37)."""
 
 
 class StaticSite:
     """An output folder: the tree, the record, and the headers if they are wanted.
 
     Args:
-        output: the folder; links are followed. It must be empty, absent or of this program's making.
+        output: the folder; links are followed. It must be empty, absent or of this program's
+            making.
         headers: also write `_headers`.
-        keep_days: how long an artifact stays that the index no longer names, for clients that cached an old index.
+        keep_days: how long an artifact stays that the index no longer names, for clients that
+            cached an old index.
         clock: seconds of the epoch.
         steps: iterates over what is about to be written, to show progress.
     """
@@ -93,7 +100,8 @@ class StaticSite:
             return _in_order(plan.differences)
 
     def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
-        """Bring the folder up to date, and return what was outdated; touch nothing where nothing was.
+        """Bring the folder up to date, and return what was outdated; touch nothing where nothing
+        was.
 
         Without `partial`, touch nothing and return None where a skill was left out.
         """
@@ -123,7 +131,8 @@ class StaticSite:
         found = set(os.listdir(self._folder.path))
         if not {RECORD, JOURNAL} & found and found - {STAGING}:
             raise UsageError(
-                f"{self._folder.shown}: the folder is not empty and not of this program's making ({RECORD} "
+                f"{self._folder.shown}: the folder is not empty and not of this program's making "
+                f"({RECORD} "
                 "is missing), and stays as it is; give --output a folder of its own"
             )
         self._records()
@@ -149,7 +158,9 @@ class StaticSite:
 
     def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> PublishPlan:
         kept = self._records()[0]
-        return make_plan(self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s)
+        return make_plan(
+            self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s
+        )
 
     def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
         yield from publication.tree(edition)
@@ -161,11 +172,14 @@ class StaticSite:
     def _carry_out(self, plan: PublishPlan, claims: Mapping[str, set[str]]) -> None:
         kept = self._records()[0]
         if plan.put:
-            # Written down before it is done: after a crash in between, all of it is still known to be ours.
+            # Written down before it is done: after a crash in between, all of it is still known to
+            # be ours.
             begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
-            unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
+            unnamed = {
+                path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()
+            }
             self._folder.replace(JOURNAL, encode_journal({**unnamed, **begun}), lasting=True)
         fresh: list[str] = []
         for path in plan.early:
@@ -173,9 +187,11 @@ class StaticSite:
         for item in self._steps(plan.put):
             path = item.path.lstrip("/")
             if path in INDEXES and fresh:
-                self._folder.settle(fresh)  # an index must not survive a power cut that what it names does not
+                # an index must not survive a power cut that what it names does not
+                self._folder.settle(fresh)
                 fresh = []
-            # Before what it no longer names is deleted, or an old index could come back without its artifacts.
+            # Before what it no longer names is deleted, or an old index could come back without its
+            # artifacts.
             lasting = path in INDEXES
             self._folder.put(path, self._raw(path, item), lasting=lasting)
             if not lasting:
@@ -192,7 +208,9 @@ class StaticSite:
         try:
             return item.read()
         except KeyError:
-            raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
+            raise UsageError(
+                f"{printable(path)} changed while it was published; run it again"
+            ) from None
 
     @contextmanager
     def _as_usage_error(self, doing: str) -> Generator[None]:
@@ -200,7 +218,9 @@ class StaticSite:
             yield
         except OSError as error:
             place = printable(str(error.filename)) if error.filename else self._folder.shown
-            raise UsageError(f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
+            raise UsageError(
+                f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})"
+            ) from None
 
 
 def _in_order(differences: Iterable[OutdatedFile]) -> list[OutdatedFile]:

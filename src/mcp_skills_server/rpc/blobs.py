@@ -1,7 +1,7 @@
 """Blobs: large data by name, in memory, bounded in number, bytes and age.
 
-A name is random and a capability: a client that knows it may read the blob, for the protocol has no sessions. An owner
-over its quota loses its own oldest blob, never one of another owner.
+A name is random and a capability: a client that knows it may read the blob, for the protocol has no
+sessions. An owner over its quota loses its own oldest blob, never one of another owner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PREFIX: Final = "blob:"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Data that a client, or a run, left here: bytes, media type, and its last use in seconds of the store's clock."""
+    """Data that a client, or a run, left here: bytes, media type, and its last use in seconds of
+    the store's clock."""
 
     raw: bytes
     kind: str
@@ -30,7 +31,8 @@ class Blob:
 
 
 class Blobs:
-    """The blobs of one server. One owner has at most `share` bytes, None for a quarter; an idle blob goes."""
+    """The blobs of one server. One owner has at most `share` bytes, None for a quarter; an idle
+    blob goes."""
 
     def __init__(
         self,
@@ -55,13 +57,17 @@ class Blobs:
         return self._quota.limit(owner)
 
     def add(self, raw: bytes, kind: str, owner: Owner = None) -> str:
-        """Keep these bytes and return the blob's name; QuotaError for more than the owner's share or the free space."""
+        """Keep these bytes and return the blob's name; QuotaError for more than the owner's share
+        or the free space."""
         self._drop_idle()
         limit = self.limit(owner)
         if len(raw) > limit:
-            raise QuotaError(f"the content has {len(raw):,} bytes, and at most {limit:,} are kept", "blob-bytes")
+            raise QuotaError(
+                f"the content has {len(raw):,} bytes, and at most {limit:,} are kept", "blob-bytes"
+            )
         name = f"{PREFIX}{secrets.token_hex(16)}"
-        # A small one counts for as much as one of the average size, so that their number is bounded too.
+        # A small one counts for as much as one of the average size, so that their number is bounded
+        # too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
             del self._kept[gone]
         self._kept[name] = Blob(raw, kind, self._now())
@@ -72,7 +78,9 @@ class Blobs:
         self._drop_idle()
         found = self._kept.get(name)
         if found is None:
-            raise RequestError(f"Unknown blob {printable(name[:100])!r}: it was never here, or its time is over")
+            raise RequestError(
+                f"Unknown blob {printable(name[:100])!r}: it was never here, or its time is over"
+            )
         fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
         self._kept.move_to_end(name)
         self._quota.renew(name)

@@ -1,9 +1,9 @@
 """Runs actions and code with what runs scripts: the same sandbox, limits and turns.
 
-Each run has a work directory of its own, which is gone with its end. What runs is a file of a skill, found by exact
-look-up, or code that came with the call and is written into the work directory; arguments and blobs are files beside
-it. What the run leaves there is read as something that an enemy made: no link is followed, and nothing without a bound
-is read.
+Each run has a work directory of its own, which is gone with its end. What runs is a file of a
+skill, found by exact look-up, or code that came with the call and is written into the work
+directory; arguments and blobs are files beside it. What the run leaves there is read as something
+that an enemy made: no link is followed, and nothing without a bound is read.
 """
 
 from __future__ import annotations
@@ -108,31 +108,52 @@ class Executor:
         *,
         permissions: Permissions | None = None,
     ) -> Run:
-        """Run the entry point of a skill and wait for its end; what goes wrong with it is in the result.
+        """Run the entry point of a skill and wait for its end; what goes wrong with it is in the
+        result.
 
-        It counts among the runs of `owner`. `permissions` are those of the caller; None where the options alone decide.
+        It counts among the runs of `owner`. `permissions` are those of the caller; None where the
+        options alone decide.
 
         Raises:
             QuotaError: the owner runs too much already.
             RequestError: an input blob is unknown.
             OSError: a file of the skill changed; scan it again and call again. Nothing was started.
         """
-        entry, language, export = (manifest.runtime.get(name) for name in ("entrypoint", "language", "export"))
+        entry, language, export = (
+            manifest.runtime.get(name) for name in ("entrypoint", "language", "export")
+        )
         if manifest.fields["kind"] != ACTION or not isinstance(entry, str):
-            return failed("not_executable", f"{manifest.name} is no action with an entry point; read it")
+            return failed(
+                "not_executable", f"{manifest.name} is no action with an entry point; read it"
+            )
         if entry not in skill.files:
-            return failed("not_executable", f"the entry point {printable(entry[:200])} is no file of the skill")
+            return failed(
+                "not_executable",
+                f"the entry point {printable(entry[:200])} is no file of the skill",
+            )
         python = entry.endswith(".py") and language in (None, *_PYTHON)
         if export is not None and not (python and isinstance(export, str)):
             message = (
-                "only exports of Python entry points can be called here; others are run as programs, without export"
+                "only exports of Python entry points can be called here; others are run as "
+                "programs, without export"
             )
             return failed("unsupported_runtime", message)
 
-        start = partial(self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets)
+        start = partial(
+            self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets
+        )
         named = (request.args.get(name) for name in manifest.blob_inputs)
         blobs = (*request.input_blobs, *(each for each in named if isinstance(each, str)))
-        task = _Task(start, manifest.name, request.args, blobs, export, request.timeout_ms, owner, permissions)
+        task = _Task(
+            start,
+            manifest.name,
+            request.args,
+            blobs,
+            export,
+            request.timeout_ms,
+            owner,
+            permissions,
+        )
         return await self._perform(task)
 
     async def run_code(
@@ -143,7 +164,8 @@ class Executor:
         *,
         permissions: Permissions | None = None,
     ) -> Run:
-        """Run code that came with the call, with some skills mounted by name; the rest is as for `run`.
+        """Run code that came with the call, with some skills mounted by name; the rest is as for
+        `run`.
 
         Raises:
             RequestError: an input blob is unknown, or too many skills are to be mounted.
@@ -151,18 +173,32 @@ class Executor:
         extension = _EXTENSIONS.get(request.language, f".{request.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
-            message = f"the language {printable(request.language[:100])!r} is not run here; there are {known}"
+            message = (
+                f"the language {printable(request.language[:100])!r} is not run here; there "
+                f"are {known}"
+            )
             return failed("unsupported_runtime", message)
-        if request.entrypoint is not None and not (extension == ".py" and request.entrypoint.isidentifier()):
-            message = "entrypoint is the name of a Python function to call; leave it out to run the code as a program"
+        if request.entrypoint is not None and not (
+            extension == ".py" and request.entrypoint.isidentifier()
+        ):
+            message = (
+                "entrypoint is the name of a Python function to call; leave it out to run the "
+                "code as a program"
+            )
             return failed("unsupported_runtime", message)
         if len(skills) > MAX_MOUNTED:
             raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
         name = f"main{extension}"
 
         start = partial(self._scripts.run, None, name, skills=skills)
-        blobs, function, code = request.input_blobs, request.entrypoint, request.code.encode("utf-8", "replace")
-        task = _Task(start, "the code", request.args, blobs, function, request.timeout_ms, owner, permissions)
+        blobs, function, code = (
+            request.input_blobs,
+            request.entrypoint,
+            request.code.encode("utf-8", "replace"),
+        )
+        task = _Task(
+            start, "the code", request.args, blobs, function, request.timeout_ms, owner, permissions
+        )
         return await self._perform(task, {name: code})
 
     async def _perform(self, task: _Task, code: Mapping[str, bytes] | None = None) -> Run:
@@ -170,7 +206,9 @@ class Executor:
         wanted = dict.fromkeys(task.blobs)
         if len(wanted) > MAX_INPUT_BLOBS:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
-        files = {BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted}
+        files = {
+            BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted
+        }
         try:
             files |= {launcher.ARGS: jsonrpc.dump(task.args), **(code or {})}
         except RecursionError:
@@ -187,7 +225,9 @@ class Executor:
                 owner=task.owner,
                 permissions=task.permissions,
             )
-            result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.limit(task.owner))
+            result, left, whole = await to_thread.run_sync(
+                _harvest, workspace.path, self._blobs.limit(task.owner)
+            )
         except QuotaError:
             raise
         except RunRefusedError as error:
@@ -200,13 +240,22 @@ class Executor:
         blobs: list[str] = []
         try:
             for name, raw in left.items():
-                blobs.append(self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner))
+                blobs.append(
+                    self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner)
+                )
         except QuotaError:
             whole = False
         remark = ""
         if not whole:
             remark = _LEFT_OUT
-        return ended(task.title, outcome, result, tuple(blobs), called=task.function is not None, remark=remark)
+        return ended(
+            task.title,
+            outcome,
+            result,
+            tuple(blobs),
+            called=task.function is not None,
+            remark=remark,
+        )
 
 
 def _seconds(timeout_ms: int | None) -> float | None:
@@ -225,7 +274,8 @@ def _languages(extensions: Iterable[str]) -> list[str]:
 
 
 def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
-    """Write the input files of the run, before any script writes here; with the launcher if a function is called."""
+    """Write the input files of the run, before any script writes here; with the launcher if a
+    function is called."""
     if called:
         shutil.copyfile(launcher.__file__, os.path.join(work, _LAUNCHER))
     for directory in (BLOBS_IN, BLOBS_OUT):
@@ -236,7 +286,8 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
 
 
 def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
-    """The result, the files that are to become blobs, and whether those are all. Trusts nothing that it finds."""
+    """The result, the files that are to become blobs, and whether those are all. Trusts nothing
+    that it finds."""
     directory = output_files.open_directory(work)
     if directory is None:
         return None, {}, True
@@ -259,9 +310,16 @@ def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool
 
 
 def ended(
-    title: str, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, called: bool, remark: str
+    title: str,
+    outcome: Outcome,
+    result: bytes | None,
+    blobs: tuple[str, ...],
+    *,
+    called: bool,
+    remark: str,
 ) -> Run:
-    """Return a run that has ended, well or not, a function that was `called` or a program that printed its output.
+    """Return a run that has ended, well or not, a function that was `called` or a program that
+    printed its output.
 
     `result` is what the launcher wrote down, if it did; `remark` is appended to the log.
     """
@@ -282,9 +340,15 @@ def ended(
             how = "was ended"
         error = ("execution_failed", last or f"{title} {how}")
     elif called and error is None and result is None:
-        error = ("execution_failed", f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes")
+        error = (
+            "execution_failed",
+            f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes",
+        )
     elif not called and outcome.stdout_truncated:
-        error = ("output_too_long", f"it printed more than is kept; leave large output as files in {BLOBS_OUT}")
+        error = (
+            "output_too_long",
+            f"it printed more than is kept; leave large output as files in {BLOBS_OUT}",
+        )
     summary = f"{title} completed in {outcome.duration_ms} ms."
     if error is not None:
         summary, output = " ".join(error[1].split())[:MAX_SUMMARY] or error[0], None
@@ -319,7 +383,8 @@ def _printed(outcome: Outcome) -> Json:
 
 
 def _reason(stderr: str, *, ours: bool) -> str:
-    """The line that says why: the last one that is neither indented, as in a stack of calls, nor Node's last line."""
+    """The line that says why: the last one that is neither indented, as in a stack of calls, nor
+    Node's last line."""
     lines = stderr.splitlines()
     if not ours:  # advice is no reason
         lines = [line for line in lines if not line.startswith(OURS)]

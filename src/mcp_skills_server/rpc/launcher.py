@@ -1,7 +1,8 @@
 """Calls a function of a Python file: a program of its own, run where the skill's scripts run.
 
-It imports nothing of this package and no third party: `python LAUNCHER FILE FUNCTION`. The arguments lie in the work
-directory as JSON, and so does what comes of the call; what the function prints is its log.
+It imports nothing of this package and no third party: `python LAUNCHER FILE FUNCTION`. The
+arguments lie in the work directory as JSON, and so does what comes of the call; what the function
+prints is its log.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main(words: list[str]) -> int:
         text = json.dumps(report, allow_nan=False)
     except Exception as error:
         traceback.print_exc()
-        report = {"error": {"type": type(error).__name__, "message": str(error) or type(error).__name__}}
+        report = {
+            "error": {"type": type(error).__name__, "message": str(error) or type(error).__name__}
+        }
         text = json.dumps(report)
     with open(os.path.join(work, RESULT), "w", encoding="utf-8") as file:
         file.write(text)

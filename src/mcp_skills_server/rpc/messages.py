@@ -1,6 +1,7 @@
 """Calls of the Skills Protocol, out of messages of JSON-RPC 2.0, and answers to them.
 
-Whatever is wrong with a message is an answer with the standard's code, never an exception that reaches the transport.
+Whatever is wrong with a message is an answer with the standard's code, never an exception that
+reaches the transport.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ MAX_SUMMARY: Final = 200
 
 
 class CallError(RequestError):
-    """A call that cannot be answered, with the skill, version or path that was meant, and the JSON-RPC code."""
+    """A call that cannot be answered, with the skill, version or path that was meant, and the
+    JSON-RPC code."""
 
-    def __init__(self, message: str, data: Mapping[str, Json] | None = None, code: int = INVALID_PARAMS) -> None:
+    def __init__(
+        self, message: str, data: Mapping[str, Json] | None = None, code: int = INVALID_PARAMS
+    ) -> None:
         super().__init__(message)
         self.data = data
         self.code = code
@@ -57,7 +61,9 @@ def call(message: object) -> Call:
     if fields.get("jsonrpc") != "2.0":
         raise CallError('Invalid Request: jsonrpc must be "2.0"', code=INVALID_REQUEST)
     if "id" in fields and not _is_id(fields["id"]):
-        raise CallError("Invalid Request: id must be a string, a number or null", code=INVALID_REQUEST)
+        raise CallError(
+            "Invalid Request: id must be a string, a number or null", code=INVALID_REQUEST
+        )
     method, params = fields.get("method"), fields.get("params")
     if not isinstance(method, str):
         raise CallError("Invalid Request: method must be a string", code=INVALID_REQUEST)

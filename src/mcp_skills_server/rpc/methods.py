@@ -1,10 +1,11 @@
-"""The eight methods of the Skills Protocol, each a function of its params, and the skills by dotted name and version.
+"""The eight methods of the Skills Protocol, each a function of its params, and the skills by dotted
+name and version.
 
-Dotted names live here and in no other package. Only skills with a sound manifest have one; for the others there is a
-Problem.
+Dotted names live here and in no other package. Only skills with a sound manifest have one; for the
+others there is a Problem.
 
-Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path.
-What is absent and what is forbidden get the same message. One call sees one view.
+Skills are looked up by name and version, files by exact path in their skill: no text of a client
+becomes a path. What is absent and what is forbidden get the same message. One call sees one view.
 """
 
 from __future__ import annotations
@@ -72,18 +73,21 @@ _MOST_SKILLS: Final = 100_000
 _ENTRY_BYTES: Final = 400
 """Bytes of an entry of a list beside its description."""
 _NO_SCRIPTS: Final = (
-    "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work by the skill's "
+    "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work "
+    "by the skill's "
     "instructions, or ask the user"
 )
 _NO_CODE: Final = (
-    "This server runs no code that comes with a call: whoever runs it has not allowed it (--allow-code). Use the "
+    "This server runs no code that comes with a call: whoever runs it has not allowed it "
+    "(--allow-code). Use the "
     "actions of its skills"
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SkillVersion:
-    """One version of one skill: manifest, frontmatter, and the skill that has the files, None for the built-in one."""
+    """One version of one skill: manifest, frontmatter, and the skill that has the files, None for
+    the built-in one."""
 
     manifest: Manifest
     frontmatter: Mapping[str, Json]
@@ -179,14 +183,20 @@ class Catalogues:
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
-                if found.manifest.name == GUIDE_SKILL:  # else a later version would take the place of the built-in one
-                    problems.append(self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill"))
+                # else a later version would take the place of the built-in one
+                if found.manifest.name == GUIDE_SKILL:
+                    problems.append(
+                        self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill")
+                    )
                 else:
                     entries.append(SkillVersion(found.manifest, skill.frontmatter, skill))
             catalogue = Catalogue(entries)
             for entry in catalogue.shadowed:
                 if entry.skill is not None:
-                    same = f"{entry.manifest.name} {entry.manifest.version.text} is that of another skill, too"
+                    same = (
+                        f"{entry.manifest.name} {entry.manifest.version.text} is that of "
+                        "another skill, too"
+                    )
                     problems.append(self._hidden(entry.skill, same))
             self._log(problems)
             self._made = snapshot, catalogue
@@ -213,10 +223,14 @@ class Catalogues:
 
     def _placed(self, found: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
-        return found.at(self._skill_set.roots[skill.root].show(join(skill.directory, file)), skill.path)
+        return found.at(
+            self._skill_set.roots[skill.root].show(join(skill.directory, file)), skill.path
+        )
 
     def _log(self, problems: list[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line or 0, each.code)))
+        self.problems = tuple(
+            sorted(problems, key=lambda each: (each.path, each.line or 0, each.code))
+        )
         fresh = [each for each in self.problems if each not in self.logged]
         if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
             self.logged.clear()  # a problem that comes back is logged again
@@ -228,7 +242,8 @@ class Catalogues:
 
 
 class RpcClient(NamedTuple):
-    """The client of a call: the owner of its blobs, and its proved identity, None where none is required."""
+    """The client of a call: the owner of its blobs, and its proved identity, None where none is
+    required."""
 
     owner: Owner
     principal: Principal | None
@@ -243,7 +258,11 @@ class Methods:
     """
 
     def __init__(
-        self, runtime: Runtime, allow_code: bool = False, blobs: Blobs | None = None, views: Views | None = None
+        self,
+        runtime: Runtime,
+        allow_code: bool = False,
+        blobs: Blobs | None = None,
+        views: Views | None = None,
     ) -> None:
         self._registry = runtime.registry
         self._views = views or Views(runtime.registry)
@@ -261,14 +280,20 @@ class Methods:
             dialect.GUIDE: self._guide,
         }
         self.catalogues = Catalogues(runtime.registry)
-        self._restricted = LruCache(partial(Catalogues, logged=self.catalogues.logged), held, _MOST_SKILLS)
+        self._restricted = LruCache(
+            partial(Catalogues, logged=self.catalogues.logged), held, _MOST_SKILLS
+        )
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 
             self._executor = Executor(runtime.scripts, self._blobs)
 
     async def call(
-        self, method: str, params: Mapping[str, Any], owner: Owner = None, principal: Principal | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        owner: Owner = None,
+        principal: Principal | None = None,
     ) -> Result:
         """Answer one call; `principal` is None for a client that has proved no identity.
 
@@ -277,7 +302,10 @@ class Methods:
         """
         work = self._table.get(method)
         if work is None:
-            message = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
+            message = (
+                f"Method not found: {printable(method[:100])!r}; there are "
+                f"{', '.join(dialect.METHODS)}"
+            )
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
             return await work(params, RpcClient(owner, principal))
@@ -300,7 +328,9 @@ class Methods:
         loaded = self._registry.loaded
         if not loaded.is_set():
             await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
-        return await retry_when_stale(self._views.of(client.principal), lambda view: handle(view, request, client))
+        return await retry_when_stale(
+            self._views.of(client.principal), lambda view: handle(view, request, client)
+        )
 
     # Discovery
 
@@ -335,13 +365,17 @@ class Methods:
             raw = await self._bytes(view, entry, request.path)
             if raw is None:
                 message = f"{request.name[:100]} has no file {request.path[:200]!r}"
-                near = nearest(request.path, guide.files() if entry.skill is None else entry.skill.files)
+                near = nearest(
+                    request.path, guide.files() if entry.skill is None else entry.skill.files
+                )
                 if near:
                     message += f"; nearest: {', '.join(near)}"
                 raise CallError(printable(message), about)
             text = media.as_text(raw, media.media_type(request.path))
             if text is None:
-                raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
+                raise CallError(
+                    printable(f"{request.path[:200]!r} is no text, and content is a string"), about
+                )
             return dialect.content(text)
 
     async def _guide(self, _params: Mapping[str, Any], _client: RpcClient) -> Result:
@@ -354,22 +388,30 @@ class Methods:
         if self._executor is None:
             return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
         if entry.skill is None:
-            return dialect.run(failed("not_executable", f"{request.name} is an instruction; read it"))
+            return dialect.run(
+                failed("not_executable", f"{request.name} is an instruction; read it")
+            )
         events.concerns([entry.skill])
         permissions = view.skill_set.permissions
         return dialect.run(
-            await self._executor.run(entry.manifest, entry.skill, request, client.owner, permissions=permissions)
+            await self._executor.run(
+                entry.manifest, entry.skill, request, client.owner, permissions=permissions
+            )
         )
 
     async def _run_code(self, view: View, request: CodeExecution, client: RpcClient) -> Result:
         executor = self._executor
         if executor is None or not self._allow_code:
-            return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
+            return dialect.run(
+                failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS)
+            )
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
         skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
         permissions = view.skill_set.permissions
-        return dialect.run(await executor.run_code(request, skills, client.owner, permissions=permissions))
+        return dialect.run(
+            await executor.run_code(request, skills, client.owner, permissions=permissions)
+        )
 
     async def _create_blob(self, params: Mapping[str, Any], client: RpcClient) -> Result:
         content, kind = dialect.blob_content(params)
@@ -397,7 +439,8 @@ class Methods:
         return known or await in_thread(catalogues.make, view.snapshot)
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
-        """Return the skill of this name, in this version or the latest; else a CallError has what there is."""
+        """Return the skill of this name, in this version or the latest; else a CallError has what
+        there is."""
         there = catalogue.versions(name)
         if not there:
             # Among thousands of names it takes a while.
@@ -405,7 +448,9 @@ class Methods:
             hint = f"{dialect.LIST} shows what there is"
             if near:
                 hint = f"nearest: {', '.join(near)}"
-            raise CallError(f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version))
+            raise CallError(
+                f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version)
+            )
         if version is None:
             return there[-1]
         found = next((each for each in there if each.manifest.version.text == version), None)
@@ -425,7 +470,8 @@ class Methods:
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:
-    """Return the key to go on after; CallError for a cursor that is none of ours, or one of another list."""
+    """Return the key to go on after; CallError for a cursor that is none of ours, or one of another
+    list."""
     if cursor is None:
         return None
     try:
@@ -435,7 +481,10 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     name, _, text = key.partition(" ")
     version = manifests.parse_version(text)
     if found != kind or version is None:
-        message = f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier page of the same list"
+        message = (
+            f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier "
+            "page of the same list"
+        )
         raise CallError(message)
     return name, version.key
 

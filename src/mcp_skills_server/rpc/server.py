@@ -1,7 +1,9 @@
-"""One message in, one answer out, whatever carries them: JSON-RPC 2.0 with batches over the method table.
+"""One message in, one answer out, whatever carries them: JSON-RPC 2.0 with batches over the method
+table.
 
-Every message has a defined answer, and a notification has none. What a batch may ask for is bounded in number, and
-what it may be answered in bytes. A bug is -32603 for the client and a traceback in the log.
+Every message has a defined answer, and a notification has none. What a batch may ask for is bounded
+in number, and what it may be answered in bytes. A bug is -32603 for the client and a traceback in
+the log.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ class Rpc:
         self.max_message = max_message
 
     async def answer(
-        self, raw: bytes, owner: Owner = None, principal: Principal | None = None, address: str | None = None
+        self,
+        raw: bytes,
+        owner: Owner = None,
+        principal: Principal | None = None,
+        address: str | None = None,
     ) -> bytes | None:
         """Return the answer to a message, a call or a batch of them; None where none is wanted.
 
@@ -79,7 +85,8 @@ class Rpc:
 
     @staticmethod
     def calls_in(raw: bytes) -> int:
-        """Return how many calls a message holds: of a batch all of them, at most as many as are taken at once."""
+        """Return how many calls a message holds: of a batch all of them, at most as many as are
+        taken at once."""
         if not raw.lstrip().startswith(b"["):
             return 1
         try:
@@ -103,7 +110,9 @@ class Rpc:
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            with events.observe("skills-protocol", call.method, principal=principal, address=address, id_=call.id):
+            with events.observe(
+                "skills-protocol", call.method, principal=principal, address=address, id_=call.id
+            ):
                 result = await self.methods.call(call.method, call.params, owner, principal)
             answer = jsonrpc.dump(messages.result(call.id, result))
         except CallError as error:

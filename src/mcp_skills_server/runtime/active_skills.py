@@ -1,7 +1,8 @@
-"""The skills that one conversation has loaded: how many, in which order, and as they are on the disk now.
+"""The skills that one conversation has loaded: how many, in which order, and as they are on the
+disk now.
 
-Calls of one conversation may be answered from different views: each brings the runtime of its own, and gets what is
-loaded as that one shows it.
+Calls of one conversation may be answered from different views: each brings the runtime of its own,
+and gets what is loaded as that one shows it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def begin_call() -> None:
 
 
 def change_of_call() -> int | None:
-    """Return how often the session had `changed` once the last call in this context had; None where it changed nothing.
+    """Return how often the session had `changed` once the last call in this context had; None where
+    it changed nothing.
 
     Other calls may change the same session before that one is over.
     """
@@ -56,13 +58,15 @@ class ActiveSkills:
 
     def __init__(self, runtime: Runtime) -> None:
         self._shown_by = runtime
-        """By whose view `_loaded` was made: names and files of a skill differ with what else may be read."""
+        """By whose view `_loaded` was made: names and files of a skill differ with what else may be
+        read."""
         self._loaded: Active = {}
         """Replaced as a whole, never changed."""
         self._unused: set[str] = set()
         """Paths of those of which nothing but the instructions was asked for."""
         self._awaited: tuple[tuple[str, str], ...] | None = None
-        """Path and digest of what is to be loaded instead, once files can be read; None where there is nothing."""
+        """Path and digest of what is to be loaded instead, once files can be read; None where there
+        is nothing."""
         self.changed = 0
         """The number of times that something was loaded or unloaded."""
         self._changing = Lock()
@@ -81,9 +85,11 @@ class ActiveSkills:
         return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
 
     async def restore(self, digests: tuple[tuple[str, str], ...], changed: int) -> bool:
-        """Load these skills and no others from the next call on; return False if `changed` is no longer the same.
+        """Load these skills and no others from the next call on; return False if `changed` is no
+        longer the same.
 
-        A skill that is not there or cannot be used by then is not loaded, like one that was removed since.
+        A skill that is not there or cannot be used by then is not loaded, like one that was removed
+        since.
         """
         async with self._changing:
             if self.changed != changed:
@@ -91,8 +97,11 @@ class ActiveSkills:
             self._awaited = digests
             return True
 
-    async def load(self, runtime: Runtime, names: Sequence[str], *, add: bool) -> tuple[list[Loaded], Active]:
-        """Load these skills by name, path or location, all or none, beside what is loaded (`add`) or in its place.
+    async def load(
+        self, runtime: Runtime, names: Sequence[str], *, add: bool
+    ) -> tuple[list[Loaded], Active]:
+        """Load these skills by name, path or location, all or none, beside what is loaded (`add`)
+        or in its place.
 
         Returns:
             those that were asked for, and all that is loaded then.
@@ -104,12 +113,15 @@ class ActiveSkills:
         async with self._changing:
             await self._settle(runtime)
             kept: Active = self._loaded if add else {}
-            fresh = await retry_when_stale(runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept))
+            fresh = await retry_when_stale(
+                runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept)
+            )
             self._replace({**kept, **fresh})
             return loaded_of(fresh), self._loaded
 
     async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
-        """Unload skills by name, path or location, and return the rest; one that is not loaded is no error."""
+        """Unload skills by name, path or location, and return the rest; one that is not loaded is
+        no error."""
         async with self._changing:
             await self._settle(runtime)
             gone = {_path_of(runtime, self._loaded, name) for name in names}
@@ -128,7 +140,8 @@ class ActiveSkills:
         self._unused.discard(path)
 
     def _replace(self, loaded: Active) -> None:
-        """Have these loaded, as a model wants it. Which of the others it made no use of is said in the event."""
+        """Have these loaded, as a model wants it. Which of the others it made no use of is said in
+        the event."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
                 events.note(events.Use("dropped", path, SKILL_MD, before.digest))
@@ -142,7 +155,8 @@ class ActiveSkills:
         self._loaded, self._awaited = {}, None
 
     async def keep_current(self, runtime: Runtime) -> Active:
-        """Loaded skills as this runtime has them now: edited ones anew, others no more. One that cannot be read stays.
+        """Loaded skills as this runtime has them now: edited ones anew, others no more. One that
+        cannot be read stays.
 
         Returns:
             what is loaded then, and nothing that is not of this runtime.
@@ -166,11 +180,14 @@ class ActiveSkills:
 
     async def _renew(self, runtime: Runtime) -> None:
         """Have that loaded which is, as this runtime has it now. For who holds `_changing`."""
-        self._loaded = await retry_when_stale(runtime.skill_set, lambda view: self._current(runtime, view))
+        self._loaded = await retry_when_stale(
+            runtime.skill_set, lambda view: self._current(runtime, view)
+        )
         self._awaited, self._shown_by = None, runtime
 
     async def _fresh(self, of: Runtime, view: View, names: Sequence[str], kept: Active) -> Active:
-        """Return the skills of these names, made ready; every body is there before anything changes."""
+        """Return the skills of these names, made ready; every body is there before anything
+        changes."""
         most = of.settings.max_loaded
         wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
         if of.settings.load_dependencies:  # before what was asked for, which stays the latest
@@ -182,16 +199,19 @@ class ActiveSkills:
             if self._loaded:
                 loaded = f" Loaded now: {', '.join(self.names)}."
             raise RequestError(
-                f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
+                f"At most {most} skills can be loaded at once, and this would make {count}. Load "
+                "fewer, or unload "
                 f"some with {runtime.UNLOAD} first.{loaded}"
             )
         size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
         if len(wanted) > 1 and size > MOST_BYTES:
             raise RequestError(
-                f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
+                f"These skills have {size:,} bytes of instructions, and one call loads at most "
+                f"{MOST_BYTES:,} of "
                 'several. Load them one by one, with mode "add"'
             )
-        return {path: (skill, await _prepare(of, skill, view)) for path, skill in wanted.items()}  # X-30
+        # X-30
+        return {path: (skill, await _prepare(of, skill, view)) for path, skill in wanted.items()}
 
     async def _current(self, of: Runtime, view: View) -> Active:
         """Return what is loaded, as it is now."""
@@ -216,14 +236,19 @@ def names_of(active: Active) -> list[str]:
     return [loaded.name for _, loaded in active.values()]
 
 
-def chosen(of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
-    """Return the loaded skill of this name, path or location, or for None the one that was loaded last.
+def chosen(
+    of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
+) -> Skill:
+    """Return the loaded skill of this name, path or location, or for None the one that was loaded
+    last.
 
     Raises:
         RequestError: it is not loaded; `reminder` is what else to do where nothing is.
     """
     if not active:
-        raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}")
+        raise RequestError(
+            f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}"
+        )
     if name is None:
         path = next(reversed([*active]))
     else:
@@ -231,7 +256,8 @@ def chosen(of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *,
     skill = snapshot.skills.get(path)
     if path not in active or skill is None:
         raise RequestError(
-            f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. Loaded now: "
+            f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. "
+            "Loaded now: "
             f"{', '.join(names_of(active))}"
         )
     return skill
@@ -264,7 +290,8 @@ def _find_all(of: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Ski
 
 
 def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[Skill], list[str]]:
-    """Return the skills that these depend on by `dependencies.skills`, and the names of those that are not here."""
+    """Return the skills that these depend on by `dependencies.skills`, and the names of those that
+    are not here."""
     found: dict[str, Skill] = {}
     missing: dict[str, None] = {}
     for skill in skills:

@@ -1,7 +1,7 @@
 """The texts that a model is shown unasked: the instructions, the tools, and news of changes.
 
-Kept as long as the skills are the same. Before the first scan is done it shows what the index has, so that a host that
-asks early, and once, has names.
+Kept as long as the skills are the same. Before the first scan is done it shows what the index has,
+so that a host that asks early, and once, has names.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class _Texts(NamedTuple):
     instructions: dict[Client, str]
     """For each client that asked, by what is known of it."""
     tools: dict[tuple[bool, Standing | None, Client], list[dict[str, Json]]]
-    """By whether the session is an argument, the standing from which the host shows skills by itself, and client."""
+    """By whether the session is an argument, the standing from which the host shows skills by
+    itself, and client."""
 
 
 class Briefing:
     """The skills of a registry as a model sees them before it asks.
 
     Args:
-        characters: how long the instructions, and the description of the loading tool, may be; None for what suits the
-            client.
+        characters: how long the instructions, and the description of the loading tool, may be; None
+            for what suits the client.
         absolute_paths, local_root_dirs, preferred_tags: as in `RuntimeSettings`.
     """
 
@@ -88,7 +89,8 @@ class Briefing:
         self._preferred = paths
 
     def remember(self) -> bool:
-        """Show what an earlier process saw until the first scan is done; return whether that is known."""
+        """Show what an earlier process saw until the first scan is done; return whether that is
+        known."""
         registry = self._registry
         if self._remembered is None and not registry.loaded.is_set():
             self._remembered = registry.remembered()
@@ -108,7 +110,9 @@ class Briefing:
         characters = self.characters(client)
         if client.list_in == "tools":
             characters = 0
-        text = runtime.instructions(texts.overview, characters, scripts=self._scripts(), active=active)
+        text = runtime.instructions(
+            texts.overview, characters, scripts=self._scripts(), active=active
+        )
         if not active:
             texts.instructions[client] = text
         return text
@@ -120,8 +124,8 @@ class Briefing:
 
         Args:
             handles: with the session as an argument.
-            elsewhere: the standing from which the host shows skills by itself. The tools are for the others then; where
-                scripts may run, for all, and they name none.
+            elsewhere: the standing from which the host shows skills by itself. The tools are for
+                the others then; where scripts may run, for all, and they name none.
         """
         texts, scripts = self._current(), self._scripts()
         key = handles, elsewhere, client
@@ -139,21 +143,32 @@ class Briefing:
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools and elsewhere is None:
-                skills = [texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]]
-                words = _words_of(skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
-            texts.tools[key] = runtime.definitions(overview, characters, scripts=scripts, handles=handles, words=words)
+                skills = [
+                    texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]
+                ]
+                words = _words_of(
+                    skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH
+                )
+            texts.tools[key] = runtime.definitions(
+                overview, characters, scripts=scripts, handles=handles, words=words
+            )
         return texts.tools[key]
 
     def shown_part(self, skill: Skill, client: Client = UNKNOWN) -> str | None:
-        """Return in words how much of a skill the list that a client is sent shows; None if no model is offered it."""
+        """Return in words how much of a skill the list that a client is sent shows; None if no
+        model is offered it."""
         overview = self.overview
-        position = next((at for at, offer in enumerate(overview.offers) if offer.path == skill.path), None)
+        position = next(
+            (at for at, offer in enumerate(overview.offers) if offer.path == skill.path), None
+        )
         if position is None:
             return None
         if client.list_in == "tools":
             shown = runtime.in_loading(overview, self.characters(client))
         else:
-            shown = runtime.in_instructions(overview, self.characters(client), scripts=self._scripts())
+            shown = runtime.in_instructions(
+                overview, self.characters(client), scripts=self._scripts()
+            )
         return runtime.shown_part(overview, shown, position)
 
     @property
@@ -190,7 +205,8 @@ class Briefing:
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
         offers = [
-            self._offer(each, snapshot) for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))
+            self._offer(each, snapshot)
+            for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))
         ]
         preferred = [*self._tagged(snapshot, offers), *self._preferred]
         return _Texts(snapshot, Overview(offers, more, preferred), {}, {})
@@ -201,13 +217,17 @@ class Briefing:
             return []
         skills = (snapshot.skills[offer.path] for offer in offers)
         return [
-            each.path for each in skills if not self._preferred_tags.isdisjoint(map(str, tags_of(each.frontmatter)))
+            each.path
+            for each in skills
+            if not self._preferred_tags.isdisjoint(map(str, tags_of(each.frontmatter)))
         ]
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
         root, path = self._place(skill)
         location = self.location(skill) if self._absolute_paths else None
-        return Offer(name_of(skill, snapshot), hidden.without(skill.description), location, path, root)
+        return Offer(
+            name_of(skill, snapshot), hidden.without(skill.description), location, path, root
+        )
 
     def _place(self, skill: Skill) -> tuple[str, str]:
         """Return what its root is called, and its skill path."""
@@ -242,7 +262,8 @@ class Briefing:
         return runtime.news(added, removed, uncounted=moved > len(moves))
 
     def time_of(self, moment: int) -> float:
-        """Return when that moment was, in seconds of the wall clock, for another process to find its own moment by."""
+        """Return when that moment was, in seconds of the wall clock, for another process to find
+        its own moment by."""
         return next((at for at, before in [*self._moved_at] if before >= moment), time.time())
 
     def moment_at(self, at: float) -> int:
@@ -270,7 +291,8 @@ def _offered(skills: Mapping[str, Skill]) -> set[str]:
 
 
 def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
-    """Return the words of most skills that fit: first those of names and tags, then those of descriptions."""
+    """Return the words of most skills that fit: first those of names and tags, then those of
+    descriptions."""
     named: Counter[str] = Counter()
     described: Counter[str] = Counter()
     for skill in skills:

@@ -1,4 +1,5 @@
-"""Detection of SQLite's full-text search. It runs at every start, most often of a process that is never searched."""
+"""Detection of SQLite's full-text search. It runs at every start, most often of a process that is
+never searched."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def missing() -> str | None:
 
 
 def warn_if_absent() -> None:
-    """Warn where there is no SQLite, without loading it: it is 2 MB of a process. The first search says the rest."""
+    """Warn where there is no SQLite, without loading it: it is 2 MB of a process. The first search
+    says the rest."""
     if find_spec("sqlite3") is None or find_spec("_sqlite3") is None:
         warn(_NO_SQLITE)
 

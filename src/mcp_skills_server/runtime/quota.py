@@ -1,6 +1,8 @@
-"""Per-owner quotas with eviction of the owner's own oldest keys, so that no client takes another's place. Pure.
+"""Per-owner quotas with eviction of the owner's own oldest keys, so that no client takes another's
+place. Pure.
 
-When the whole is taken, an owner that has nothing to evict is refused: the keys of other owners stay.
+When the whole is taken, an owner that has nothing to evict is refused: the keys of other owners
+stay.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ _IPV6_NETWORK: Final = 64
 """Bits of an IPv6 address that one client cannot choose: it has all the addresses below them."""
 
 Owner: TypeAlias = str | None
-"""The key of a quota's owner; None where clients cannot be distinguished, as on a pipe: it may have the whole."""
+"""The key of a quota's owner; None where clients cannot be distinguished, as on a pipe: it may have
+the whole."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """The quota of this name, its key in the configuration where it has one, is used up; the message ends with it."""
+    """The quota of this name, its key in the configuration where it has one, is used up; the
+    message ends with it."""
 
     def __init__(self, message: str, quota: str) -> None:
         super().__init__(f"{message} (quota {quota})")
@@ -32,7 +36,8 @@ class QuotaError(RequestError):
 
 
 def owner_of(principal: str | None, address: str | None) -> Owner:
-    """Return the owner of a request: its proved principal, else the network of its address, else None."""
+    """Return the owner of a request: its proved principal, else the network of its address, else
+    None."""
     if principal is not None:
         return principal
     if not address:
@@ -59,7 +64,9 @@ class Quota(Generic[_Key]):
         name: which quota it is; by default `what`.
     """
 
-    def __init__(self, what: str, whole: int, share: int | None = None, *, name: str | None = None) -> None:
+    def __init__(
+        self, what: str, whole: int, share: int | None = None, *, name: str | None = None
+    ) -> None:
         self.whole = whole
         self.share = min(whole, max(1, whole // _SHARES) if share is None else share)
         self._what = what
@@ -84,9 +91,15 @@ class Quota(Generic[_Key]):
         return self.whole if owner is None else self.share
 
     def claim(
-        self, key: _Key, owner: Owner, amount: int = 1, *, busy: Callable[[_Key], bool] | None = None
+        self,
+        key: _Key,
+        owner: Owner,
+        amount: int = 1,
+        *,
+        busy: Callable[[_Key], bool] | None = None,
     ) -> list[_Key]:
-        """Count a new key as its owner's youngest, and return the owner's evicted keys, the oldest first.
+        """Count a new key as its owner's youngest, and return the owner's evicted keys, the oldest
+        first.
 
         Args:
             amount: how much of the whole it takes.

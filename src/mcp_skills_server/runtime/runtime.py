@@ -1,4 +1,5 @@
-"""The state that all sessions share: the registry, the briefing, the search and the script runner."""
+"""The state that all sessions share: the registry, the briefing, the search and the script
+runner."""
 
 from __future__ import annotations
 
@@ -38,15 +39,20 @@ class RuntimeSettings(NamedTuple):
 
     Attributes:
         max_loaded: skills that a session may have loaded at once.
-        overview_characters: how long the instructions, without what is loaded, and the description of the loading
-            tool may each be, in characters; None for 4,000, or more for hosts that are known to cut nothing.
-        result_characters: characters of a text file, of instructions or of descriptions that one call returns.
+        overview_characters: how long the instructions, without what is loaded, and the description
+            of the loading tool may each be, in characters; None for 4,000, or more for hosts that
+            are known to cut nothing.
+        result_characters: characters of a text file, of instructions or of descriptions that one
+            call returns.
         media_bytes: bytes up to which a picture or sound is returned as such.
-        absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
-        local_root_dirs: give the directory of a skill from a local folder as a path, for hosts on this machine whose
-            shell runs its scripts; locations stay URIs.
-        preferred_tags: skills with one of these tags are described before others where not all descriptions fit.
-        load_dependencies: load with a skill those that its `dependencies.skills` names, too, and name their own.
+        absolute_paths: give locations as paths of this machine, for agents that work on its disk,
+            not as URIs.
+        local_root_dirs: give the directory of a skill from a local folder as a path, for hosts on
+            this machine whose shell runs its scripts; locations stay URIs.
+        preferred_tags: skills with one of these tags are described before others where not all
+            descriptions fit.
+        load_dependencies: load with a skill those that its `dependencies.skills` names, too, and
+            name their own.
     """
 
     max_loaded: int = 8
@@ -62,8 +68,8 @@ class RuntimeSettings(NamedTuple):
 class Runtime(Closing):
     """Skills for an agent loop of your own: makes sessions, one for each conversation.
 
-    A context manager of both kinds. `async with` also reads the skills on entry, in a thread; at the end every work
-    directory is removed.
+    A context manager of both kinds. `async with` also reads the skills on entry, in a thread; at
+    the end every work directory is removed.
 
     Args:
         registry: the skills. It stays the caller's: its watcher, if any, is not stopped.
@@ -75,13 +81,19 @@ class Runtime(Closing):
     """
 
     def __init__(
-        self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
+        self,
+        registry: Registry,
+        settings: RuntimeSettings | None = None,
+        *,
+        scripts: ScriptSettings | None = None,
     ) -> None:
         self.registry = registry
         self.skill_set: SkillSet = registry
-        """The skills of its conversations: those of the registry, or what some grants leave of them."""
+        """The skills of its conversations: those of the registry, or what some grants leave of
+        them."""
         self.embeddings: Embeddings | None = None
-        """The search by meaning, started; set before the first question, and closed with the runtime."""
+        """The search by meaning, started; set before the first question, and closed with the
+        runtime."""
         self.settings = settings or RuntimeSettings()
         self.events = Events()
         """The events of the server that has this runtime."""
@@ -91,7 +103,9 @@ class Runtime(Closing):
             from mcp_skills_server.runtime.scripts.runner import Scripts
 
             self.scripts = Scripts(registry, scripts, self.events)
-        self._restricted = LruCache(self._restricted_to, held, _MOST_SKILLS, lambda each: each.briefing.close())
+        self._restricted = LruCache(
+            self._restricted_to, held, _MOST_SKILLS, lambda each: each.briefing.close()
+        )
         self.searches = LruCache(self._searched, held, _MOST_INDEXED)
         self._bind(registry)
 
@@ -137,7 +151,10 @@ class Runtime(Closing):
             some = permissions.may_any("scripts")
             self._runs = (
                 snapshot,
-                some and any(permissions.may("scripts", path) for path in snapshot.paths(Standing.LENIENT)),
+                some
+                and any(
+                    permissions.may("scripts", path) for path in snapshot.paths(Standing.LENIENT)
+                ),
             )
         return self._runs[1]
 
@@ -146,23 +163,26 @@ class Runtime(Closing):
         return self
 
     async def load(self) -> None:
-        """Read the skills in a thread, unless they are read, so that `session` has nothing to wait for."""
+        """Read the skills in a thread, unless they are read, so that `session` has nothing to wait
+        for."""
         if not self.registry.loaded.is_set():
             await in_thread(self.registry.load)
 
     def session(self) -> Session:
         """Return a new session, which the caller binds to a conversation and closes at its end.
 
-        Outside of an event loop it reads the skills first, if they are not read; that takes as long as it takes.
+        Outside of an event loop it reads the skills first, if they are not read; that takes as long
+        as it takes.
 
         Raises:
-            UsageError: an event loop runs in this thread and the skills were never read, which would stop the loop;
-                enter the runtime with `async with`, or await `load`.
+            UsageError: an event loop runs in this thread and the skills were never read, which
+                would stop the loop; enter the runtime with `async with`, or await `load`.
         """
         if not self.registry.loaded.is_set():
             if _in_event_loop():
                 raise UsageError(
-                    "Runtime.session: the skills are not read yet; enter the runtime with 'async with', or await its "
+                    "Runtime.session: the skills are not read yet; enter the runtime with 'async "
+                    "with', or await its "
                     "load() first"
                 )
             self.registry.load()
@@ -196,7 +216,8 @@ class Runtime(Closing):
         """Return the skill of this name, skill path or location.
 
         Raises:
-            RequestError: there is none, or several share the name. The message has the nearest ones.
+            RequestError: there is none, or several share the name. The message has the nearest
+                ones.
         """
         located = self.locate(snapshot, wanted)
         if located is not None:
@@ -235,7 +256,10 @@ class Runtime(Closing):
         kept = self._located
         if kept is None or kept[0] is not snapshot:
             usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-            kept = self._located = (snapshot, {self.briefing.location(skill): skill for skill in usable})
+            kept = self._located = (
+                snapshot,
+                {self.briefing.location(skill): skill for skill in usable},
+            )
         return kept[1]
 
 

@@ -1,7 +1,7 @@
 """Full-text search of skills by name, title, tags, description, headings and path, the best first.
 
-The index lives in memory, is made by the first question and follows the snapshot from then on: only skills that are
-other objects than before are indexed anew.
+The index lives in memory, is made by the first question and follows the snapshot from then on: only
+skills that are other objects than before are indexed anew.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _WEIGHT: Final = 3.0
 
 
 def fused(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
-    """Return the rows by reciprocal rank fusion, where the first ranking has this weight; then what is left of it."""
+    """Return the rows by reciprocal rank fusion, where the first ranking has this weight; then what
+    is left of it."""
     scores: defaultdict[int, float] = defaultdict(float)
     rest = _score(first, scores, weight)
     _score(second, scores, 1.0)
@@ -62,7 +63,8 @@ _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """Characters and words of a question that count."""
 _MOST_HITS: Final = 3_000
-"""Occurrences that a question may weigh; its commonest words are dropped first, since they say the least."""
+"""Occurrences that a question may weigh; its commonest words are dropped first, since they say the
+least."""
 _COUNTED: Final = _MOST_HITS + 1
 """The bound of a count of occurrences: a word with more is dropped however many it has."""
 _FOLLOWED: Final = 6
@@ -70,7 +72,8 @@ _FOLLOWED: Final = 6
 _SENTENCE: Final = 3
 """Words that say something: from so many on, what is asked is a task rather than a name."""
 _OPENING_WEIGHT: Final = 0.15
-"""Weight of the opening of a body beside the fields, measured by `bench.search`; as is that of the concepts."""
+"""Weight of the opening of a body beside the fields, measured by `bench.search`; as is that of the
+concepts."""
 _MOST_REPEATS: Final = 3
 _COPIES: Final = 10
 """The factor of hits that are looked through for copies."""
@@ -87,8 +90,8 @@ class Hit(NamedTuple):
     """A skill that is meant.
 
     Attributes:
-        score: the higher the better, comparable within one question; None for a skill whose very name or path was asked
-            for, which comes before all others.
+        score: the higher the better, comparable within one question; None for a skill whose very
+            name or path was asked for, which comes before all others.
         copies: the same skill at other places.
     """
 
@@ -98,7 +101,8 @@ class Hit(NamedTuple):
 
 
 class Search:
-    """A search over a set of skills, which ranks as if there were no others. The first question builds the index."""
+    """A search over a set of skills, which ranks as if there were no others. The first question
+    builds the index."""
 
     def __init__(self, skill_set: SkillSet, embeddings: Embeddings | None = None) -> None:
         self._skill_set = skill_set
@@ -106,19 +110,23 @@ class Search:
         self._lock = threading.Lock()
         self._indexed: _Indexed | None = None
 
-    def find(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Skill]:
+    def find(
+        self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
+    ) -> list[Skill]:
         """Return up to `limit` skills that are meant by `query` and accepted, the best first.
 
-        Any text may be asked; one that says nothing finds nothing. `accept` is called while others wait, so it must
-        return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine
-        and take two seconds.
+        Any text may be asked; one that says nothing finds nothing. `accept` is called while others
+        wait, so it must return at once and not search. With `by_meaning` the embeddings are asked
+        too, which may be on another machine and take two seconds.
 
         Raises:
             NoFullTextError: this Python cannot index words.
         """
         return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
 
-    def scored(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Hit]:
+    def scored(
+        self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
+    ) -> list[Hit]:
         """Return what `find` finds, with the scores that put it in its order."""
         meant: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
@@ -130,15 +138,19 @@ class Search:
             hits = list(islice(accepted, most * _COPIES))
         scores = {hit.skill.path: hit.score for hit in hits}
         found = grouped(hit.skill for hit in hits)
-        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)]
+        return [
+            Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)
+        ]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
-        """Return up to `limit` accepted skills whose names look like words of `query`, which found nothing."""
+        """Return up to `limit` accepted skills whose names look like words of `query`, which found
+        nothing."""
         with self._lock:
             return list(islice(filter(accept, self._current().nearest(query)), max(limit, 0)))
 
     def _current(self) -> _Indexed:
-        # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
+        # Put back once it is whole: what was left half changed is never used, the next question
+        # builds it anew.
         indexed, self._indexed = self._indexed or _Indexed(), None
         indexed.index.follow(self._skill_set.snapshot)
         self._indexed = indexed
@@ -163,21 +175,30 @@ class _Indexed:
         exact = self.index.named("".join(words))
         yield from (Hit(skill, None) for skill in self.index.skills(exact))
         for rank, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
-            yield from (Hit(skill, -rank) for skill in self.index.skills(row for row, _ in equals if row not in exact))
+            yield from (
+                Hit(skill, -rank)
+                for skill in self.index.skills(row for row, _ in equals if row not in exact)
+            )
 
     def _ranked(self, words: list[str], meant: Sequence[tuple[str, float]]) -> Ranking:
-        telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[:_QUERY_WORDS]
+        telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[
+            :_QUERY_WORDS
+        ]
         if telling:
             by_meaning = [(row, -share) for path, share in meant if (row := self.index.row(path))]
             return self._by_texts(telling, words, by_meaning)
-        # Only words that say nothing: still they may be in a name, or begin one while it is being typed.
+        # Only words that say nothing: still they may be in a name, or begin one while it is being
+        # typed.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
         return self.index.ranked(terms, names_only=True)
 
-    def _by_texts(self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]) -> Ranking:
-        """Rank by the fields and the concepts of the words, for a sentence also by how bodies begin.
+    def _by_texts(
+        self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]
+    ) -> Ranking:
+        """Rank by the fields and the concepts of the words, for a sentence also by how bodies
+        begin.
 
         Embeddings correct the ranking of few words, and count as much as that of a sentence.
         """
@@ -185,7 +206,8 @@ class _Indexed:
         if is_sentence:
             telling = [word for word in telling if word not in COMMON_WORDS] or telling
         terms = self._terms(telling, words[-1])
-        # What several words stand for weighs as often; BM25 adds a term up each time that it is asked for.
+        # What several words stand for weighs as often; BM25 adds a term up each time that it is
+        # asked for.
         meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
         concepts = self._telling({(term := Term(each)): self._hits(term) for each in meanings})
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
@@ -198,7 +220,9 @@ class _Indexed:
         for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
         also = dict.fromkeys([*map(Term, telling), *terms])
-        opening = self._telling({term: self.index.opening_hits(term, _COUNTED) for term in also}, _MOST_HITS // 2)
+        opening = self._telling(
+            {term: self.index.opening_hits(term, _COUNTED) for term in also}, _MOST_HITS // 2
+        )
         for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
@@ -213,11 +237,18 @@ class _Indexed:
         """Skills whose names look most like words of the question, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         telling = [word for word in words if word not in STOP_WORDS]
-        alike = [Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)]
-        return (skill for row, _ in self.index.ranked(alike, names_only=True) for skill in self.index.skills([row]))
+        alike = [
+            Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)
+        ]
+        return (
+            skill
+            for row, _ in self.index.ranked(alike, names_only=True)
+            for skill in self.index.skills([row])
+        )
 
     def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:
-        """Return what to look for: the words, the beginning that the last one may be, and what rare ones mean."""
+        """Return what to look for: the words, the beginning that the last one may be, and what rare
+        ones mean."""
         found: dict[Term, int] = {}
         looked_at = 0
         for word in words:
@@ -227,17 +258,21 @@ class _Indexed:
             hits = {term: self._hits(term) for term in terms}
             if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _FOLLOWED:
                 looked_at += 1
-                hits |= {term: self._hits(term) for term in map(Term, self.index.titles.meant(word))}
+                hits |= {
+                    term: self._hits(term) for term in map(Term, self.index.titles.meant(word))
+                }
             if not any(hits.values()):
-                hits |= {term: self._hits(term) for term in map(Term, self.index.descriptions.like(word))}
+                hits |= {
+                    term: self._hits(term) for term in map(Term, self.index.descriptions.like(word))
+                }
             found |= hits
         # Where every word is in most skills, the rarest one still says more than nothing.
         rarest = sorted(found, key=lambda term: found[term] or len(self.index) + 1)[:1]
         return self._telling(found) or [term for term in rarest if found[term]]
 
     def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
-        """Return those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh
-        them.
+        """Return those that are somewhere and not everywhere, the rarest first, as far as there is
+        time to weigh them.
         """
         telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
         chosen: list[Term] = []

@@ -30,17 +30,28 @@ WEIGHTS: Final = {
     "path": 1.0,
     "concepts": 0.5,
 }
-"""The columns, in the order of `Texts` and before the opening the concepts, and how much a word in each weighs where
-few are asked for.
+"""The columns, in the order of `Texts` and before the opening the concepts, and how much a word in
+each weighs where few are asked for.
 """
-SENTENCE_WEIGHTS: Final = WEIGHTS | {"name": 4.0, "title": 2.0, "tags": 2.0, "headings": 1.0, "concepts": 1.0}
-"""The weights where many words are asked for: a name that has one of them was hardly meant by it."""
+SENTENCE_WEIGHTS: Final = WEIGHTS | {
+    "name": 4.0,
+    "title": 2.0,
+    "tags": 2.0,
+    "headings": 1.0,
+    "concepts": 1.0,
+}
+"""The weights where many words are asked for: a name that has one of them was hardly meant by
+it."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
 # The tokenizer sees folded words, so it need not know more than ASCII.
 _TABLES: Final = (
     f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
-    "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')",
+    (
+        "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, "
+        "tokenize='porter "
+        "ascii')"
+    ),
     "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID",
 )
 """`names` has the rows by what is said to mean them and no others, as one folded word."""
@@ -63,17 +74,20 @@ class Term(NamedTuple):
 
 
 class SearchIndex:
-    """The rows of one snapshot. It keeps no texts, so a skill is taken out by those it was put in with.
+    """The rows of one snapshot. It keeps no texts, so a skill is taken out by those it was put in
+    with.
 
-    For one thread at a time. `titles` are the words of names, titles and tags, `descriptions` the longer words of these
-    and of descriptions. NoFullTextError: this Python cannot index words.
+    For one thread at a time. `titles` are the words of names, titles and tags, `descriptions` the
+    longer words of these and of descriptions. NoFullTextError: this Python cannot index words.
     """
 
     def __init__(self) -> None:
         reason = missing()
         if reason is not None:
             warn(reason)
-            raise NoFullTextError(f"Skills cannot be searched here, because {reason}; {LIST} goes through all of them")
+            raise NoFullTextError(
+                f"Skills cannot be searched here, because {reason}; {LIST} goes through all of them"
+            )
         import sqlite3
 
         # Many threads use it, one at a time: `Search` has the lock.
@@ -93,8 +107,8 @@ class SearchIndex:
         if snapshot is self._snapshot:
             return
         old, new = self._snapshot.skills, snapshot.skills
-        # In one order in every process, since rows of equal rank come in the order of the index: at first that of the
-        # snapshot, later that of the paths, so that no other skill is looked at.
+        # In one order in every process, since rows of equal rank come in the order of the index: at
+        # first that of the snapshot, later that of the paths, so that no other skill is looked at.
         differing = sorted(snapshot.differing(self._snapshot)) if old else list(new)
         self._db.execute("BEGIN")
         for path in differing:
@@ -118,7 +132,8 @@ class SearchIndex:
         return self._rows.get(path)
 
     def named(self, name: str) -> Iterable[int]:
-        """Return the rows of the skills that are meant by this and no others, in one folded word."""
+        """Return the rows of the skills that are meant by this and no others, in one folded
+        word."""
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
     def hits(self, term: Term, most: int) -> int:
@@ -134,29 +149,37 @@ class SearchIndex:
         return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
     def ranked(
-        self, terms: Sequence[Term], *, names_only: bool = False, weights: Mapping[str, float] = WEIGHTS
+        self,
+        terms: Sequence[Term],
+        *,
+        names_only: bool = False,
+        weights: Mapping[str, float] = WEIGHTS,
     ) -> Iterator[tuple[int, float]]:
-        """Return the rows that have any of them in a field with their rank, the lowest and best first."""
+        """Return the rows that have any of them in a field with their rank, the lowest and best
+        first."""
         if not terms:
             return iter(())
         match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
-        # SQLite sorts, and not FTS5 by its hidden column `rank`, for which it would weigh each row twice.
+        # SQLite sorts, and not FTS5 by its hidden column `rank`, for which it would weigh each row
+        # twice.
         how = ", ".join(map(str, weights.values()))
-        return self._db.execute(
-            f"SELECT rowid, bm25(words, {how}) AS rank_ FROM words WHERE words MATCH ? ORDER BY rank_",  # noqa: S608
-            (match,),
-        )
+        rank = f"SELECT rowid, bm25(words, {how}) AS rank_ FROM words"  # noqa: S608
+        return self._db.execute(f"{rank} WHERE words MATCH ? ORDER BY rank_", (match,))
 
     def ranked_by_opening(self, terms: Sequence[Term], most: int) -> Iterator[tuple[int, float]]:
-        """Return the rows whose bodies begin with a text that has any of them, at most so many, as `ranked` gives
-        them.
+        """Return the rows whose bodies begin with a text that has any of them, at most so many, as
+        `ranked` gives them.
         """
         if not terms:
             return iter(())
         return self._db.execute(
-            "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY rank_ LIMIT ?",
+            (
+                "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER "
+                "BY "
+                "rank_ LIMIT ?"
+            ),
             (_any_of(terms), most),
         )
 
@@ -165,7 +188,10 @@ class SearchIndex:
         if row is None:
             return
         texts = texts_of(self._skills.pop(row))
-        self._db.executemany("DELETE FROM names WHERE name = ? AND row = ?", [(name, row) for name in names_of(texts)])
+        self._db.executemany(
+            "DELETE FROM names WHERE name = ? AND row = ?",
+            [(name, row) for name in names_of(texts)],
+        )
         self.titles.remove(spelt_words(texts))
         self.descriptions.remove(described_words(texts))
         *fields, opening = _with_concepts(texts)
@@ -178,7 +204,9 @@ class SearchIndex:
         self._rows[skill.path] = row
         self._skills[row] = skill
         texts = texts_of(skill)
-        self._db.executemany("INSERT INTO names VALUES (?, ?)", [(name, row) for name in names_of(texts)])
+        self._db.executemany(
+            "INSERT INTO names VALUES (?, ?)", [(name, row) for name in names_of(texts)]
+        )
         self.titles.add(spelt_words(texts))
         self.descriptions.add(described_words(texts))
         *fields, opening = _with_concepts(texts)
@@ -198,6 +226,9 @@ def _quoted(term: Term) -> str:
 
 
 def _with_concepts(texts: Texts) -> Texts:
-    """Insert the concepts of the name, the title, the tags and the description; headings and bodies name too many."""
-    concepts = [each for text in texts[:4] for each in dict.fromkeys(thesaurus().concepts(words_of(text)))]
+    """Insert the concepts of the name, the title, the tags and the description; headings and bodies
+    name too many."""
+    concepts = [
+        each for text in texts[:4] for each in dict.fromkeys(thesaurus().concepts(words_of(text)))
+    ]
     return (*texts[:-1], " ".join(concepts), texts[-1])

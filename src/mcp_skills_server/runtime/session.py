@@ -1,8 +1,10 @@
-"""One conversation with skills: its instructions, the tools that a model is given, and what each call answers.
+"""One conversation with skills: its instructions, the tools that a model is given, and what each
+call answers.
 
-An orchestrator puts `Session.instructions()` at the top of every model call, hands the model `Session.tools()`, and
-dispatches what it calls through `Session.call()`; the MCP tools of this server go through the same sessions. What a
-model can put right is a result that says how, never an exception.
+An orchestrator puts `Session.instructions()` at the top of every model call, hands the model
+`Session.tools()`, and dispatches what it calls through `Session.call()`; the MCP tools of this
+server go through the same sessions. What a model can put right is a result that says how, never an
+exception.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
-from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, begin_call, chosen, dependencies_of, loaded_of
+from mcp_skills_server.runtime.active_skills import (
+    Active,
+    ActiveSkills,
+    begin_call,
+    chosen,
+    dependencies_of,
+    loaded_of,
+)
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
@@ -74,13 +83,14 @@ class Closing:
 
 
 class Session(Closing):
-    """One conversation's state: the loaded skills in order, the latest last, and the work directory of its scripts.
+    """One conversation's state: the loaded skills in order, the latest last, and the work directory
+    of its scripts.
 
     Made by `Runtime.session`. A context manager of both kinds, which closes it at the end.
 
     Args:
-        hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
-            an argument and the instructions travel in results.
+        hosted: an orchestrator binds the session and puts the instructions at the top of each call;
+            else the handle is an argument and the instructions travel in results.
         since: the moment of the catalogue that the model knows of; now unless given.
         handle: that of a session which another process has begun; a new one unless given.
 
@@ -88,10 +98,13 @@ class Session(Closing):
         session_id: its unguessable handle.
         calls: calls that are being answered now.
         moved: how often scripts began to run in this process.
-        scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of another one.
+        scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of
+            another one.
     """
 
-    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None
+    ) -> None:
         if handle is None:
             from secrets import token_urlsafe  # of the handshake there is no session
 
@@ -102,7 +115,8 @@ class Session(Closing):
         self.scripts_at = ""
         self._runtime = runtime
         self._hosted = hosted
-        self._since = runtime, runtime.briefing.moment if since is None else since  # a moment of these skills
+        # a moment of these skills
+        self._since = runtime, runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
 
@@ -112,17 +126,18 @@ class Session(Closing):
         return self._active.names
 
     async def instructions(self) -> str:
-        """Return what to put at the top of the next model call: the rule, `<available_skills>`, `<active_skills>`.
+        """Return what to put at the top of the next model call: the rule, `<available_skills>`,
+        `<active_skills>`.
 
-        An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded is gone. "" where
-        there is no skill.
+        An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded
+        is gone. "" where there is no skill.
         """
         active = await self._active.keep_current(self._runtime)
         return self._runtime.briefing.instructions(loaded_of(active))
 
     def tools(self) -> list[dict[str, Json]]:
-        """Return the tools' definitions: `name`, `title`, `description`, `inputSchema`, `annotations`, most
-        `outputSchema`.
+        """Return the tools' definitions: `name`, `title`, `description`, `inputSchema`,
+        `annotations`, most `outputSchema`.
 
         An empty list where there is no skill. They are shared: do not change them.
         """
@@ -144,12 +159,15 @@ class Session(Closing):
             name: the tool's name; dots and hyphens for its underscores will do.
             arguments: what the model gives it. They are checked against the tool's schema.
             progress: awaited now and then with the seconds that a script has run.
-            client: what the client calls itself, by which its result has the length and shape that suit it.
+            client: what the client calls itself, by which its result has the length and shape that
+                suit it.
             owner: among whose runs a script counts, where many share a server.
-            of: the runtime of the caller's skills, of which alone it is answered; the session's own unless given.
+            of: the runtime of the caller's skills, of which alone it is answered; the session's own
+                unless given.
 
         Returns:
-            The result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
+            The result as MCP shapes it: `content`, `structuredContent`, and `isError` where the
+                model must do
             something else; the text says what. Whatever a model asks for, nothing is raised.
         """
         self.calls += 1
@@ -159,20 +177,25 @@ class Session(Closing):
             tool = runtime.canonical(name)
             if tool not in _CALLS:
                 there = [each for each in _CALLS if each != runtime.RUN or shared.runs_scripts]
-                return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
+                return runtime.failure(
+                    f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
+                )
             given = arguments or {}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return runtime.failure(invalid)
             active = await self._active.keep_current(shared)
-            return await _CALLS[tool](self, given, _Request(shared, active, progress, client_of(client), owner))
+            return await _CALLS[tool](
+                self, given, _Request(shared, active, progress, client_of(client), owner)
+            )
         except RequestError as error:
             return runtime.failure(str(error))
         finally:
             self.calls -= 1
 
     def close(self) -> None:
-        """End the session: nothing is loaded any more, and its work directory is removed. Safe to call twice."""
+        """End the session: nothing is loaded any more, and its work directory is removed. Safe to
+        call twice."""
         self._active.clear()
         if self._workspace is not None:
             self._workspace.close()
@@ -196,9 +219,11 @@ class Session(Closing):
         return self._active.changed
 
     async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:
-        """Go on where another process has left the session, with the skills as they are here at the next call.
+        """Go on where another process has left the session, with the skills as they are here at the
+        next call.
 
-        `here` stands in records for this process. Nothing is done, and False returned, where `changed` is another.
+        `here` stands in records for this process. Nothing is done, and False returned, where
+        `changed` is another.
         """
         if not await self._active.restore(record.skills, changed):
             return False
@@ -228,7 +253,9 @@ class Session(Closing):
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
-        hits = await in_thread(partial(search.scored, query, limit, runtime.is_offered, by_meaning=True))
+        hits = await in_thread(
+            partial(search.scored, query, limit, runtime.is_offered, by_meaning=True)
+        )
         events.searched(query, len(hits))
         note = self._news(call)
         if not hits and snapshot.skills:
@@ -236,7 +263,9 @@ class Session(Closing):
             offered = [skill for skill in snapshot.skills.values() if runtime.is_offered(skill)]
             tags = Counter(str(tag) for skill in offered for tag in tags_of(skill.frontmatter))
             groups = Counter(skill.path.partition("/")[0] for skill in offered if "/" in skill.path)
-            advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near], _common(tags), _common(groups))
+            advice = runtime.nothing_fits(
+                [name_of(skill, snapshot) for skill in near], _common(tags), _common(groups)
+            )
             note = "\n".join(filter(None, (advice, note)))
         found = portion([hit.skill for hit in hits], weight)
         entries = call.runtime.entries(found, snapshot)
@@ -246,14 +275,20 @@ class Session(Closing):
         return runtime.listing(entries, None, characters=call.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        fresh, active = await self._active.load(call.runtime, given["names"], add=given.get("mode") == "add")
+        fresh, active = await self._active.load(
+            call.runtime, given["names"], add=given.get("mode") == "add"
+        )
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
-            found, missing = dependencies_of(snapshot, [skill for skill, each in active.values() if each in fresh])
+            found, missing = dependencies_of(
+                snapshot, [skill for skill, each in active.values() if each in fresh]
+            )
             more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
             notes.append(runtime.depends_on(more, missing))
-        return self._receipt(active, fresh, client=call.client, note="\n".join(filter(None, notes)) or None)
+        return self._receipt(
+            active, fresh, client=call.client, note="\n".join(filter(None, notes)) or None
+        )
 
     async def _unload(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         names: list[str] = given.get("names", [])
@@ -262,14 +297,18 @@ class Session(Closing):
         elif names:
             active = await self._active.unload(call.runtime, names)
         else:
-            raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
+            raise RequestError(
+                f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true"
+            )
         return self._receipt(active)
 
     async def _read(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             return await self._read_output(output, given, call)
-        return await retry_when_stale(call.runtime.skill_set, lambda view: self._read_file(view, given, call))
+        return await retry_when_stale(
+            call.runtime.skill_set, lambda view: self._read_file(view, given, call)
+        )
 
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
         skill = self._chosen(view.snapshot, given, call)
@@ -290,14 +329,18 @@ class Session(Closing):
         """Return a file that a script of the session left in its work directory here."""
         try:
             if self._workspace is None:
-                raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
+                raise RequestError(
+                    f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}"
+                )
             raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
         except RequestError:
             if self.scripts_at in {"", HERE}:
                 raise
             raise RequestError(
-                f"A script of this session ran on another replica of this server, and what it left in "
-                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to have its files here"
+                "A script of this session ran on another replica of this server, and what it "
+                "left in "
+                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to "
+                "have its files here"
             ) from None
         shown = runtime.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
@@ -309,12 +352,18 @@ class Session(Closing):
         scripts = call.runtime.scripts
         if scripts is None or not call.runtime.runs_scripts:
             raise RequestError(
-                "Scripts are not run here: whoever runs this server has not allowed it (--allow-scripts). Read the "
-                f"script with {runtime.READ} and reach its result another way, or ask the user to run it"
+                "Scripts are not run here: whoever runs this server has not allowed it "
+                "(--allow-scripts). Read the "
+                f"script with {runtime.READ} and reach its result another way, or ask the user to "
+                "run it"
             )
-        return await retry_when_stale(call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call))
+        return await retry_when_stale(
+            call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call)
+        )
 
-    async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request) -> ToolResult:
+    async def _run_script(
+        self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request
+    ) -> ToolResult:
         skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
         await scripts.ready()
@@ -348,7 +397,12 @@ class Session(Closing):
         return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
 
     def _receipt(
-        self, active: Active, fresh: Sequence[Loaded] = (), *, client: Client = UNKNOWN, note: str | None = None
+        self,
+        active: Active,
+        fresh: Sequence[Loaded] = (),
+        *,
+        client: Client = UNKNOWN,
+        note: str | None = None,
     ) -> ToolResult:
         return runtime.receipt(
             loaded_of(active),
@@ -371,7 +425,8 @@ class Session(Closing):
 
 
 class _Request(NamedTuple):
-    """A call beside its arguments. `runtime` and `active` are as this caller sees them: another one may differ."""
+    """A call beside its arguments. `runtime` and `active` are as this caller sees them: another one
+    may differ."""
 
     runtime: Runtime
     active: Active
@@ -383,7 +438,9 @@ class _Request(NamedTuple):
     def settings(self) -> RuntimeSettings:
         """Return the operator's settings, with results as short as the client takes them."""
         settings = self.runtime.settings
-        return settings._replace(result_characters=min(settings.result_characters, self.client.result_characters))
+        return settings._replace(
+            result_characters=min(settings.result_characters, self.client.result_characters)
+        )
 
 
 _Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[ToolResult]]
@@ -402,9 +459,13 @@ def _common(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_COMMON]
 
 
-def _part_of(path: str, text: str, given: Mapping[str, Any], settings: RuntimeSettings) -> ToolResult:
+def _part_of(
+    path: str, text: str, given: Mapping[str, Any], settings: RuntimeSettings
+) -> ToolResult:
     start, most = int(given.get("start_line", 1)), given.get("max_lines")
     if most is not None:
         most = int(most)
     within = int(given.get("start_character", 1))
-    return runtime.text_file(path, text, start, most, settings.result_characters, start_character=within)
+    return runtime.text_file(
+        path, text, start, most, settings.result_characters, start_character=within
+    )

@@ -1,8 +1,8 @@
 """The sessions of many callers, by handle: bounded in number and age, each for its owner alone.
 
-A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none. An
-unknown handle and another's handle are answered in the same words. A client that opens too many loses its own oldest,
-and no other client's.
+A handle is minted by us, cannot be guessed, and is the only reference to the state where a
+connection keeps none. An unknown handle and another's handle are answered in the same words. A
+client that opens too many loses its own oldest, and no other client's.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ class UnknownSessionError(RequestError):
 
     def __init__(self, handle: str) -> None:
         super().__init__(
-            f"Unknown session {handle[:100]!r}: it is over or was never opened here. Call skills_load without a "
+            f"Unknown session {handle[:100]!r}: it is over or was never opened here. Call "
+            "skills_load without a "
             "session to begin a new one"
         )
 
 
 class Sessions:
-    """Open sessions. One owner has at most `share`, None for a quarter; one unused for `idle_s` ends."""
+    """Open sessions. One owner has at most `share`, None for a quarter; one unused for `idle_s`
+    ends."""
 
     def __init__(
         self,
@@ -53,16 +55,19 @@ class Sessions:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """Return an unregistered session of this or the shared runtime. `keep` it once it holds anything."""
+        """Return an unregistered session of this or the shared runtime. `keep` it once it holds
+        anything."""
         return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
-        """Register the session by its handle, for this owner alone. A registered one stays counted as it was.
+        """Register the session by its handle, for this owner alone. A registered one stays counted
+        as it was.
 
         It counts toward the share of `counted`; beyond it their least recently used session ends.
 
         Raises:
-            QuotaError: all places are taken, and this caller has no session to evict. The session has ended.
+            QuotaError: all places are taken, and this caller has no session to evict. The session
+                has ended.
         """
         handle = session.session_id
         if handle in self._open:
@@ -70,7 +75,9 @@ class Sessions:
         else:
             self._end_idle()
             try:
-                going = self._quota.claim(handle, counted, busy=lambda other: self._open[other][0].calls > 0)
+                going = self._quota.claim(
+                    handle, counted, busy=lambda other: self._open[other][0].calls > 0
+                )
             except QuotaError:
                 session.close()
                 raise
@@ -99,12 +106,17 @@ class Sessions:
     def _find_local(self, handle: str, owner: str | None) -> Session | None:
         """Return this owner's session of this handle from the memory of this process, or None."""
         session, whose, used = self._open.get(handle, (None, None, 0.0))
-        if session is None or whose != owner or (self._now() - used > self._idle_s and not session.calls):
+        if (
+            session is None
+            or whose != owner
+            or (self._now() - used > self._idle_s and not session.calls)
+        ):
             return None
         return session
 
     def find(self, handle: str, owner: str | None) -> Session:
-        """Return the session of this handle; UnknownSessionError if it is unknown, over, or another owner's."""
+        """Return the session of this handle; UnknownSessionError if it is unknown, over, or another
+        owner's."""
         session = self._find_local(handle, owner)
         if session is None:
             raise UnknownSessionError(handle)
@@ -119,7 +131,8 @@ class Sessions:
         *,
         changes: bool = False,  # noqa: ARG002
     ) -> Session:
-        """Return the session of this handle, wherever sessions are kept; `changes` says that the call loads or unloads.
+        """Return the session of this handle, wherever sessions are kept; `changes` says that the
+        call loads or unloads.
 
         Raises:
             UnknownSessionError: as `find`.
@@ -137,7 +150,8 @@ class Sessions:
     ) -> None:
         """`keep` a session after a call, wherever sessions are kept.
 
-        `change` is how often the session had `changed` once the call had; None where it changed nothing.
+        `change` is how often the session had `changed` once the call had; None where it changed
+        nothing.
 
         Raises:
             QuotaError: as `keep`.

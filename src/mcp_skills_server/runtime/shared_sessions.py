@@ -1,8 +1,9 @@
-"""Sessions that every replica of a server can go on with: in memory as always, and a record of each that all can read.
+"""Sessions that every replica of a server can go on with: in memory as always, and a record of each
+that all can read.
 
-The record says what is loaded, and every call compares it with what this replica remembers. Where it cannot be read, a
-session that is known here goes on reading; what would change it is refused with the reason. A session that begins then
-is this replica's alone until its record can be written.
+The record says what is loaded, and every call compares it with what this replica remembers. Where
+it cannot be read, a session that is known here goes on reading; what would change it is refused
+with the reason. A session that begins then is this replica's alone until its record can be written.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class SessionRecord:
         owner: the hash of whose it is.
         since: when the model was shown the catalogue, in seconds of the wall clock.
         skills: path and digest of each loaded skill, the latest last.
-        scripts_at: the process in which a script ran last; "" where none did. Its files are on that machine only.
+        scripts_at: the process in which a script ran last; "" where none did. Its files are on that
+            machine only.
     """
 
     owner: str
@@ -71,7 +73,8 @@ class SessionRecord:
 
 
 class RecordStore(Protocol):
-    """A store of records that all replicas see. It raises `RequestError`, whose message is for the model."""
+    """A store of records that all replicas see. It raises `RequestError`, whose message is for the
+    model."""
 
     async def read(self, name: str, group: str | None) -> str | None:
         """Return the text of this name, which is foreign; None where there is none."""
@@ -87,9 +90,11 @@ class _Known:
     """The copy of a session's record that this replica has.
 
     Attributes:
-        text: as it was read or written last; None of a new one, "" where it is to be taken as it is there.
+        text: as it was read or written last; None of a new one, "" where it is to be taken as it is
+            there.
         changed: the session's count of changes by then.
-        refused: the changes that were refused, by the session's count; those before and between were written.
+        refused: the changes that were refused, by the session's count; those before and between
+            were written.
         moved: the same of processes that scripts ran in.
         lost: the record is no longer there, and has to be written anew.
         lock: held while the record is read and compared, or written.
@@ -104,7 +109,8 @@ class _Known:
 
 
 class SharedSessions(Sessions):
-    """Open sessions of this replica, and the way to those of the others by their records in `store`."""
+    """Open sessions of this replica, and the way to those of the others by their records in
+    `store`."""
 
     def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
         super().__init__(runtime, **more)
@@ -112,7 +118,9 @@ class SharedSessions(Sessions):
         self._here = secrets.token_hex(8)
         self._known: dict[str, _Known] = {}
 
-    async def open(self, handle: str, owner: str | None, counted: Owner = None, *, changes: bool = False) -> Session:
+    async def open(
+        self, handle: str, owner: str | None, counted: Owner = None, *, changes: bool = False
+    ) -> Session:
         """Return the session of this handle, from wherever it was last used."""
         if not _HANDLE.fullmatch(handle):
             raise UnknownSessionError(handle)
@@ -131,7 +139,8 @@ class SharedSessions(Sessions):
                 known.lost = True
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                # Where a call is about to write a change of its own, that is refused, and the next call gets this.
+                # Where a call is about to write a change of its own, that is refused, and the next
+                # call gets this.
                 if await local.restore(record, self._here, known.changed):
                     known.text, known.moved, known.lost = text, local.moved, False
             return self.find(handle, owner)
@@ -151,22 +160,34 @@ class SharedSessions(Sessions):
         return session
 
     async def save(
-        self, session: Session, owner: str | None, counted: Owner = None, *, change: int | None = None
+        self,
+        session: Session,
+        owner: str | None,
+        counted: Owner = None,
+        *,
+        change: int | None = None,
     ) -> None:
         """Keep a session, and have the other replicas know of it."""
         handle = session.session_id
         self.keep(session, owner, counted)
         known = self._known.setdefault(handle, _Known())
         async with known.lock:
-            if change is not None and any(change in each for each in known.refused):  # by the save of another call
+            # by the save of another call
+            if change is not None and any(change in each for each in known.refused):
                 raise RequestError("the session could not be kept as this call left it; call again")
             changed, moved = session.changed, session.moved
-            if known.text is not None and (known.changed, known.moved, known.lost) == (changed, moved, False):
+            if known.text is not None and (known.changed, known.moved, known.lost) == (
+                changed,
+                moved,
+                False,
+            ):
                 return
             at = self._here if session.scripts_at == HERE else session.scripts_at
             text = SessionRecord(_owner(owner), session.began, session.loaded, at).text()
             try:
-                await self._store.write(handle, counted, text, replaces=None if known.lost else known.text)
+                await self._store.write(
+                    handle, counted, text, replaces=None if known.lost else known.text
+                )
             except RequestError:
                 if known.text is None:  # no other replica knows its handle yet
                     return
@@ -176,7 +197,9 @@ class SharedSessions(Sessions):
                     known.text, known.changed = "", changed
                     if change is not None and change in refused:
                         raise
-                return  # what this call loaded or unloaded is written, and what else it did is with what does
+                # what this call loaded or unloaded is written, and what else it did is with what
+                # does
+                return
             known.text, known.changed, known.moved, known.lost = text, changed, moved, False
 
     def is_shared(self, session: Session) -> bool:
@@ -193,10 +216,14 @@ class SharedSessions(Sessions):
         try:
             record = parsed(text)
         except SessionRecordError as error:
-            logger.warning("a session cannot be read from what replicas share: it is %s", error, extra=REPEATS)
+            logger.warning(
+                "a session cannot be read from what replicas share: it is %s", error, extra=REPEATS
+            )
             raise UnknownSessionError(handle) from None
         # As bytes: of text that is no ASCII, as foreign text may be, compare_digest takes none.
-        if not compare_digest(record.owner.encode("utf-8", "surrogatepass"), _owner(owner).encode()):
+        if not compare_digest(
+            record.owner.encode("utf-8", "surrogatepass"), _owner(owner).encode()
+        ):
             raise UnknownSessionError(handle)
         return record
 
@@ -209,7 +236,8 @@ def _owner(owner: str | None) -> str:
 
 
 def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime], Sessions]:
-    """Makes the sessions of a runtime whose records are in this store; one owner has `share` of them in memory."""
+    """Makes the sessions of a runtime whose records are in this store; one owner has `share` of
+    them in memory."""
     return lambda runtime: SharedSessions(runtime, store, share=share)
 
 
@@ -225,10 +253,17 @@ def parsed(text: str) -> SessionRecord:
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
         raise SessionRecordError(f"of version {ascii(version)[:20]}")
-    if isinstance(since, bool) or not isinstance(since, int | float) or not abs(since) <= float_info.max:
+    if (
+        isinstance(since, bool)
+        or not isinstance(since, int | float)
+        or not abs(since) <= float_info.max
+    ):
         raise SessionRecordError("without a time")
     return SessionRecord(
-        _text(fields, "owner"), float(since), _skills(fields.get("skills")), _text(fields, "scripts_at", "")
+        _text(fields, "owner"),
+        float(since),
+        _skills(fields.get("skills")),
+        _text(fields, "scripts_at", ""),
     )
 
 

@@ -1,7 +1,7 @@
 """Concepts: groups of words of the trade that are asked for each other, in nine languages.
 
-`thesaurus.txt` has a group a line. `_` joins the words of a phrase, `*` stands for any further letters. Words of other
-languages than English stand without their accents, as questions are folded.
+`thesaurus.txt` has a group a line. `_` joins the words of a phrase, `*` stands for any further
+letters. Words of other languages than English stand without their accents, as questions are folded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _ENDING: Final = 3
 """Letters that a long word may have beyond its entry: the endings of plurals, cases and tenses."""
 _LONG: Final = 5
 _LONGEST: Final = 40
-"""Letters of a word that is looked up: what is longer is none, and would cost the square of its length."""
+"""Letters of a word that is looked up: what is longer is none, and would cost the square of its
+length."""
 _SHORTEST_PART: Final = 5
 """Letters of a word that may be a part of a compound."""
 
@@ -29,7 +30,8 @@ class Thesaurus:
         self._words: dict[str, tuple[int, ...]] = {}
         self._stems: dict[str, tuple[int, ...]] = {}
         self._phrases: dict[str, list[tuple[list[str], int]]] = {}
-        """Phrases and their groups by first words. Chinese and Japanese words are phrases of pairs of letters."""
+        """Phrases and their groups by first words. Chinese and Japanese words are phrases of pairs
+        of letters."""
         text = Path(__file__).with_name("thesaurus.txt").read_text(encoding="utf-8")
         for number, line in enumerate(text.splitlines()):
             for entry in line.replace("|", " ").split():
@@ -45,7 +47,8 @@ class Thesaurus:
             table[word] = (*table.get(word, ()), number)
 
     def concepts(self, words: list[str], *, parts: bool = False) -> Iterator[str]:
-        """Yield the concepts of each of these folded words and of the phrases they form, as words of the index.
+        """Yield the concepts of each of these folded words and of the phrases they form, as words
+        of the index.
 
         With `parts` a long word that is none may be a compound of two.
         """

@@ -23,7 +23,8 @@ _SHOWN_PATHS: Final = 40
 
 
 def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """Return the file that a path means, by look-up alone; a RequestError lists the files if none matches."""
+    """Return the file that a path means, by look-up alone; a RequestError lists the files if none
+    matches."""
     plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
     if plain in paths:
         return plain
@@ -51,7 +52,8 @@ def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") ->
 def _validators() -> dict[str, Draft202012Validator]:
     from jsonschema import Draft202012Validator
 
-    return {tool: Draft202012Validator(schema) for tool, schema in runtime.argument_schemas().items()}  # pyright: ignore[reportArgumentType]
+    schemas = runtime.argument_schemas()
+    return {tool: Draft202012Validator(schemas[tool]) for tool in schemas}  # pyright: ignore[reportArgumentType]
 
 
 def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
@@ -59,7 +61,9 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     validator: Any = _validators()[tool]  # the stubs say little
     schema: dict[str, Any] = validator.schema
     required = schema.get("required", ())
-    taken = ", ".join(f"{key} (required)" if key in required else key for key in schema["properties"])
+    taken = ", ".join(
+        f"{key} (required)" if key in required else key for key in schema["properties"]
+    )
     try:
         error: Any = next(validator.iter_errors(dict(given)), None)
     except RecursionError:
@@ -69,7 +73,10 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     place = printable(".".join(map(str, error.absolute_path)))[:100]
     text: str = error.message
     if len(text) > _MOST_SHOWN:  # it begins with the value and ends with the reason
-        text = f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SHOWN // 2]})"
+        text = (
+            f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: "
+            f"{str(error.validator_value)[: _MOST_SHOWN // 2]})"
+        )
     if place:
         text = f"Argument {place}: {text}"
     return f"{text}. {tool} takes: {taken}"

@@ -1,7 +1,8 @@
-"""The words of the skills, and which of them an unknown word may stand for: a slip of the typist, or another form.
+"""The words of the skills, and which of them an unknown word may stand for: a slip of the typist,
+or another form.
 
-Words are compared by the runs of letters that they share. The runs lie in a table of SQLite's full text search, which
-is a tenth of the size of sets.
+Words are compared by the runs of letters that they share. The runs lie in a table of SQLite's full
+text search, which is a tenth of the size of sets.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _LONGEST: Final = 40
 _PART: Final = 6
 """Letters of a word that may be a part of another."""
 _RARE: Final = 4
-"""Runs of a long word that are looked up: what looks alike shares a rare one, and the common ones are in every word."""
+"""Runs of a long word that are looked up: what looks alike shares a rare one, and the common ones
+are in every word."""
 _LIKELY: Final = 60
 """Words that one is compared with."""
 LIKE: Final = 0.6
@@ -28,17 +30,23 @@ LIKE: Final = 0.6
 class Vocabulary:
     """Known words, in a table of this name that is no foreign text. For one thread at a time.
 
-    Runs have so many `letters`: of two even a short word with a slip shares some; of three, words that look alike do.
+    Runs have so many `letters`: of two even a short word with a slip shares some; of three, words
+    that look alike do.
     """
 
     def __init__(self, database: Connection, table: str, letters: int) -> None:
-        database.execute(f"CREATE VIRTUAL TABLE {table} USING fts5(runs, content='', tokenize='ascii')")
+        database.execute(
+            f"CREATE VIRTUAL TABLE {table} USING fts5(runs, content='', tokenize='ascii')"
+        )
         database.execute(f"CREATE VIRTUAL TABLE {table}_runs USING fts5vocab({table}, row)")
         self._db = database
         self._put_in = f"INSERT INTO {table}(rowid, runs) VALUES (?, ?)"  # noqa: S608
         self._take_out = f"INSERT INTO {table}({table}, rowid, runs) VALUES ('delete', ?, ?)"  # noqa: S608
-        self._rare = f"SELECT term FROM {table}_runs WHERE term IN (%s) ORDER BY doc, term LIMIT {_RARE}"  # noqa: S608
-        self._sharing = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY bm25({table}), rowid LIMIT {_LIKELY}"  # noqa: S608
+        self._rare = (
+            f"SELECT term FROM {table}_runs WHERE term IN (%s) ORDER BY doc, term LIMIT {_RARE}"  # noqa: S608
+        )
+        order = f"ORDER BY bm25({table}), rowid LIMIT {_LIKELY}"
+        self._sharing = f"SELECT rowid FROM {table} WHERE {table} MATCH ? {order}"  # noqa: S608
         self._letters = letters
         self._counts: Counter[str] = Counter()
         self._rows: dict[str, int] = {}
@@ -65,7 +73,8 @@ class Vocabulary:
                 self._db.execute(self._take_out, (row, " ".join(self._runs(word))))
 
     def like(self, word: str, least: float = LIKE) -> list[str]:
-        """Return at most four known words that share this part of their runs with the word, or have it as a part."""
+        """Return at most four known words that share this part of their runs with the word, or have
+        it as a part."""
         word = word[:_LONGEST]
         runs = self._runs(word)
         alike: list[tuple[float, str]] = []
@@ -79,10 +88,11 @@ class Vocabulary:
         return [other for _, other in sorted(alike)[:4]]
 
     def meant(self, word: str) -> list[str]:
-        """Return the known words that are fewest slips away, at most two slips and at most five words.
+        """Return the known words that are fewest slips away, at most two slips and at most five
+        words.
 
-        Of words as short as three letters, and of longer than people type, nothing is guessed. A word that stands for
-        two known ones gives both.
+        Of words as short as three letters, and of longer than people type, nothing is guessed. A
+        word that stands for two known ones gives both.
         """
         if not 4 <= len(word) <= _LONGEST:
             return []
@@ -92,7 +102,8 @@ class Vocabulary:
         near: dict[str, int] = {}
         for other in self._sharing_one_of(self._runs(word)):
             slips = _slips(word, other)
-            # With two slips of a few letters anything is near anything; people do get the first letter right.
+            # With two slips of a few letters anything is near anything; people do get the first
+            # letter right.
             if slips == 1 or (slips == 2 and other[0] == word[0]):
                 near[other] = slips
         least = min(near.values(), default=0)
@@ -110,13 +121,18 @@ class Vocabulary:
         return [self._words[row] for (row,) in found]
 
     def _runs(self, word: str) -> list[str]:
-        """Return each so many letters in a row; where the word begins and ends counts as a letter."""
+        """Return each so many letters in a row; where the word begins and ends counts as a
+        letter."""
         padded = f"0{word}0"
-        return [padded[start : start + self._letters] for start in range(len(padded) - self._letters + 1)]
+        return [
+            padded[start : start + self._letters]
+            for start in range(len(padded) - self._letters + 1)
+        ]
 
 
 def _slips(one: str, other: str) -> int:
-    """Count the letters that are wrong, missing, too many or swapped with the next; 3 where there are more than two."""
+    """Count the letters that are wrong, missing, too many or swapped with the next; 3 where there
+    are more than two."""
     before: list[int] = []
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):

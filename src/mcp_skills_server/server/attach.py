@@ -1,7 +1,8 @@
 """Attach the skills of a registry to an MCP server of the Python SDK, or of FastMCP.
 
-What the server already has stays. Its handlers are asked for what is not a skill, its lists are joined with ours, and
-a tool or a prompt of its own takes precedence over one of ours with the same name.
+What the server already has stays. Its handlers are asked for what is not a skill, its lists are
+joined with ours, and a tool or a prompt of its own takes precedence over one of ours with the same
+name.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ Test: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 """Tells whether a request is about ours."""
 
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
-"""Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a public name for it."""
+"""Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a
+public name for it."""
 _ATTACHED: Final = WeakSet[Server[Any]]()
 _MOST_PAGES: Final = 100
 """Pages of another handler's list that are read for its names."""
@@ -103,35 +105,47 @@ def attach(
 ) -> Attachment:
     """Give an MCP server the skills of a registry: methods, capabilities, notifications.
 
-    Call it last, before the server runs: what the server has by then stays and is joined with the skills.
+    Call it last, before the server runs: what the server has by then stays and is joined with the
+    skills.
 
     Args:
-        server: a lowlevel `Server` or an `MCPServer` of the Python SDK, or a `FastMCP` of the package fastmcp.
+        server: a lowlevel `Server` or an `MCPServer` of the Python SDK, or a `FastMCP` of the
+            package fastmcp.
         registry: not yet loaded; it is loaded when the first client has shaken hands.
         settings: what the operator chose.
-        watch: follow changes of the folders, as the given watcher does or by default; False serves the first scan.
-        runtime: what the tools run on, with its limits and how scripts are run; by default no script is.
+        watch: follow changes of the folders, as the given watcher does or by default; False serves
+            the first scan.
+        runtime: what the tools run on, with its limits and how scripts are run; by default no
+            script is.
         sessions: makes what keeps the sessions of the tools; by default this process does.
         views: which skills each principal has; by default all.
-        tool_skills: by name of a tool of the server the skill that tells how to use it: a skill path, or the URI of a
-            SKILL.md. `_meta` of the tool has the URI as `mcp-skills-server/skill` for each client that has the skill,
-            and what loads the skill names the tool.
+        tool_skills: by name of a tool of the server the skill that tells how to use it: a skill
+            path, or the URI of a SKILL.md. `_meta` of the tool has the URI as
+            `mcp-skills-server/skill` for each client that has the skill, and what loads the skill
+            names the tool.
 
     Raises:
         TypeError: the server is of another kind, or `registry` is no registry.
         UsageError: the server has skills already.
     """
     if not isinstance(cast("object", registry), Registry):
-        raise TypeError(f"attach() takes a Registry; write attach(server, Registry([{registry!r}]))")
+        raise TypeError(
+            f"attach() takes a Registry; write attach(server, Registry([{registry!r}]))"
+        )
     lowlevel = _lowlevel(server)
     if lowlevel in _ATTACHED:
-        raise UsageError("attach() was called for this server before; give one Registry all roots, and attach that")
+        raise UsageError(
+            "attach() was called for this server before; give one Registry all roots, and attach "
+            "that"
+        )
     _ATTACHED.add(lowlevel)
     if watch is True:
         watcher = Watcher(registry)
     else:
         watcher = watch or None
-    attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
+    attachment = Attachment(
+        registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views
+    )
     merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
     lowlevel.middleware.extend((partial(observed, attachment), merged.middleware))
@@ -152,7 +166,8 @@ def _lowlevel(server: object) -> Server[Any]:
             return cast("Server[Any]", found)
     kind = type(server)
     raise TypeError(
-        f"attach() takes no {kind.__module__}.{kind.__qualname__}; give it a Server or an MCPServer of the "
+        f"attach() takes no {kind.__module__}.{kind.__qualname__}; give it a Server or an "
+        "MCPServer of the "
         "package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
     )
 
@@ -166,11 +181,14 @@ class MergedHandlers:
         tool_skills: the skills of the server's own tools, as `attach` takes them.
     """
 
-    def __init__(self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]) -> None:
+    def __init__(
+        self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]
+    ) -> None:
         self._server = server
         self._attachment = attachment
         self._tool_skills = {
-            tool: skill if skill.startswith(SCHEME) else uri(skill, SKILL_MD) for tool, skill in tool_skills.items()
+            tool: skill if skill.startswith(SCHEME) else uri(skill, SKILL_MD)
+            for tool, skill in tool_skills.items()
         }
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
 
@@ -197,15 +215,23 @@ class MergedHandlers:
                 self._add_routed(method, params_type, ours, is_ours)
             else:
                 self._add(method, types.RequestParams, ours)
-        self._add_routed("resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served)
-        self._add_routed("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe, self._is_served)
+        self._add_routed(
+            "resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served
+        )
+        self._add_routed(
+            "resources/unsubscribe",
+            types.UnsubscribeRequestParams,
+            self._unsubscribe,
+            self._is_served,
+        )
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
         listening = self._theirs[_LISTEN]
         if listening is not None and isinstance(listening.handler, ListenHandler):
             self._attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
+        """Declare the capabilities that the SDK does not know, and note when a legacy client is
+        ready."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
             return await self._attachment.declared(result, principal(scope_of(ctx)), *host_of(ctx))
@@ -222,7 +248,9 @@ class MergedHandlers:
         self._theirs[method] = self._server.get_request_handler(method)
         self._server.add_request_handler(method, params_type, guarded(call))
 
-    def _add_routed(self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Test) -> None:
+    def _add_routed(
+        self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Test
+    ) -> None:
         """Ours where it is about a skill, or where the server has nothing of its own."""
 
         async def call(ctx: Context, params: Any) -> Any:
@@ -239,7 +267,9 @@ class MergedHandlers:
 
         async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
             theirs = self._theirs[method]
-            if theirs is None or (params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS):
+            if theirs is None or (
+                params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS
+            ):
                 return await ours(ctx, params)
             inner = None
             if params.cursor is not None:
@@ -247,7 +277,10 @@ class MergedHandlers:
             page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
             more = page.pop("nextCursor", None)
             if more is not None:
-                return page | {"nextCursor": cursors.encode(_THEIRS, str(more)), "cacheScope": "private"}
+                return page | {
+                    "nextCursor": cursors.encode(_THEIRS, str(more)),
+                    "cacheScope": "private",
+                }
             mine = await ours(replace(ctx, params={}), params)
             if key in {"tools", "prompts"}:
                 taken = await self._names(ctx, method, key, "name")
@@ -261,7 +294,8 @@ class MergedHandlers:
     # The skills of the server's own tools
 
     def _skill_of(self, ctx: Context, tool: str) -> str | None:
-        """Return the URI of the skill that a tool of the server names, None if this client does not have it."""
+        """Return the URI of the skill that a tool of the server names, None if this client does not
+        have it."""
         named = self._tool_skills.get(tool)
         if named is None:
             return None
@@ -284,8 +318,13 @@ class MergedHandlers:
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {each["location"]: each["name"] for each in active}
-            about = {tool: loaded.get(self._skill_of(ctx, tool)) for tool in await self._names(ctx, *_TOOLS)}
-            named = [f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None]
+            about = {
+                tool: loaded.get(self._skill_of(ctx, tool))
+                for tool in await self._names(ctx, *_TOOLS)
+            }
+            named = [
+                f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None
+            ]
             if named:
                 note = f"Tools that these skills are about: {', '.join(named)}."
                 return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
@@ -303,7 +342,9 @@ class MergedHandlers:
         )
 
     async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
-        return tool_dialect.canonical(params.name) is not None and params.name not in await self._names(ctx, *_TOOLS)
+        return tool_dialect.canonical(
+            params.name
+        ) is not None and params.name not in await self._names(ctx, *_TOOLS)
 
     async def _is_our_prompt(self, ctx: Context, params: Any) -> bool:
         attachment = self._attachment
@@ -325,7 +366,9 @@ class MergedHandlers:
             await self._names(ctx, *_TOOLS),
             await self._names(ctx, *_PROMPTS),
             await self._names(ctx, "resources/list", "resources", "uri")
-            | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
+            | await self._names(
+                ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"
+            ),
         )
 
     async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
@@ -348,19 +391,29 @@ class MergedHandlers:
 
     # Subscriptions
 
-    async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    async def _subscribe(
+        self, ctx: Context, params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
         await self._attachment.subscribe(SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
         return types.EmptyResult()
 
-    async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+    async def _unsubscribe(
+        self, ctx: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
         self._attachment.unsubscribe(SessionPeer(ctx), params.uri)
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
-        if theirs is not None and not notifier.relays and not self._is_about_skills(params.notifications):
-            return await theirs.handler(ctx, params)  # a handler of their own making, whose events we cannot relay
-        # Acknowledged after the first scan, so that a notification follows whatever changes after it.
+        if (
+            theirs is not None
+            and not notifier.relays
+            and not self._is_about_skills(params.notifications)
+        ):
+            # a handler of their own making, whose events we cannot relay
+            return await theirs.handler(ctx, params)
+        # Acknowledged after the first scan, so that a notification follows whatever changes after
+        # it.
         await self._attachment.ready()
         wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
         stream, owner = stream_of(ctx), counted(scope_of(ctx))
@@ -381,12 +434,15 @@ class MergedHandlers:
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
-        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.settings.spoken.notifications))
+        asked = wanted.resources_list_changed or any(
+            map(extra.get, self._attachment.settings.spoken.notifications)
+        )
         return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
 
 class _Relay:
-    """The session of the server's own listen handler: its events go to the client after our acknowledgement."""
+    """The session of the server's own listen handler: its events go to the client after our
+    acknowledgement."""
 
     def __init__(self, ctx: Context) -> None:
         self._session = ctx.session
@@ -402,7 +458,9 @@ class _Relay:
         return Stream(stream.id, send, stream.shared, stream.principal)
 
     async def send_notification(
-        self, notification: types.ServerNotification, related_request_id: types.RequestId | None = None
+        self,
+        notification: types.ServerNotification,
+        related_request_id: types.RequestId | None = None,
     ) -> None:
         """Pass on what theirs has to say, but for its own acknowledgement."""
         if not isinstance(notification, types.SubscriptionsAcknowledgedNotification):

@@ -1,6 +1,8 @@
-"""A registry attached to a server: its methods, the first scan, the watch, and the notifications of changes.
+"""A registry attached to a server: its methods, the first scan, the watch, and the notifications of
+changes.
 
-No SDK here: each transport turns its requests into a `Caller` and parameters, and the errors into its own.
+No SDK here: each transport turns its requests into a `Caller` and parameters, and the errors into
+its own.
 """
 
 from __future__ import annotations
@@ -27,12 +29,20 @@ from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources, skills
-from mcp_skills_server.server.notify import Notice, Notifier, Peer, RecentNotifications, lists, notices
+from mcp_skills_server.server.notify import (
+    Notice,
+    Notifier,
+    Peer,
+    RecentNotifications,
+    lists,
+    notices,
+)
 from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
-"""Seconds that a handshake and a list of tools wait for the first scan; it reads some thousand skills in that time."""
+"""Seconds that a handshake and a list of tools wait for the first scan; it reads some thousand
+skills in that time."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
 _LIST_TOOLS: Final = "tools/list"
 
@@ -48,9 +58,9 @@ async def _complete(view: View, settings: Settings, caller: Caller, params: Para
 class Attachment:
     """A registry attached to a server: what `attach` returns.
 
-    Entered with the server's own lifespan. The first scan begins with the handshake. The handshake and the list of
-    tools say what the index has until the scan is done, or wait a moment for it; every other question about skills
-    waits.
+    Entered with the server's own lifespan. The first scan begins with the handshake. The handshake
+    and the list of tools say what the index has until the scan is done, or wait a moment for it;
+    every other question about skills waits.
 
     Attributes:
         handlers: by method.
@@ -85,9 +95,15 @@ class Attachment:
             "completion/complete": _complete,
         }
         if settings.tools:
-            self.handlers |= {_LIST_TOOLS: self.tools.list_tools, "tools/call": self.tools.call_tool}
+            self.handlers |= {
+                _LIST_TOOLS: self.tools.list_tools,
+                "tools/call": self.tools.call_tool,
+            }
         if settings.prompts:
-            self.handlers |= {"prompts/list": prompts.list_prompts, "prompts/get": prompts.get_prompt}
+            self.handlers |= {
+                "prompts/list": prompts.list_prompts,
+                "prompts/get": prompts.get_prompt,
+            }
         self.notifier = Notifier(
             settings,
             permissions=self.views.permissions,
@@ -105,14 +121,16 @@ class Attachment:
         return View(self.views.of(principal))
 
     async def call(self, method: str, caller: Caller, params: Params) -> Result:
-        """Return the result of a method, over the skills of its caller, once the first scan is done."""
+        """Return the result of a method, over the skills of its caller, once the first scan is
+        done."""
         handler = self.handlers[method]
         if method == _LIST_TOOLS:
             await self.glimpse()
         else:
             await self.ready()
         return await retry_when_stale(
-            self.views.of(caller.principal), lambda view: handler(view, self.settings, caller, params)
+            self.views.of(caller.principal),
+            lambda view: handler(view, self.settings, caller, params),
         )
 
     async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
@@ -180,10 +198,11 @@ class Attachment:
                 self.sessions.close()
 
     async def glimpse(self) -> None:
-        """Wait until there are skills to show: those of the index at once, else those of the first scan, for a moment.
+        """Wait until there are skills to show: those of the index at once, else those of the first
+        scan, for a moment.
 
-        The index knows neither grants nor a source that was never read: with grants, or with a source that the operator
-        awaits, wait for the scan.
+        The index knows neither grants nor a source that was never read: with grants, or with a
+        source that the operator awaits, wait for the scan.
         """
         if self.is_ready:
             return
@@ -200,12 +219,17 @@ class Attachment:
             self._tools_shown = self.tools.shown(self.registry)
 
     async def declared(
-        self, result: dict[str, Any], principal: Principal | None, client: str | None, extensions: Mapping[str, Any]
+        self,
+        result: dict[str, Any],
+        principal: Principal | None,
+        client: str | None,
+        extensions: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the result of a handshake with the capabilities that the SDK's types leave out and our instructions.
+        """Return the result of a handshake with the capabilities that the SDK's types leave out and
+        our instructions.
 
-        It does not wait long, unless grants are in force. The instructions of the server that we are attached to come
-        first. A host that shows skills by itself gets none of ours.
+        It does not wait long, unless grants are in force. The instructions of the server that we
+        are attached to come first. A host that shows skills by itself gets none of ours.
         """
         settings = self.settings
         capabilities = settings.spoken.declared(result.get("capabilities") or {})
@@ -235,7 +259,8 @@ class Attachment:
             # After the tasks that wait for the scan, so that a stream that they open hears of it.
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
-            # A client of this replica may still read from one that is behind what this one began with.
+            # A client of this replica may still read from one that is behind what this one began
+            # with.
             every: list[Notice] = [(method, None) for method in lists(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
@@ -268,7 +293,8 @@ class Attachment:
         self._notify(lambda: self.notifier.publish_to_each(lambda who: left_to(self.views.of(who))))
 
     def _notices(self, left: Changes) -> list[Notice]:
-        # Whether the list of tools is another one is not proved: it would be written anew for each set of grants.
+        # Whether the list of tools is another one is not proved: it would be written anew for each
+        # set of grants.
         tools = self.settings.tools and runtime.changed(left.before, left.after)
         if left:
             return notices(left, self.settings, tools=tools)

@@ -1,6 +1,8 @@
-"""Adapter from requests of the SDK to handlers: the caller, its view, and the error that answers it.
+"""Adapter from requests of the SDK to handlers: the caller, its view, and the error that answers
+it.
 
-Sessions are bound to the principal. Quotas count by the principal or, where none is required, by the address.
+Sessions are bound to the principal. Quotas count by the principal or, where none is required, by
+the address.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from mcp_skills_server.catalog.views import View
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.eras import MODERN, era_of_version, outcome_of_error, outcome_of_result
+from mcp_skills_server.server.eras import (
+    MODERN,
+    era_of_version,
+    outcome_of_error,
+    outcome_of_result,
+)
 from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
@@ -39,8 +46,8 @@ Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
 
 
 def principal(scope: Mapping[str, Any]) -> Principal | None:
-    """Return the proved identity of a request's caller, None where none is required; takes the ASGI scope, empty for a
-    pipe.
+    """Return the proved identity of a request's caller, None where none is required; takes the ASGI
+    scope, empty for a pipe.
     """
     found: Principal | None = scope.get(PRINCIPAL)
     if found is not None:
@@ -49,11 +56,14 @@ def principal(scope: Mapping[str, Any]) -> Principal | None:
     if not isinstance(user, AuthenticatedUser):  # of the server that we are attached to
         return None
     client, issuer, subject = principal_components(user.access_token)
-    return Principal("user", subject or client or "", issuer or "", scopes=frozenset(user.access_token.scopes))
+    return Principal(
+        "user", subject or client or "", issuer or "", scopes=frozenset(user.access_token.scopes)
+    )
 
 
 def counted(scope: Mapping[str, Any]) -> Owner:
-    """Return the owner whose quotas count what a request opens; takes the ASGI scope, empty for a pipe."""
+    """Return the owner whose quotas count what a request opens; takes the ASGI scope, empty for a
+    pipe."""
     who = principal(scope)
     return owner_of(None if who is None else who.key, address(scope))
 
@@ -87,7 +97,8 @@ def caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
 
 
 def guarded(call: Call) -> Call:
-    """Errors become the protocol's: the client's fault by its code, a bug as -32603 without internals."""
+    """Errors become the protocol's: the client's fault by its code, a bug as -32603 without
+    internals."""
 
     async def guarded(ctx: Context, params: Any) -> Any:
         try:
@@ -161,10 +172,12 @@ def scope_of(ctx: Context) -> Mapping[str, Any]:
 
 
 def connection_of(ctx: Context) -> Connection:
-    """Return the connection of a request. It lasts from the handshake on, and its exit stack tells of its end."""
-    # The one private name of the SDK in this package. `ctx.session` is made anew for each message, and mcp 2.3.0 gives
-    # handlers and middleware nothing public that lasts as long as the client: `mcp.server.context.Context` has a public
-    # `connection`, and `ServerRunner` does not construct it yet.
+    """Return the connection of a request. It lasts from the handshake on, and its exit stack tells
+    of its end."""
+    # The one private name of the SDK in this package. `ctx.session` is made anew for each message,
+    # and mcp 2.3.0 gives handlers and middleware nothing public that lasts as long as the client:
+    # `mcp.server.context.Context` has a public `connection`, and `ServerRunner` does not construct
+    # it yet.
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
 
 
@@ -203,7 +216,9 @@ def stream_of(ctx: Context) -> Stream:
     """The stream that answers this request."""
 
     async def send(method: str, params: dict[str, Any] | None) -> None:
-        await ctx.session.send_notification(_notification(method, params), related_request_id=ctx.request_id)
+        await ctx.session.send_notification(
+            _notification(method, params), related_request_id=ctx.request_id
+        )
 
     return Stream(ctx.request_id, send, ctx.request is None, principal(scope_of(ctx)))
 

@@ -1,11 +1,12 @@
-"""The two eras of MCP: what opens each, the shapes of its parameters, its faults, and what surrounds its results.
+"""The two eras of MCP: what opens each, the shapes of its parameters, its faults, and what
+surrounds its results.
 
-The first request of a connection decides its era. In the legacy era a handshake says who the client is; in the modern
-one every request does, in an envelope.
+The first request of a connection decides its era. In the legacy era a handshake says who the client
+is; in the modern one every request does, in an envelope.
 
-A shape is a type, a tuple of alternatives, a set of words, `[shape]` for an array, or a mapping for an object. A key
-of such a mapping that ends with `?` may be absent, or null: many clients write null for what they leave out. The key
-`*` stands for all others, which are otherwise not looked at.
+A shape is a type, a tuple of alternatives, a set of words, `[shape]` for an array, or a mapping for
+an object. A key of such a mapping that ends with `?` may be absent, or null: many clients write
+null for what they leave out. The key `*` stands for all others, which are otherwise not looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ MODERN_VERSIONS: Final = ("2026-07-28",)
 _LEGACY_NOT_FOUND: Final = -32002
 """The code of an unknown resource in the legacy era."""
 SKILLS: Final = frozenset({"skills/list", "skills/get", "resources/directory/read"})
-"""Methods that MCP itself does not have. What they take beside `_meta` depends on the dialect and is checked there."""
+"""Methods that MCP itself does not have. What they take beside `_meta` depends on the dialect and
+is checked there."""
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | frozenset[str] | list[Shape] | Mapping[str, Shape]"
 
@@ -43,7 +45,12 @@ CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 CLIENT: Final = "io.modelcontextprotocol/clientInfo"
 _LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 
-_TYPE_NAMES: Final[Mapping[type, str]] = {str: "a string", bool: "a boolean", int: "an integer", dict: "an object"}
+_TYPE_NAMES: Final[Mapping[type, str]] = {
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    dict: "an object",
+}
 
 
 def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
@@ -68,7 +75,10 @@ def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
         return _first(wrong(each, shape[0], f"{name}[{place}]") for place, each in enumerate(items))
     if not isinstance(value, dict):
         return f"{name} must be an object"
-    return _first(_wrong_field(cast("dict[str, Any]", value), key, inner, name) for key, inner in shape.items())
+    return _first(
+        _wrong_field(cast("dict[str, Any]", value), key, inner, name)
+        for key, inner in shape.items()
+    )
 
 
 def _wrong_field(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
@@ -88,10 +98,18 @@ def _first(reasons: Any) -> str | None:
     return next((each for each in reasons if each is not None), None)
 
 
-_LEVEL: Final = frozenset({"alert", "critical", "debug", "emergency", "error", "info", "notice", "warning"})
-_ICON: Final[Shape] = {"src": str, "mimeType?": str, "sizes?": [str], "theme?": frozenset({"light", "dark"})}
+_LEVEL: Final = frozenset(
+    {"alert", "critical", "debug", "emergency", "error", "info", "notice", "warning"}
+)
+_ICON: Final[Shape] = {
+    "src": str,
+    "mimeType?": str,
+    "sizes?": [str],
+    "theme?": frozenset({"light", "dark"}),
+}
 CLIENT_INFO: Final[Shape] = {
-    "name": str, "version": str, "title?": str, "description?": str, "websiteUrl?": str, "icons?": [_ICON],
+    "name": str, "version": str, "title?": str, "description?": str, "websiteUrl?": str,
+    "icons?": [_ICON],
 }  # fmt: skip
 _OBJECTS: Final[Shape] = {"*": dict}
 _TASKS: Final[Shape] = {
@@ -105,7 +123,11 @@ _BOTH_CAPABILITIES: Final[Mapping[str, Shape]] = {
     "sampling?": {"context?": dict, "tools?": dict},
     "elicitation?": {"form?": dict, "url?": dict},
 }
-_LEGACY_CAPABILITIES: Final[Shape] = {**_BOTH_CAPABILITIES, "roots?": {"listChanged?": bool}, "tasks?": _TASKS}
+_LEGACY_CAPABILITIES: Final[Shape] = {
+    **_BOTH_CAPABILITIES,
+    "roots?": {"listChanged?": bool},
+    "tasks?": _TASKS,
+}
 _MODERN_CAPABILITIES: Final[Shape] = {**_BOTH_CAPABILITIES, "roots?": dict}
 
 LEGACY_META: Final[Mapping[str, Shape]] = {"progressToken?": (str, int)}
@@ -140,7 +162,11 @@ _BOTH: Final[Mapping[str, Mapping[str, Shape]]] = {
     },
 }
 _LEGACY: Final[Mapping[str, Mapping[str, Shape]]] = {
-    "initialize": {"capabilities": _LEGACY_CAPABILITIES, "clientInfo": CLIENT_INFO, "protocolVersion": str},
+    "initialize": {
+        "capabilities": _LEGACY_CAPABILITIES,
+        "clientInfo": CLIENT_INFO,
+        "protocolVersion": str,
+    },
     "ping": {},
     "resources/subscribe": {"uri": str},
     "resources/unsubscribe": {"uri": str},
@@ -158,7 +184,8 @@ _MODERN: Final[Mapping[str, Mapping[str, Shape]]] = {
 }
 
 LEGACY_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_LEGACY}
-"""The methods of the legacy era, whose revisions share one table, and the shapes of their parameters beside `_meta`."""
+"""The methods of the legacy era, whose revisions share one table, and the shapes of their
+parameters beside `_meta`."""
 MODERN_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_MODERN}
 """The same of the modern era."""
 
@@ -168,7 +195,11 @@ PING: Final = "ping"
 LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions that a handshake can settle on; the last where the client asks for none of them."""
 _UNSUPPORTED_VERSION: Final = -32022
-_SERVER: Final = {"name": "mcp-skills-server", "title": "Agent Skills", "version": mcp_skills_server.__version__}
+_SERVER: Final = {
+    "name": "mcp-skills-server",
+    "title": "Agent Skills",
+    "version": mcp_skills_server.__version__,
+}
 _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 """Fields of results that revisions of the legacy era do not have."""
@@ -209,7 +240,8 @@ def outcome_of_error(code: int) -> Outcome:
 
 
 def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
-    """Return the outcome, in events, of a request with this result; None where the result decides nothing."""
+    """Return the outcome, in events, of a request with this result; None where the result decides
+    nothing."""
     if result.get("isError"):
         return "refused"
     return None
@@ -257,7 +289,8 @@ class Era(NamedTuple):
         return _misfit(params or {}, shape)
 
     def fault_of(self, error: Exception, method: str) -> Fault:
-        """Return the fault of a handler's error: the client's by its code, a bug as -32603 without internals."""
+        """Return the fault of a handler's error: the client's by its code, a bug as -32603 without
+        internals."""
         if isinstance(error, FaultError):
             return error.fault
         if isinstance(error, NotServedError):
@@ -324,7 +357,8 @@ def _not_legacy(method: str, params: Params) -> Fault | None:
         return _misfit(params, _LEGACY_ENVELOPE)
     return Fault(
         INVALID_REQUEST,
-        "this connection serves the handshake protocol era; requests carrying the 2026-07-28 envelope are not accepted "
+        "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
+        "envelope are not accepted "
         "on it",
     )
 
@@ -332,17 +366,24 @@ def _not_legacy(method: str, params: Params) -> Fault | None:
 def _not_modern(method: str, params: Params) -> Fault | None:
     if method == INITIALIZE:
         asked = params.get("protocolVersion")
-        data = {"supported": list(MODERN_VERSIONS), **({"requested": asked} if isinstance(asked, str) else {})}
+        data = {
+            "supported": list(MODERN_VERSIONS),
+            **({"requested": asked} if isinstance(asked, str) else {}),
+        }
         return Fault(
             _UNSUPPORTED_VERSION,
-            "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
+            (
+                "connection is serving the 2026-07-28 protocol; the initialize handshake is not "
+                "accepted"
+            ),
             data,
         )
     meta: object = params.get("_meta")
     version = None
     if isinstance(meta, dict):
         version = cast(Params, meta).get(VERSION)
-    if isinstance(version, str) and version not in MODERN_VERSIONS:  # whose envelope may have another shape
+    # whose envelope may have another shape
+    if isinstance(version, str) and version not in MODERN_VERSIONS:
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     return _misfit(params, _MODERN_ENVELOPE)

@@ -1,9 +1,11 @@
-"""Notifications of catalogue changes: what there is to tell, and each client's queue of what it is owed.
+"""Notifications of catalogue changes: what there is to tell, and each client's queue of what it is
+owed.
 
-A legacy client hears of everything over its connection, once it is initialized. A modern client hears what its
-`subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A notification says
-"fetch again" and carries no data; so a queue holds each one at most once, and is bounded by what its client subscribed
-to. Quotas bound the streams and subscriptions of each client. No SDK here: a `Peer` is how a transport reaches one.
+A legacy client hears of everything over its connection, once it is initialized. A modern client
+hears what its `subscriptions/listen` request named, on that request's own stream, and nothing else
+(MCP-34). A notification says "fetch again" and carries no data; so a queue holds each one at most
+once, and is bounded by what its client subscribed to. Quotas bound the streams and subscriptions of
+each client. No SDK here: a `Peer` is how a transport reaches one.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
 _URIS: Final = "resourceSubscriptions"
 
 _REMEMBERED_S: Final = 600.0
-"""Seconds for which notifications are repeated for other replicas: fetching a large repository takes minutes."""
+"""Seconds for which notifications are repeated for other replicas: fetching a large repository
+takes minutes."""
 _MOST_REMEMBERED: Final = 256
 
 Notice: TypeAlias = "tuple[str, str | None]"
@@ -105,7 +108,8 @@ class Stream:
 
 
 def lists(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
-    """Return the notification of each list that is served, by the key of the filter that asks for it.
+    """Return the notification of each list that is served, by the key of the filter that asks for
+    it.
 
     `foreign` is whether the server that we are attached to may have lists of its own.
     """
@@ -114,7 +118,11 @@ def lists(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
         found["toolsListChanged"] = runtime.LIST_CHANGED
     if settings.prompts or foreign:
         found["promptsListChanged"] = prompt_dialect.LIST_CHANGED
-    return {**found, "resourcesListChanged": resource_dialect.LIST_CHANGED, **settings.spoken.notifications}
+    return {
+        **found,
+        "resourcesListChanged": resource_dialect.LIST_CHANGED,
+        **settings.spoken.notifications,
+    }
 
 
 def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
@@ -183,12 +191,15 @@ class Mailbox:
 
 
 class _Legacy:
-    """A client that shook hands: its mailbox, the URIs that it watches, and its permissions when it began to listen."""
+    """A client that shook hands: its mailbox, the URIs that it watches, and its permissions when it
+    began to listen."""
 
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
         self.permissions = permissions
-        self.mailbox = Mailbox(lambda notice: notice[1] is None or notice[1] in self.uris, principal)
+        self.mailbox = Mailbox(
+            lambda notice: notice[1] is None or notice[1] in self.uris, principal
+        )
 
 
 class Notifier:
@@ -197,7 +208,8 @@ class Notifier:
     Args:
         settings: what the operator chose.
         permissions: returns what a principal may do, None where no grants are in force.
-        between: returns the notices for a principal whose permissions change from the first to the second.
+        between: returns the notices for a principal whose permissions change from the first to the
+            second.
 
     Attributes:
         relays: whether events of the server that we are attached to reach listen streams too.
@@ -217,7 +229,9 @@ class Notifier:
         self._is_closing = False
         self._sent_to: set[Mailbox] = set()
         self._streams: dict[Mailbox, None] = {}
-        self._places = Quota[Mailbox]("listen streams", MOST_STREAMS, settings.streams, name="streams")
+        self._places = Quota[Mailbox](
+            "listen streams", MOST_STREAMS, settings.streams, name="streams"
+        )
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
@@ -240,13 +254,16 @@ class Notifier:
         found = list(notices)
         self.publish_to_each(lambda _: found)
 
-    def publish_to_each(self, notices_for: Callable[[Principal | None], Collection[Notice]]) -> None:
+    def publish_to_each(
+        self, notices_for: Callable[[Principal | None], Collection[Notice]]
+    ) -> None:
         """Notify each client of the notices for its principal. Returns at once."""
         for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices_for(mailbox.principal))
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is queued, then the result of the request.
+        """End every listen stream as the protocol says: what is queued, then the result of the
+        request.
 
         A later one is acknowledged and ended in the same way.
         """
@@ -265,9 +282,11 @@ class Notifier:
                 telling.add_done_callback(self._telling.discard)
 
     def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
-        """Have a legacy client that opens its stream notified as the principal that it proves to be by that.
+        """Have a legacy client that opens its stream notified as the principal that it proves to be
+        by that.
 
-        Its groups, and so its skills, may be others than when it shook hands. What it was sent meanwhile was lost.
+        Its groups, and so its skills, may be others than when it shook hands. What it was sent
+        meanwhile was lost.
 
         Returns:
             a function that notifies it of the difference, to be called when its stream is open.
@@ -303,7 +322,8 @@ class Notifier:
             return
         if len(client.uris) >= MOST_SUBSCRIPTIONS:
             raise RequestError(f"Too many subscriptions: at most {MOST_SUBSCRIPTIONS}")
-        self._watched.claim((id(client), uri), owner, busy=lambda _: True)  # none ends without a word
+        # none ends without a word
+        self._watched.claim((id(client), uri), owner, busy=lambda _: True)
         client.uris.add(uri)
 
     def unwatch(self, peer: Peer, uri: str) -> None:
@@ -312,8 +332,11 @@ class Notifier:
         client.uris.discard(uri)
         self._watched.release((id(client), uri))
 
-    async def listen(self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None) -> dict[str, Any]:
-        """`subscriptions/listen`: acknowledge, then notify of what the filter wants, until either side ends it.
+    async def listen(
+        self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None
+    ) -> dict[str, Any]:
+        """`subscriptions/listen`: acknowledge, then notify of what the filter wants, until either
+        side ends it.
 
         The oldest stream of an owner with too many is ended, with its result.
 
@@ -328,10 +351,13 @@ class Notifier:
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
         honoured = self._honoured(wanted)
-        methods = {method for key, method in lists(self._settings, foreign=True).items() if key in honoured}
+        methods = {
+            method for key, method in lists(self._settings, foreign=True).items() if key in honoured
+        }
         watched = frozenset(map(uris.canonical, honoured.get(_URIS, ())))
         mailbox = Mailbox(
-            lambda notice: notice[0] in methods if notice[1] is None else notice[1] in watched, stream.principal
+            lambda notice: notice[0] in methods if notice[1] is None else notice[1] in watched,
+            stream.principal,
         )
         meta: dict[str, Any] = {_STREAM: stream.id}
         for oldest in self._places.claim(mailbox, owner):
@@ -340,7 +366,10 @@ class Notifier:
         if self._is_closing:
             mailbox.close()
         try:
-            await stream.send("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": honoured})
+            await stream.send(
+                "notifications/subscriptions/acknowledged",
+                {"_meta": meta, "notifications": honoured},
+            )
             del honoured, wanted  # a stream may last for days; what it needs is in its mailbox
             while (notice := await mailbox.take()) is not None:
                 await stream.send(notice[0], _params(notice, meta))
@@ -359,14 +388,22 @@ class Notifier:
         A URI that can never name anything here is left out, as the acknowledgement shows.
         """
         asked = dict.fromkeys(requested.get(_URIS) or ())
-        watched = [uri for uri in asked if len(uri) <= LONGEST_URI and (self.relays or uris.segments(uri) is not None)]
+        watched = [
+            uri
+            for uri in asked
+            if len(uri) <= LONGEST_URI and (self.relays or uris.segments(uri) is not None)
+        ]
         if len(watched) > MOST_SUBSCRIPTIONS:
             raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
         if sum(map(len, watched)) > MOST_TEXT:
-            reason = f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all"
+            reason = (
+                f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} "
+                "characters in all"
+            )
             raise RequestError(reason)
         served = lists(self._settings, foreign=self.relays)
-        honoured: dict[str, Any] = {key: True for key in served if requested.get(key) is True}  # X-12
+        # X-12
+        honoured: dict[str, Any] = {key: True for key in served if requested.get(key) is True}
         if watched:
             honoured[_URIS] = watched
         return honoured
@@ -374,7 +411,9 @@ class Notifier:
     def _client(self, peer: Peer) -> _Legacy:
         client = self._legacy.get(peer.connection)
         if client is None:
-            client = self._legacy[peer.connection] = _Legacy(peer.principal, self._permissions(peer.principal))
+            client = self._legacy[peer.connection] = _Legacy(
+                peer.principal, self._permissions(peer.principal)
+            )
             peer.at_end(client.mailbox.close)
             peer.at_end(lambda: self._forget(client))
             peer.at_end(lambda: self._legacy.pop(peer.connection, None))
@@ -398,8 +437,9 @@ class Notifier:
 class RecentNotifications:
     """Repeats the notifications of the last ten minutes when another replica has caught up.
 
-    A client that hears of a change from one replica may read the old list from a replica that is behind. When that one
-    catches up, it notifies its own clients and says so, and all other replicas repeat what they notified theirs of.
+    A client that hears of a change from one replica may read the old list from a replica that is
+    behind. When that one catches up, it notifies its own clients and says so, and all other
+    replicas repeat what they notified theirs of.
     """
 
     def __init__(self, announce: Callable[[], object]) -> None:

@@ -44,13 +44,16 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     page = kept_page(view.snapshot, *key)
     if page is None:
         page = keep_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
-    return with_pending(prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view)
+    return with_pending(
+        prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
+    )
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """`prompts/get`: the skill's instructions, filled in, and the URIs of the files they refer to.
 
-    Where they could be taken for a template, and for skills from elsewhere, a pointer to them instead.
+    Where they could be taken for a template, and for skills from elsewhere, a pointer to them
+    instead.
 
     Raises:
         RequestError: there is no such prompt, or its arguments are not as they were declared.
@@ -86,7 +89,9 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
     argument = declared.get(wanted["name"])
     if argument is None:
         asked = clipped(wanted["name"])
-        raise RequestError(f"Prompt {clipped(name)!r} has no argument {asked!r}; it has: {listed(declared)}")
+        raise RequestError(
+            f"Prompt {clipped(name)!r} has no argument {asked!r}; it has: {listed(declared)}"
+        )
     return resources.completion(prompts.values(argument, str(wanted["value"])))
 
 
@@ -112,7 +117,9 @@ class Names(NamedTuple):
         if not isinstance(name, str) or name in self.others:
             return isinstance(name, str)
         skill = _known(self.view.snapshot, self.settings, name)
-        return skill is not None and identity.name_of(skill, self.view.snapshot, prompts.LEAST) == name
+        return (
+            skill is not None and identity.name_of(skill, self.view.snapshot, prompts.LEAST) == name
+        )
 
 
 def is_prompt(reference: Any) -> bool:
@@ -123,11 +130,16 @@ def is_prompt(reference: Any) -> bool:
 def changed(changes: Changes, settings: Settings) -> bool:
     """Return whether clients should fetch `prompts/list` again."""
     return prompts.changed(
-        changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
+        changes.before,
+        changes.after,
+        settings.prompt_choice,
+        lambda skill: _descriptor(skill, _ALONE),
     )
 
 
-def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None) -> Page:
+def _page(
+    snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None
+) -> Page:
     offered = _offered(snapshot, settings, after)
     if elsewhere is not None:
         offered = (each for each in offered if each.standing < elsewhere)
@@ -140,7 +152,9 @@ def _page(snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: 
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    return prompts.descriptor(skill, sep2076.entry(Subject(skill, snapshot, prompts.LEAST, Served())))
+    return prompts.descriptor(
+        skill, sep2076.entry(Subject(skill, snapshot, prompts.LEAST, Served()))
+    )
 
 
 def _is_free(skill: Skill) -> bool:
@@ -163,7 +177,8 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
-    """Return the skill of this name or skill path, if it is a prompt. One look-up: `dependencies` ask for many."""
+    """Return the skill of this name or skill path, if it is a prompt. One look-up: `dependencies`
+    ask for many."""
     skill = identity.known(snapshot, name, prompts.LEAST)
     if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
         return skill
@@ -171,10 +186,12 @@ def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
 
 
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
-    """Return the skill of this name or skill path, if it is a prompt. A withheld one is refused like an absent one.
+    """Return the skill of this name or skill path, if it is a prompt. A withheld one is refused
+    like an absent one.
 
     Raises:
-        RequestError: there is none, or several share the name; it names what could be asked for instead.
+        RequestError: there is none, or several share the name; it names what could be asked for
+            instead.
     """
     skill = _known(snapshot, settings, name)
     if skill is not None:

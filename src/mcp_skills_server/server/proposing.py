@@ -38,7 +38,8 @@ class Proposing:
         self._store = store
 
     def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
-        """Return the tools for callers with these skills: none where their grants let them propose nothing."""
+        """Return the tools for callers with these skills: none where their grants let them propose
+        nothing."""
         permissions = skill_set.permissions
         if permissions is None or permissions.may_any("propose"):
             return runtime.proposing()
@@ -53,7 +54,9 @@ class Proposing:
             if invalid:
                 raise RequestError(invalid)
             if not self.definitions(view.skill_set):
-                raise RequestError("You may not propose skills here; tell the user what you would have proposed")
+                raise RequestError(
+                    "You may not propose skills here; tell the user what you would have proposed"
+                )
             if tool == runtime.PROPOSALS:
                 return await in_thread(self._list, proposer_of(caller))
             skill = _meant(shared, view.snapshot, given["name"])
@@ -65,14 +68,19 @@ class Proposing:
         own = [each.as_json() for each in self._store.list() if each.principal == principal]
         return runtime.proposals_listed(own[:_MOST_LISTED])
 
-    def _propose(self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller) -> runtime.ToolResult:
+    def _propose(
+        self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller
+    ) -> runtime.ToolResult:
         if skill is None:
             name = given["name"].strip("/")
         else:
             name = skill.path
         permissions = view.skill_set.permissions
         if permissions is not None and not permissions.may("propose", name):
-            raise RequestError(f"You may not propose the skill {quoted(name)}; tell the user what you would propose")
+            raise RequestError(
+                f"You may not propose the skill {quoted(name)}; tell the user what you would "
+                "propose"
+            )
         draft = Proposal(
             id="",
             name=name,
@@ -87,7 +95,8 @@ class Proposing:
 
 
 def proposer_of(caller: Caller) -> str:
-    """Return what a proposal calls its proposer: the principal, else the address, else the user of this machine."""
+    """Return what a proposal calls its proposer: the principal, else the address, else the user of
+    this machine."""
     if caller.principal is not None:
         return caller.principal.key
     return str(caller.counted or LOCAL)

@@ -1,4 +1,5 @@
-"""The arguments of a handler, and the pages of lists: a cache of those that were asked for lately."""
+"""The arguments of a handler, and the pages of lists: a cache of those that were asked for
+lately."""
 
 from __future__ import annotations
 
@@ -38,13 +39,15 @@ class Settings:
     """The operator's choices for MCP.
 
     Attributes:
-        dialect: the dialect that is spoken; "auto" for all of them, to each client what it can take.
+        dialect: the dialect that is spoken; "auto" for all of them, to each client what it can
+            take.
         page_size: entries of one page.
         prompt_page_size: prompts of one page; some hosts show their user the first page alone.
         ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
         tools: offer the runtime tools, for hosts that show their model tools only.
         prompts: offer a prompt for each skill.
-        prompt_choice: patterns of the names or paths of skills that appear as prompts; none for all.
+        prompt_choice: patterns of the names or paths of skills that appear as prompts; none for
+            all.
         streams: `subscriptions/listen` streams of one client at once; None for a quarter of all.
         proposals: keeps what callers propose; None where nothing may be proposed.
         spoken: the dialects that `dialect` stands for.
@@ -78,10 +81,12 @@ class Caller(NamedTuple):
         extensions: the extensions of MCP that the client declared, with its settings of each.
         served: returns what else the server serves to this caller.
         principal: the proved identity, None where none is required.
-        counted: the owner whose quota counts what the caller opens, None where callers cannot be distinguished.
+        counted: the owner whose quota counts what the caller opens, None where callers cannot be
+            distinguished.
         connection: the connection of a legacy client, None where a request stands alone.
         progress: reports to the caller for how many seconds its request has been at work.
-        audience: the connection whose client saw the first list of skills. None where requests stand alone.
+        audience: the connection whose client saw the first list of skills. None where requests
+            stand alone.
         client: what the host calls itself.
     """
 
@@ -103,7 +108,8 @@ class Caller(NamedTuple):
 
 
 def with_pending(result: Result, view: View) -> Result:
-    """Return a list with the names of the sources that are not in it yet; a notification follows when they are."""
+    """Return a list with the names of the sources that are not in it yet; a notification follows
+    when they are."""
     pending = view.skill_set.unread_sources()
     if pending:
         return {**result, "_meta": {PENDING: pending}}
@@ -157,15 +163,19 @@ def kept_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
 
 
 def keep_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
-    """Keep a page for as long as there is the snapshot, and no more than a few others; return it."""
+    """Keep a page for as long as there is the snapshot, and no more than a few others; return
+    it."""
     if len(_pages) >= _MOST_PAGES:
         _pages.popitem(last=False)
     _pages[ref(snapshot), *key] = page
     return page
 
 
-def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:
-    """Return the skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
+def page_of(
+    snapshot: Snapshot, settings: Settings, after: str | None
+) -> tuple[list[Skill], str | None]:
+    """Return the skills of a page, and the path to go on from: fewer than `page_size` where they
+    are large."""
     page, more = snapshot.page(after, settings.page_size, settings.least)
     kept = portion(page, weight)
     if len(kept) == len(page):

@@ -34,7 +34,8 @@ _CURSOR: Final = "resources"
 
 
 async def list_resources(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`resources/list`: every SKILL.md, behind the views of the tools for a client that shows them."""
+    """`resources/list`: every SKILL.md, behind the views of the tools for a client that shows
+    them."""
     after = cursors.key_of(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
@@ -44,7 +45,9 @@ async def list_resources(view: View, settings: Settings, caller: Caller, params:
     shown: list[Json] = page
     if after is None and settings.tools and apps.is_declared(caller.extensions):
         shown = [*apps.descriptors(), *page]
-    return with_pending(dialect.listing(shown, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view)
+    return with_pending(
+        dialect.listing(shown, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
+    )
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -114,12 +117,17 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
 
 
 async def complete(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`completion/complete` for the path of the resource template: paths of files, as the template takes them."""
+    """`completion/complete` for the path of the resource template: paths of files, as the template
+    takes them."""
     reference, argument = params["ref"], params["argument"]
     if (reference.get("type"), reference.get("uri")) != ("ref/resource", TEMPLATE):
-        raise RequestError(f"Nothing to complete for {json.dumps(reference)[:200]}; known: the template {TEMPLATE}")
+        raise RequestError(
+            f"Nothing to complete for {json.dumps(reference)[:200]}; known: the template {TEMPLATE}"
+        )
     if argument["name"] != "path":
-        raise RequestError(f"The template has no variable {argument['name'][:100]!r}; it has 'path'")
+        raise RequestError(
+            f"The template has no variable {argument['name'][:100]!r}; it has 'path'"
+        )
     return dialect.completion(_completions(view.snapshot, str(argument["value"]), settings.least))
 
 
@@ -129,7 +137,9 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
         return
     directories = _directories.get(snapshot)
     if directories is None:
-        directories = _directories[snapshot] = {path: uri(path).removeprefix(SCHEME) for path in snapshot.skills}
+        directories = _directories[snapshot] = {
+            path: uri(path).removeprefix(SCHEME) for path in snapshot.skills
+        }
     for path in snapshot.paths(least):
         skill, directory = snapshot.skills[path], directories[path]
         named = skill.name.startswith(begun)
@@ -149,7 +159,8 @@ def canonical(view: View, settings: Settings, target: str) -> str | None:
 
 
 def is_our_template(reference: Any) -> bool:
-    """Return whether a reference of `completion/complete`, an object of the SDK, is to the template of skill files."""
+    """Return whether a reference of `completion/complete`, an object of the SDK, is to the template
+    of skill files."""
     return getattr(reference, "uri", None) == TEMPLATE
 
 

@@ -39,7 +39,9 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
         page = Page([_entry(each, dialects) for each in subjects], more)
         if all(each.served is _NOTHING for each in subjects):
             keep_page(page, view.snapshot, *key)
-    result = settings.spoken.framed(listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms)
+    result = settings.spoken.framed(
+        listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms
+    )
     return with_pending(result, view)
 
 
@@ -55,13 +57,17 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         skill = dialect.find(view.snapshot, target, settings.least)
         events.concerns([skill])
         dialects = settings.spoken.for_client(caller.extensions)
-        made = result.write(_entry(await _subject(skill, view, settings, caller, dialects), dialects))
+        made = result.write(
+            _entry(await _subject(skill, view, settings, caller, dialects), dialects)
+        )
     else:
         given = given_arguments(params)
         skill = dialect.find(view.snapshot, target, settings.least)
         body = await view.body(skill)
         text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-        made = result.write(await _subject(skill, view, settings, caller, (dialect,)), text, body.linked)
+        made = result.write(
+            await _subject(skill, view, settings, caller, (dialect,)), text, body.linked
+        )
     if dialect.framed is None:
         return made
     return dialect.framed(made, settings.ttl_ms)

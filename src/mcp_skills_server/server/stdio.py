@@ -1,7 +1,8 @@
-"""MCP over stdin and stdout, without the SDK: to import it takes longer than everything else at the start.
+"""MCP over stdin and stdout, without the SDK: to import it takes longer than everything else at the
+start.
 
-A line becomes a message, a request a task, and its answer a line. Each request is checked once, and handed to the
-handler of its method.
+A line becomes a message, a request a task, and its answer a line. Each request is checked once, and
+handed to the handler of its method.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class PendingRequest:
         method: the method.
         params: as they came; None where there are none.
         era: of the connection.
-        client: of the connection; in the modern era, that of the request as soon as its envelope is checked.
+        client: of the connection; in the modern era, that of the request as soon as its envelope is
+            checked.
         is_open: whether the handshake was over when it came.
         is_done: whether its work is over, after which there is no progress to report.
         is_cancelled: whether the client wants no answer any more.
@@ -103,7 +105,8 @@ async def _nothing(_: PendingRequest) -> dict[str, Any]:
 
 
 def _observed(request: PendingRequest) -> AbstractContextManager[events.Request | None]:
-    """Return the event of a request, to be entered around its work; None while events have no reader."""
+    """Return the event of a request, to be entered around its work; None while events have no
+    reader."""
     if not events.has_readers():
         return nullcontext()
     return events.Request(
@@ -112,13 +115,16 @@ def _observed(request: PendingRequest) -> AbstractContextManager[events.Request 
         principal=None,
         era=request.era.name,
         host=request.client.name,
-        trace=lambda: trace_of(request.method, request.params, request.id, version=request.client.version),
+        trace=lambda: trace_of(
+            request.method, request.params, request.id, version=request.client.version
+        ),
     )
 
 
 def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
     fields = [
-        b"%b:%b" % (jsonrpc.dump(key), value.json if isinstance(value, Page) else jsonrpc.dump(value))
+        b"%b:%b"
+        % (jsonrpc.dump(key), value.json if isinstance(value, Page) else jsonrpc.dump(value))
         for key, value in result.items()
     ]
     return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
@@ -189,7 +195,8 @@ class Connection:
             raise self._error
 
     async def last_answers(self, seconds: float = 0.5) -> None:
-        """End every stream, and wait until every request has its answer, for so long at the most."""
+        """End every stream, and wait until every request has its answer, for so long at the
+        most."""
         self._attachment.notifier.close()
         with suppress(BrokenPipeError, TimeoutError):
             async with asyncio.timeout(seconds):
@@ -288,10 +295,14 @@ class Connection:
         return {}
 
     async def _listen(self, request: PendingRequest) -> dict[str, Any]:
-        # Acknowledged after the first scan, so that a notification follows whatever changes after it.
+        # Acknowledged after the first scan, so that a notification follows whatever changes after
+        # it.
         await self._attachment.ready()
-        wanted, request.params = (request.params or {})["notifications"], None  # a stream may last for days
-        listening = self._attachment.notifier.listen(Stream(request.id, self.send, shared=True), wanted)
+        # a stream may last for days
+        wanted, request.params = (request.params or {})["notifications"], None
+        listening = self._attachment.notifier.listen(
+            Stream(request.id, self.send, shared=True), wanted
+        )
         del wanted
         return await listening
 
@@ -299,7 +310,11 @@ class Connection:
         meta: Params = (request.params or {}).get("_meta") or {}
         token = meta.get("progressToken")
         if token is not None and not request.is_done:
-            said = {"progressToken": token, "progress": seconds, "message": f"running for {seconds:.0f} s"}
+            said = {
+                "progressToken": token,
+                "progress": seconds,
+                "message": f"running for {seconds:.0f} s",
+            }
             await self.send("notifications/progress", said)
 
     async def _receive(self, line: bytes | None) -> None:
@@ -307,7 +322,11 @@ class Connection:
             found = too_long(self._lines.max_line)
         else:
             found = judge(line)
-        if isinstance(found, Message) and found.kind == "request" and _key(found.id) in self._requests:
+        if (
+            isinstance(found, Message)
+            and found.kind == "request"
+            and _key(found.id) in self._requests
+        ):
             found = duplicate(found.id)
         if isinstance(found, InvalidMessage):
             logger.warning("refused a message: %s", found.message, extra=REPEATS)
@@ -323,7 +342,9 @@ class Connection:
         if self._era is None:
             self._era = era_of(method, params)
         is_open = self._is_open or self._era.modern
-        request = PendingRequest(message.id, method, params, self._era, self._client, is_open=is_open)
+        request = PendingRequest(
+            message.id, method, params, self._era, self._client, is_open=is_open
+        )
         self._requests[_key(request.id)] = request
         if method not in _LONG:
             await self._short.acquire()

@@ -1,8 +1,8 @@
 """The runtime tools over MCP: find the session of a call and hand the call to it.
 
-In the legacy era a connection remembers its session; in the modern era the handle alone does (MCP-11, X-15). A host may
-hold many conversations over one connection, so what is loaded is delivered with every load, and a handle is honoured in
-both eras.
+In the legacy era a connection remembers its session; in the modern era the handle alone does
+(MCP-11, X-15). A host may hold many conversations over one connection, so what is loaded is
+delivered with every load, and a handle is honoured in both eras.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _KIND: Final = "tools"
 _TOOL_PREFIX: Final = "skills"
 """The prefix of our tools' names."""
 _NOT_SHARED: Final = (
-    "This session is known to one replica of this server alone for now: what the replicas share cannot be reached. "
+    "This session is known to one replica of this server alone for now: what the replicas share "
+    "cannot be reached. "
     "If a later call says that it is unknown, load the skills again without a session."
 )
 _CHANGING_TOOLS: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
@@ -49,17 +50,22 @@ class Tools:
         self._sessions = sessions
         self._proposing: Proposing | None = None
         if proposals is not None:
-            from mcp_skills_server.server.proposing import Proposing  # no start without proposals needs it
+            # no start without proposals needs it
+            from mcp_skills_server.server.proposing import Proposing
 
             self._proposing = Proposing(sessions.runtime.registry, proposals)
         self._session_of_connection: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
-        """The version of the skills that an audience saw first: most hosts show their model nothing newer."""
+        self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = (
+            WeakKeyDictionary()
+        )
+        """The version of the skills that an audience saw first: most hosts show their model nothing
+        newer."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
     ) -> list[dict[str, Json]]:
-        """Return the tools as callers with these skills see them. `elsewhere`: see `Briefing.tools`."""
+        """Return the tools as callers with these skills see them. `elsewhere`: see
+        `Briefing.tools`."""
         briefing = self._sessions.runtime.over(skill_set).briefing
         tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
         if self._proposing is None:
@@ -67,25 +73,38 @@ class Tools:
         return [*tools, *self._proposing.definitions(skill_set)]
 
     def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
-        """Return the tools as the clients with the shortest and the longest texts see them, to find what changed."""
+        """Return the tools as the clients with the shortest and the longest texts see them, to find
+        what changed."""
         briefing = self._sessions.runtime.over(skill_set).briefing
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
         """Return the server's instructions for a model, None where there is no skill."""
-        return self._sessions.runtime.over(skill_set).briefing.instructions(client=client_of(client)) or None
+        return (
+            self._sessions.runtime.over(skill_set).briefing.instructions(client=client_of(client))
+            or None
+        )
 
-    async def list_tools(self, view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    async def list_tools(
+        self, view: View, settings: Settings, caller: Caller, params: Params
+    ) -> Result:
         """`tools/list`: one page, in the same order always."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._first_moment(caller, self._sessions.runtime.over(view.skill_set))
         tools = self.definitions(
-            view.skill_set, settings.spoken.shown_by(caller.client, caller.extensions), caller.client
+            view.skill_set,
+            settings.spoken.shown_by(caller.client, caller.extensions),
+            caller.client,
         )
         if runtime.apps.is_declared(caller.extensions):
             tools = runtime.apps.with_views(tools)
-        result = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
+        result = {
+            "resultType": "complete",
+            "tools": tools,
+            "ttlMs": settings.ttl_ms,
+            "cacheScope": "private",
+        }
         return with_pending(result, view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
@@ -107,17 +126,27 @@ class Tools:
         shared = self._sessions.runtime.over(view.skill_set)
         tool = runtime.canonical(name)
         if self._proposing is not None and tool in self._proposing.tools:
-            return {"resultType": "complete", **await self._proposing.call(view, tool, given, shared, caller=caller)}
+            return {
+                "resultType": "complete",
+                **await self._proposing.call(view, tool, given, shared, caller=caller),
+            }
         try:
             session = await self._session(handle, caller, shared, changes=tool in _CHANGING_TOOLS)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         result = await session.call(
-            name, given, progress=caller.progress, client=caller.client, owner=caller.counted, of=shared
+            name,
+            given,
+            progress=caller.progress,
+            client=caller.client,
+            owner=caller.counted,
+            of=shared,
         )
         if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
             try:
-                await self._sessions.save(session, caller.owner, caller.counted, change=change_of_call())
+                await self._sessions.save(
+                    session, caller.owner, caller.counted, change=change_of_call()
+                )
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
             if not self._sessions.is_shared(session) and "structuredContent" in result:
@@ -127,28 +156,38 @@ class Tools:
         return {"resultType": "complete", **result}
 
     def _first_moment(self, caller: Caller, runtime: Runtime) -> int | None:
-        """Return the moment of the skills that this caller knows of, None where callers cannot be distinguished."""
+        """Return the moment of the skills that this caller knows of, None where callers cannot be
+        distinguished."""
         if caller.audience is None:
             return None
         known = self._first_seen.get(caller.audience)
-        if known is None or known[0]() is not runtime:  # the moments of one are not those of another
+        # the moments of one are not those of another
+        if known is None or known[0]() is not runtime:
             known = self._first_seen[caller.audience] = ref(runtime), runtime.briefing.moment
         return known[1]
 
-    async def _session(self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool) -> Session:
+    async def _session(
+        self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool
+    ) -> Session:
         found = await self._find_session(handle, caller, changes=changes)
         return found or self._sessions.new(self._first_moment(caller, runtime), runtime)
 
-    async def _find_session(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
+    async def _find_session(
+        self, handle: object, caller: Caller, *, changes: bool
+    ) -> Session | None:
         if handle is None:
             if caller.connection is not None:
                 handle = self._session_of_connection.get(caller.connection)
             if handle is None:
                 return None
             try:
-                return await self._sessions.open(str(handle), caller.owner, caller.counted, changes=changes)
+                return await self._sessions.open(
+                    str(handle), caller.owner, caller.counted, changes=changes
+                )
             except UnknownSessionError:  # it was idle for too long; the caller never knew of it
                 return None
         if not isinstance(handle, str):
-            raise RequestError(f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned')
+            raise RequestError(
+                f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned'
+            )
         return await self._sessions.open(handle, caller.owner, caller.counted, changes=changes)

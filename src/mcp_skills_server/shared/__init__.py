@@ -1,4 +1,6 @@
-"""The state that replicas share through Redis: small records, calls to look again, and counts of requests.
+"""The state that replicas share through Redis: small records, calls to look again, and counts of
+requests.
 
-Nothing here knows a skill. The client library is imported when a connection is made, which only `--redis` asks for.
+Nothing here knows a skill. The client library is imported when a connection is made, which only
+`--redis` asks for.
 """

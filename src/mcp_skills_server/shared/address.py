@@ -1,7 +1,7 @@
 """The address of Redis, checked, and a client with timeouts and a bounded pool.
 
-Addresses are `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `rediss://` for TLS, and `unix:///PATH[?db=DB]`. No error
-and no text for people ever holds a password.
+Addresses are `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `rediss://` for TLS, and
+`unix:///PATH[?db=DB]`. No error and no text for people ever holds a password.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class RedisSettings:
     prefix: str = PREFIX
 
     def client(self, most: int) -> Redis:
-        """Return a client for the event loop that runs now, with at most so many connections, made when needed."""
+        """Return a client for the event loop that runs now, with at most so many connections, made
+        when needed."""
         from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -58,7 +59,9 @@ class RedisSettings:
         if self.url.startswith("rediss:"):
             given |= {"ssl_ca_certs": self.ca, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
         pool: Any = BlockingConnectionPool  # whose keywords are untyped
-        return Redis.from_pool(pool.from_url(self.url, max_connections=most, timeout=ANSWER_S, **given))
+        return Redis.from_pool(
+            pool.from_url(self.url, max_connections=most, timeout=ANSWER_S, **given)
+        )
 
 
 def redis_settings(
@@ -72,7 +75,9 @@ def redis_settings(
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or PORT
-        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        query = dict(
+            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        )
     except ValueError:
         raise UsageError(f"--redis: the address cannot be read; write {_FORMS}") from None
     is_socket = parts.scheme == "unix"
@@ -86,16 +91,29 @@ def redis_settings(
         raise UsageError("--redis: the database is a number, such as redis://HOST:6379/0")
     named = query.pop(_CA, None)
     if query:
-        raise UsageError(f"--redis: the address may say db and {_CA} after its '?', and nothing else; use the options")
+        raise UsageError(
+            f"--redis: the address may say db and {_CA} after its '?', and nothing else; use the "
+            "options"
+        )
     if named is not None and ca is not None and named != ca:
         raise UsageError(f"--redis: {_CA} and --redis-ca name two files; give one of them")
     ca = ca or named
     if ca is not None:
         _check_authorities(ca, tls=parts.scheme == "rediss")
     if parts.password and password is not None and unquote(parts.password) != password:
-        raise UsageError("--redis: the address and MCP_SKILLS_REDIS_PASSWORD have two passwords; give one of them")
-    if not (0 < len(prefix) <= _LONGEST_PREFIX and prefix.isascii() and prefix.isprintable() and " " not in prefix):
-        raise UsageError(f"--redis-prefix: give 1 to {_LONGEST_PREFIX} printable characters without blanks")
+        raise UsageError(
+            "--redis: the address and MCP_SKILLS_REDIS_PASSWORD have two passwords; give one of "
+            "them"
+        )
+    if not (
+        0 < len(prefix) <= _LONGEST_PREFIX
+        and prefix.isascii()
+        and prefix.isprintable()
+        and " " not in prefix
+    ):
+        raise UsageError(
+            f"--redis-prefix: give 1 to {_LONGEST_PREFIX} printable characters without blanks"
+        )
     shown = f"unix://{unquote(parts.path)}"
     if not is_socket:
         if ":" in host:
@@ -115,4 +133,6 @@ def _check_authorities(file: str, *, tls: bool) -> None:
         reason = str(error.strerror)
     else:
         return
-    raise UsageError(f"--redis-ca {file}: {reason}; name a file with the certificates of authorities")
+    raise UsageError(
+        f"--redis-ca {file}: {reason}; name a file with the certificates of authorities"
+    )

@@ -1,7 +1,7 @@
 """Connection to Redis with a circuit breaker, and a line in the log when it opens and closes.
 
-A thread of its own holds a subscription, which shows at any time whether Redis answers. While Redis does not answer,
-requests that need it are refused at once, and only that thread retries.
+A thread of its own holds a subscription, which shows at any time whether Redis answers. While Redis
+does not answer, requests that need it are refused at once, and only that thread retries.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ _LAST_RETRY_S: Final = 5.0
 """Most seconds between two retries: exponential backoff, reset by a connection of `_STEADY_S`."""
 _STEADY_S: Final = 20.0
 _STOP_S: Final = 1.0
-AWAY: Final = "what the replicas of this server share cannot be reached now (Redis does not answer); try again later"
-REFUSED: Final = "what the replicas of this server share is not taken now (Redis refuses it); try again later"
+AWAY: Final = (
+    "what the replicas of this server share cannot be reached now (Redis does not answer); "
+    "try again later"
+)
+REFUSED: Final = (
+    "what the replicas of this server share is not taken now (Redis refuses it); try again later"
+)
 
 
 class SharedError(RequestError):
@@ -50,7 +55,8 @@ class FullError(SharedError):
 
 
 class Listener(Protocol):
-    """Receiver of other replicas' messages. Both methods are called in the event loop of the link's thread."""
+    """Receiver of other replicas' messages. Both methods are called in the event loop of the link's
+    thread."""
 
     def heard(self, message: bytes) -> None:
         """Handle a message. It is untrusted: any program may have written it."""
@@ -91,7 +97,8 @@ class Link:
     # Use
 
     async def run(self, what: str, script: str, keys: Sequence[str], given: Sequence[Any]) -> Any:
-        """Run a Lua script within two seconds, or raise SharedError. `what` is its purpose, for the log."""
+        """Run a Lua script within two seconds, or raise SharedError. `what` is its purpose, for the
+        log."""
         if self._trouble:
             raise SharedError(AWAY)
         if self._client is None:  # an import takes half a second, in which others are answered
@@ -155,7 +162,8 @@ class Link:
             self._thread.join(_STOP_S)
 
     def soon(self, work: Callable[..., object], *arguments: object) -> None:
-        """Schedule a call in the thread of the link, from any thread; do nothing before it has begun."""
+        """Schedule a call in the thread of the link, from any thread; do nothing before it has
+        begun."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(work, *arguments)
@@ -163,7 +171,8 @@ class Link:
     async def publish(self, message: str) -> None:
         """Publish a message to the other replicas, from within the thread of the link.
 
-        A message that cannot be sent is lost; the listener's `returned` follows when Redis answers again.
+        A message that cannot be sent is lost; the listener's `returned` follows when Redis answers
+        again.
         """
         if self._publisher is not None and not self._trouble:
             from redis.exceptions import ResponseError
@@ -201,7 +210,8 @@ class Link:
             await self._end(client)
 
     async def _end(self, client: Redis) -> None:
-        """Cancel the other tasks, then close the connections: a task that loses one would open another."""
+        """Cancel the other tasks, then close the connections: a task that loses one would open
+        another."""
         self._publisher = None
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for each in others:
@@ -214,7 +224,9 @@ class Link:
         """Dispatch messages until the connection ends or a ping gets no answer."""
         async with asyncio.timeout(_WHOLE_S):
             await pubsub.subscribe(self.key("look"))
-            while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message["type"] != "subscribe":
+            while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message[
+                "type"
+            ] != "subscribe":
                 continue
         self._answers()
         if missed:
@@ -259,7 +271,10 @@ def _reason(error: BaseException, settings: RedisSettings) -> str:
     if isinstance(error, TimeoutError | LateError):
         return f"it does not answer within {_WHOLE_S:g} seconds"
     if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
-        return f"it does not let us in ({said}); see to the user of --redis and to MCP_SKILLS_REDIS_PASSWORD"
+        return (
+            f"it does not let us in ({said}); see to the user of --redis and to "
+            "MCP_SKILLS_REDIS_PASSWORD"
+        )
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return "its certificate is not proved; give the authority that it is from by --redis-ca"
     if "DB index is out of range" in said:
@@ -270,4 +285,7 @@ def _reason(error: BaseException, settings: RedisSettings) -> str:
         return f"it refuses us ({said})"
     if isinstance(error, LostError | OSError):
         return f"there is no connection ({said})"
-    return f"what answers there is no Redis ({said if isinstance(error, RedisError) else type(error).__name__})"
+    return (
+        "what answers there is no Redis "
+        f"({said if isinstance(error, RedisError) else type(error).__name__})"
+    )

@@ -1,7 +1,9 @@
-"""Publish/subscribe between replicas: a change that one notices makes the others look at their sources or folders.
+"""Publish/subscribe between replicas: a change that one notices makes the others look at their
+sources or folders.
 
-A message says where to look and nothing else, so that a writer to Redis can make replicas look and no more. Messages
-are throttled to one look a second, and a replica looks by itself when messages may have been missed.
+A message says where to look and nothing else, so that a writer to Redis can make replicas look and
+no more. Messages are throttled to one look a second, and a replica looks by itself when messages
+may have been missed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Where: TypeAlias = Literal["sources", "folders", "clients"]
 SOURCES: Final = "sources"
 FOLDERS: Final = "folders"
 CLIENTS: Final = "clients"
-"""A replica has notified its clients: clients of the others may have read the old state from it until then."""
+"""A replica has notified its clients: clients of the others may have read the old state from it
+until then."""
 _LOOK_S: Final = 1.0
 _SHARE: Final = 4
 """The least pause after a look, as a multiple of the time that the look took."""
@@ -39,9 +42,10 @@ class LookAgain:
 
     Args:
         link: the way to Redis, not yet started; this is what listens there.
-        look: what to call, in a thread, for each of `SOURCES`, `FOLDERS` and `CLIENTS` that this replica follows.
-        state: returns a short text for the served revisions of the sources: a replica with the same ones need not
-            look.
+        look: what to call, in a thread, for each of `SOURCES`, `FOLDERS` and `CLIENTS` that this
+            replica follows.
+        state: returns a short text for the served revisions of the sources: a replica with the same
+            ones need not look.
     """
 
     def __init__(
@@ -55,7 +59,8 @@ class LookAgain:
         self._us = secrets.token_hex(8)
         self._state = state
         self._looks: dict[str, _Throttled] = {
-            where: _Throttled(partial(self._look_in_thread, work), _LOOK_S) for where, work in look.items()
+            where: _Throttled(partial(self._look_in_thread, work), _LOOK_S)
+            for where, work in look.items()
         }
         self._says: dict[tuple[Where, bool], _Throttled] = {}
         self._lookers: set[int] = set()
@@ -71,11 +76,13 @@ class LookAgain:
 
     @property
     def is_looking(self) -> bool:
-        """Tell whether this thread looks at folders because another replica said so, which need not be said again."""
+        """Tell whether this thread looks at folders because another replica said so, which need not
+        be said again."""
         return threading.get_ident() in self._lookers
 
     def say(self, where: Where, *, whatever: bool = False) -> None:
-        """Have the other replicas look, from any thread; returns at once, and is lost where Redis does not answer.
+        """Have the other replicas look, from any thread; returns at once, and is lost where Redis
+        does not answer.
 
         With `whatever`, those look too that serve what is served here.
         """
@@ -83,7 +90,9 @@ class LookAgain:
 
     def _say(self, where: Where, whatever: bool) -> None:
         if (where, whatever) not in self._says:
-            self._says[where, whatever] = _Throttled(partial(self._publish, where, whatever), _SAY_S)
+            self._says[where, whatever] = _Throttled(
+                partial(self._publish, where, whatever), _SAY_S
+            )
         self._says[where, whatever].ask()
 
     async def _publish(self, where: Where, whatever: bool) -> None:
@@ -103,7 +112,9 @@ class LookAgain:
                 extra=REPEATS,
             )
             return
-        is_known = said["look"] == SOURCES and bool(said["state"]) and said["state"] == self._state()
+        is_known = (
+            said["look"] == SOURCES and bool(said["state"]) and said["state"] == self._state()
+        )
         if said["from"] != self._us and said["look"] in self._looks and not is_known:
             self._looks[said["look"]].ask()
 
@@ -125,7 +136,8 @@ class LookAgain:
 
 
 class _Throttled:
-    """Work that is done at once when it is asked for, and not again before a pause is over. For one event loop.
+    """Work that is done at once when it is asked for, and not again before a pause is over. For one
+    event loop.
 
     The pause is at least `pause_s`, and four times as long as the work took.
     """

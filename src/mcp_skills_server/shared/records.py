@@ -1,8 +1,8 @@
 """Shared records with compare-and-set and expiry, and token buckets, in Redis.
 
-A key holds the hash of a client's text, never the text. The records of a group, which is one owner's, are bounded in
-number: its least recently used one is evicted, and never one of another group. All times are by the clock of Redis, so
-replicas need not agree on the time.
+A key holds the hash of a client's text, never the text. The records of a group, which is one
+owner's, are bounded in number: its least recently used one is evicted, and never one of another
+group. All times are by the clock of Redis, so replicas need not agree on the time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ return redis.call('GET', KEYS[1])
 _WRITE: Final = """
 local text, replaces, ttl, member, place = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local there = redis.call('GET', KEYS[1])
-if there and there ~= text and (replaces == '' or redis.sha1hex(there) ~= replaces) then return 'changed' end
+if there and there ~= text and (replaces == '' or redis.sha1hex(there) ~= replaces) then
+  return 'changed'
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if not there then
@@ -61,8 +63,8 @@ for each = 2, 3 do
 end
 return 'written'
 """
-# Redis checks `maxmemory` at the first writing command of a script and at ZADD, but not at ZREMRANGEBYSCORE: so a ZADD
-# that changes nothing comes first.
+# Redis checks `maxmemory` at the first writing command of a script and at ZADD, but not at
+# ZREMRANGEBYSCORE: so a ZADD that changes nothing comes first.
 
 _DELETE: Final = """
 for each = 2, 3 do redis.call('ZREM', KEYS[each], ARGV[1]) end
@@ -94,7 +96,9 @@ class Records:
         ttl_s: seconds after which an unused one expires.
     """
 
-    def __init__(self, link: Link, kind: str, *, ttl_s: float, share: int, whole: int = WHOLE) -> None:
+    def __init__(
+        self, link: Link, kind: str, *, ttl_s: float, share: int, whole: int = WHOLE
+    ) -> None:
         self._link = link
         self._kind = kind
         self._ttl_ms = max(1, int(ttl_s * 1000))
@@ -133,7 +137,9 @@ class Records:
         """
         raw = text.encode()
         if len(raw) > MOST_BYTES:
-            raise SharedError(f"this {self._kind} is too long to be shared between replicas; load fewer skills")
+            raise SharedError(
+                f"this {self._kind} is too long to be shared between replicas; load fewer skills"
+            )
         member, keys = self._keys(name, group)
         before = ""
         if replaces is not None:
@@ -141,12 +147,25 @@ class Records:
         share = self._share
         if group is None:
             share = self._whole
-        given = [raw, before, self._ttl_ms, member, self._link.key(self._kind, ""), share, self._whole]
+        given = [
+            raw,
+            before,
+            self._ttl_ms,
+            member,
+            self._link.key(self._kind, ""),
+            share,
+            self._whole,
+        ]
         done = await self._link.run(f"a writing of a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
-            raise ChangedMeanwhileError(f"the {self._kind} was changed through another replica meanwhile; call again")
+            raise ChangedMeanwhileError(
+                f"the {self._kind} was changed through another replica meanwhile; call again"
+            )
         if done == b"full":
-            raise FullError(f"too many {self._kind}s: all {self._whole:,} that are shared are taken; try again later")
+            raise FullError(
+                f"too many {self._kind}s: all {self._whole:,} that are shared are taken; try "
+                "again later"
+            )
 
     async def delete(self, name: str, group: str | None) -> None:
         """Delete a record, if it is there."""
@@ -155,7 +174,8 @@ class Records:
 
 
 class SharedBucket:
-    """Token buckets of one kind such as "requests", one for each name, of this size and refill rate.
+    """Token buckets of one kind such as "requests", one for each name, of this size and refill
+    rate.
 
     A full bucket takes no memory. `take` raises SharedError while Redis cannot be used.
     """
@@ -166,7 +186,8 @@ class SharedBucket:
         self._given = [repr(float(most)), repr(float(per_second))]
 
     async def take(self, name: str, amount: float = 1) -> float:
-        """Take this amount from the bucket of this name and return 0; else the seconds until it has enough."""
+        """Take this amount from the bucket of this name and return 0; else the seconds until it has
+        enough."""
         key = self._link.key("bucket", self._kind, hashed(name))
         given = [*self._given, repr(float(amount))]
         return float(await self._link.run(f"a count of {self._kind}", _TAKE, [key], given))

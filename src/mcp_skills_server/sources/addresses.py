@@ -1,7 +1,8 @@
 """SSRF filter: which addresses a stranger's URL may lead to.
 
-A publisher, a redirect or a name server may name an address inside the operator's network, where routers, databases
-and cloud metadata answer every request. Names are judged by what they resolve to, and by nothing else. Pure.
+A publisher, a redirect or a name server may name an address inside the operator's network, where
+routers, databases and cloud metadata answer every request. Names are judged by what they resolve
+to, and by nothing else. Pure.
 """
 
 from __future__ import annotations
@@ -51,15 +52,18 @@ _EMPTY_HEX: Final = re.compile(r"(?i)(?<![^.])0x(?![^.])")
 def is_public(address: str) -> bool:
     """Tell whether a numeric address is one of the public internet; False for what is no address.
 
-    Private, loopback, link-local, multicast and reserved ones are not, nor tunnels that carry another address inside.
-    Two carry one openly and are judged by it: IPv4-mapped addresses and NAT64, by which whole networks reach IPv4.
+    Private, loopback, link-local, multicast and reserved ones are not, nor tunnels that carry
+    another address inside. Two carry one openly and are judged by it: IPv4-mapped addresses and
+    NAT64, by which whole networks reach IPv4.
     """
     try:
         found = ip_address(address)
     except ValueError:
         return False
     if isinstance(found, IPv6Address):
-        inner = found.ipv4_mapped or (IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None)
+        inner = found.ipv4_mapped or (
+            IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None
+        )
         if inner is None:
             return found in _PUBLIC_6 and not any(found in network for network in _NOT_PUBLIC_6)
         found = inner
@@ -70,7 +74,10 @@ def is_loopback(host: str) -> bool:
     """Tell whether a host of a URL means this machine by its very spelling."""
     address = literal(host)
     if address is None:
-        return host.lower().rstrip(".").endswith(".localhost") or host.lower().rstrip(".") == "localhost"
+        return (
+            host.lower().rstrip(".").endswith(".localhost")
+            or host.lower().rstrip(".") == "localhost"
+        )
     found = ip_address(address)
     if isinstance(found, IPv6Address) and found.ipv4_mapped:
         found = found.ipv4_mapped
@@ -107,7 +114,8 @@ def shown(url: str) -> str:
 
 
 def relative_to_site(site: str, message: str) -> str:
-    """Shorten the site's own URLs in a message to their paths, for a line that begins with the site's name.
+    """Shorten the site's own URLs in a message to their paths, for a line that begins with the
+    site's name.
 
     What is no site has no such addresses: its messages stay as they are.
     """
@@ -115,7 +123,9 @@ def relative_to_site(site: str, message: str) -> str:
         return message
     parts = urlsplit(wellknown.absolute(site, site))
     top = f"{parts.scheme}://{parts.netloc}/"
-    return " ".join(word[len(top) - 1 :] if word.startswith(top) else word for word in message.split(" "))
+    return " ".join(
+        word[len(top) - 1 :] if word.startswith(top) else word for word in message.split(" ")
+    )
 
 
 def check_fetchable(url: str) -> None:
@@ -123,4 +133,6 @@ def check_fetchable(url: str) -> None:
     try:
         wellknown.absolute(url, url)
     except ValueError as error:
-        raise UsageError(f"'{shown(url)}': {error}; give the URL of a site or of its index.json") from None
+        raise UsageError(
+            f"'{shown(url)}': {error}; give the URL of a site or of its index.json"
+        ) from None

@@ -1,4 +1,5 @@
-"""Archive source: a local archive, unpacked into a folder of this process and again when it changes."""
+"""Archive source: a local archive, unpacked into a folder of this process and again when it
+changes."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class Archive(Source):
 
     def _read(self) -> bytes:
         try:
-            raw, _ = read_regular(self.origin, _MOST_BYTES)  # of a FIFO in its place it waits for no writer
+            # of a FIFO in its place it waits for no writer
+            raw, _ = read_regular(self.origin, _MOST_BYTES)
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         if len(raw) > _MOST_BYTES:
@@ -92,7 +94,9 @@ class Archive(Source):
             raise UnreachableError("cannot be unpacked (it changed meanwhile)")
         files, hidden = archive.unpack(raw, LIMITS), self.settings.hidden
         left_out = unserved(files, hidden=hidden)
-        skills, _ = group_by_skill({path: files[path] for path in files.keys() - {*left_out}}, hidden=hidden)
+        skills, _ = group_by_skill(
+            {path: files[path] for path in files.keys() - {*left_out}}, hidden=hidden
+        )
         # An archive of a repository has some, and no publisher vouches for it as a whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
         units: list[Unit] = []

@@ -3,7 +3,8 @@
     CACHE/KIND/NAME/skills/             the skills of one source
     CACHE/KIND/NAME/.mcp-skills-used/   a locked file of each process that uses them
 
-What no process uses may be removed at any time, the longest unused first. What a process serves never is.
+What no process uses may be removed at any time, the longest unused first. What a process serves
+never is.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class CacheFolder:
                 self._use.acquire()
             os.utime(used)
         except Timeout:
-            raise UsageError(f"{cache}: another process does not let go of it; end that, or choose another") from None
+            raise UsageError(
+                f"{cache}: another process does not let go of it; end that, or choose another"
+            ) from None
         except OSError as error:
             reason = f"the cache cannot be written ({error.strerror or error})"
             raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
@@ -77,13 +80,18 @@ def private_folder() -> Path:
 
 
 def trim(cache: Path, most_bytes: int) -> list[str]:
-    """Evict the least recently used folders that no process uses, until all together have at most so many bytes.
+    """Evict the least recently used folders that no process uses, until all together have at most
+    so many bytes.
 
     Return the names of what was removed.
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
-        kinds = [each for each in cache.iterdir() if _PLAIN.fullmatch(each.name) and not each.is_symlink()]
+        kinds = [
+            each
+            for each in cache.iterdir()
+            if _PLAIN.fullmatch(each.name) and not each.is_symlink()
+        ]
         for left in (left for kind in kinds for left in kind.glob(f"{_GONE}*")):
             shutil.rmtree(left, ignore_errors=True)  # a process that was removing it was killed
         # Others are not ours: the user may have named a folder with other things in it.
@@ -103,7 +111,8 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder that only this user may write, or raise OSError: its name is known and its contents are served."""
+    """Make a folder that only this user may write, or raise OSError: its name is known and its
+    contents are served."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
@@ -115,7 +124,8 @@ def make_own(folder: Path) -> None:
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:
-    """Rename a folder so that no process finds it, and return its new place; None if it is in use."""
+    """Rename a folder so that no process finds it, and return its new place; None if it is in
+    use."""
     with _alone(cache):
         for mark in [*(folder / _USED).glob("*")]:
             lock = FileLock(mark, timeout=0)

@@ -1,9 +1,11 @@
-"""A folder of fetched skills: a skill appears in it whole or not at all, and what others put there stays.
+"""A folder of fetched skills: a skill appears in it whole or not at all, and what others put there
+stays.
 
-Everything of ours but the skills lies in `.mcp-skills/`, which no scan enters: a record for each skill and each source,
-and the stage where skills are made before they are renamed into their place. A record is written before the rename and
-names the files before and after it, so that a process that is killed at any moment leaves a folder in which every file
-is accounted for. Links are never followed.
+Everything of ours but the skills lies in `.mcp-skills/`, which no scan enters: a record for each
+skill and each source, and the stage where skills are made before they are renamed into their place.
+A record is written before the rename and names the files before and after it, so that a process
+that is killed at any moment leaves a folder in which every file is accounted for. Links are never
+followed.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ _PIECE: Final = 1 << 16
 
 
 class ConflictError(SkillsServerError, ValueError):
-    """A place in the folder is taken, and nothing is put there. The message is one line for people."""
+    """A place in the folder is taken, and nothing is put there. The message is one line for
+    people."""
 
 
 class EditedError(ConflictError):
@@ -67,7 +70,8 @@ class SkillState(Enum):
     KEPT = "kept"
     """The files that its record names."""
     FORMER = "former"
-    """The files of before: a process was killed before it could put the new ones into their place."""
+    """The files of before: a process was killed before it could put the new ones into their
+    place."""
     EDITED = "edited"
     FOREIGN = "foreign"
     """Something that was not fetched."""
@@ -75,7 +79,8 @@ class SkillState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A skill on the stage: its tree and its record, and the state of its place when it was made."""
+    """A skill on the stage: its tree and its record, and the state of its place when it was
+    made."""
 
     name: str
     state: SkillState
@@ -86,8 +91,8 @@ class Staged:
 class FetchedFolder:
     """A folder of fetched skills. Every method blocks; several threads may each have a skill.
 
-    A full disk is an OSError, and leaves what was in the place of a skill. `opened` returns a folder and holds its
-    lock. A name may have `/` in it: the skill then lies that deep.
+    A full disk is an OSError, and leaves what was in the place of a skill. `opened` returns a
+    folder and holds its lock. A name may have `/` in it: the skill then lies that deep.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -109,12 +114,16 @@ class FetchedFolder:
         except Timeout:
             raise UsageError(f"another process fetches into {named}; wait for it to end") from None
         except OSError as error:
-            raise UsageError(f"{named} cannot be written: {error.strerror or error}; choose another --output") from None
+            raise UsageError(
+                f"{named} cannot be written: {error.strerror or error}; choose another --output"
+            ) from None
         try:
             try:
                 folder._recover()
             except OSError as error:
-                raise UsageError(f"{named} cannot be put in order: {error.strerror or error}") from None
+                raise UsageError(
+                    f"{named} cannot be put in order: {error.strerror or error}"
+                ) from None
             try:
                 yield folder
             finally:
@@ -126,7 +135,8 @@ class FetchedFolder:
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
-        """Undo what a killed process left half done, unless another process has the folder, and does it."""
+        """Undo what a killed process left half done, unless another process has the folder, and
+        does it."""
         folder = cls(Path(directory))
         with suppress(OSError, UsageError):
             if os.listdir(folder._stage):
@@ -136,9 +146,11 @@ class FetchedFolder:
     def look(
         self, name: str, recorded: Mapping[str, SkillRecord] | None = None
     ) -> tuple[SkillState, SkillRecord | None]:
-        """Return the state of the place of a skill, and its record, from `recorded` where that is given.
+        """Return the state of the place of a skill, and its record, from `recorded` where that is
+        given.
 
-        Files that have the stat signatures that they were written with are not read; all others are hashed.
+        Files that have the stat signatures that they were written with are not read; all others are
+        hashed.
         """
         place = f"{self.directory}/{name}"
         if not os.path.lexists(place):
@@ -149,7 +161,10 @@ class FetchedFolder:
         found = _tree(place)
         if found is None:
             return SkillState.EDITED, record
-        if record.stats and {path: signature(status) for path, status in found.items()} == record.stats:
+        if (
+            record.stats
+            and {path: signature(status) for path, status in found.items()} == record.stats
+        ):
             return SkillState.KEPT, record
         digests = {path: _file_digest(f"{place}/{path}") for path in found}
         for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
@@ -170,10 +185,11 @@ class FetchedFolder:
         return total
 
     def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
-        """Make a skill of these proved files, for `commit`; None when the very same are there already.
+        """Make a skill of these proved files, for `commit`; None when the very same are there
+        already.
 
-        `record.files`, `record.former` and `record.stats` are filled in here. With `force` an edited skill is replaced;
-        what was not fetched never is.
+        `record.files`, `record.former` and `record.stats` are filled in here. With `force` an
+        edited skill is replaced; what was not fetched never is.
 
         Raises:
             ConflictError: the place is taken, or was edited.
@@ -196,7 +212,9 @@ class FetchedFolder:
         try:
             stats = {path: signature(status) for path, status in write_tree(tree, files).items()}
             clear(Path(written))
-            _write_file(written, encode(replace(record, files=now, former=former, stats=stats)), 0o600)
+            _write_file(
+                written, encode(replace(record, files=now, former=former, stats=stats)), 0o600
+            )
         except BaseException:
             self._discard(record.name)
             raise
@@ -206,11 +224,13 @@ class FetchedFolder:
         """Tell whether just those files of a skill are executable that are in `files`."""
         top = self.directory / record.name
         return sys.platform == "win32" or all(
-            bool(os.lstat(top / path).st_mode & stat.S_IXUSR) == executable for path, (_, executable) in files.items()
+            bool(os.lstat(top / path).st_mode & stat.S_IXUSR) == executable
+            for path, (_, executable) in files.items()
         )
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
-        """Put these skills into their places, each whole. Synchronized together, they take as long as one.
+        """Put these skills into their places, each whole. Synchronized together, they take as long
+        as one.
 
         Return by name why a skill could not be put there; what was there is there still.
         """
@@ -227,13 +247,15 @@ class FetchedFolder:
 
         attempt(self._check_still)
         sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
-        # A skill without a record would count as local or foreign: no skill has its place before all records do.
+        # A skill without a record would count as local or foreign: no skill has its place before
+        # all records do.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
         attempt(self._swap)
         sync_path(self.directory)
         for each in staged:
-            if each.name in failed or each.state is not SkillState.ABSENT:  # else nothing of it is left there
+            # else nothing of it is left there
+            if each.name in failed or each.state is not SkillState.ABSENT:
                 self._discard(each.name)
         return failed
 
@@ -243,7 +265,10 @@ class FetchedFolder:
 
     def _swap(self, staged: Staged) -> None:
         """Give a staged skill its place. What was there moves to the stage, until `_discard`."""
-        place, old = f"{self.directory}/{staged.name}", f"{self._stage}/{_OLD}{record_key(staged.name)}"
+        place, old = (
+            f"{self.directory}/{staged.name}",
+            f"{self._stage}/{_OLD}{record_key(staged.name)}",
+        )
         occupied = staged.state is not SkillState.ABSENT
         if occupied:
             os.rename(place, old)
@@ -265,7 +290,8 @@ class FetchedFolder:
             clear(self._stage / left)
 
     def remove(self, name: str, *, force: bool = False) -> None:
-        """Remove a fetched skill with its record, or raise ConflictError if it was edited or not fetched."""
+        """Remove a fetched skill with its record, or raise ConflictError if it was edited or not
+        fetched."""
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as foreign.
@@ -304,7 +330,9 @@ class FetchedFolder:
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
-                raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
+                raise UsageError(
+                    f"{printable(str(each))} is no folder; move it away or choose another --output"
+                )
         for each in (self._records, self._indexes):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret
@@ -338,23 +366,31 @@ class FetchedFolder:
 
 
 def folder_stamp(directory: Path) -> Sequence[str]:
-    """Return what differs once a process has brought something into the folder or a skill is gone; () for no folder."""
+    """Return what differs once a process has brought something into the folder or a skill is gone;
+    () for no folder."""
     try:
         with os.scandir(directory / INDEXES) as entries:
-            indexes = sorted(f"{each.name} {signature(each.stat(follow_symlinks=False))}" for each in entries)
+            indexes = sorted(
+                f"{each.name} {signature(each.stat(follow_symlinks=False))}" for each in entries
+            )
         return signature(os.stat(directory)), *indexes
     except OSError:
         return ()
 
 
 def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:
-    """Raise ConflictError unless a skill of this source may be put where `state` and `record` were found."""
+    """Raise ConflictError unless a skill of this source may be put where `state` and `record` were
+    found."""
     if state is SkillState.ABSENT:
         return
     if record is None:
-        raise ConflictError("something that was not fetched has its name there, and stays; move it away")
+        raise ConflictError(
+            "something that was not fetched has its name there, and stays; move it away"
+        )
     if record.source != source:
-        raise ConflictError(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
+        raise ConflictError(
+            f"the one there was fetched from {shown(record.source)}, and stays; delete it first"
+        )
     if state is SkillState.EDITED and not force:
         raise EditedError("it was edited there, and stays; --force replaces it")
 
@@ -369,7 +405,8 @@ def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
 
 
 def _tree(place: str) -> dict[str, os.stat_result] | None:
-    """Return the stat result of every file by path, or None if there is anything but folders and files."""
+    """Return the stat result of every file by path, or None if there is anything but folders and
+    files."""
     if not stat.S_ISDIR(os.lstat(place).st_mode):
         return None
     out: dict[str, os.stat_result] = {}
@@ -390,14 +427,19 @@ def _tree(place: str) -> dict[str, os.stat_result] | None:
 
 def _parts(tree: str) -> list[str]:
     """Return every file and folder of a tree, itself included."""
-    return [path for top, _, names in os.walk(tree) for path in (top, *(f"{top}/{name}" for name in names))]
+    return [
+        path
+        for top, _, names in os.walk(tree)
+        for path in (top, *(f"{top}/{name}" for name in names))
+    ]
 
 
 def _file_digest(path: str) -> str:
     descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _BINARY)
     try:
         digest = hashlib.sha256()
-        while piece := os.read(descriptor, _PIECE):  # `hashlib.file_digest` makes a buffer for each file
+        # `hashlib.file_digest` makes a buffer for each file
+        while piece := os.read(descriptor, _PIECE):
             digest.update(piece)
         return digest.hexdigest()
     finally:
@@ -405,7 +447,8 @@ def _file_digest(path: str) -> str:
 
 
 def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
-    """Write files below a new directory, which replaces one that is there, and return the stat result of each.
+    """Write files below a new directory, which replaces one that is there, and return the stat
+    result of each.
 
     Modes are 0755 and 0644, less the process's umask.
     """

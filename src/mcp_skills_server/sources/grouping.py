@@ -14,11 +14,14 @@ from mcp_skills_server.model import SKILL_MD
 _T = TypeVar("_T")
 
 
-def group_by_skill(files: Mapping[str, _T], *, hidden: bool) -> tuple[dict[str, dict[str, _T]], list[str]]:
-    """Return the files of each skill by its folder, "" for the root, and the paths of those that belong to none.
+def group_by_skill(
+    files: Mapping[str, _T], *, hidden: bool
+) -> tuple[dict[str, dict[str, _T]], list[str]]:
+    """Return the files of each skill by its folder, "" for the root, and the paths of those that
+    belong to none.
 
-    Of nested skills the outermost counts. A SKILL.md in another case makes one too, for its fault to be seen. With
-    `hidden` skills in dot folders count, too.
+    Of nested skills the outermost counts. A SKILL.md in another case makes one too, for its fault
+    to be seen. With `hidden` skills in dot folders count, too.
     """
     folders = {path.rpartition("/")[0] for path in files if is_skill_md(path)}
     skills: dict[str, dict[str, _T]] = {}
@@ -42,15 +45,19 @@ def is_skill_md(path: str) -> bool:
 
 
 def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
-    """Return the outermost of these folders that a file lies in, or None if there is none that is scanned."""
+    """Return the outermost of these folders that a file lies in, or None if there is none that is
+    scanned."""
     folder = next((each for each in above(path.rpartition("/")[0]) if each in folders), None)
-    if folder is None or not all(is_entered(part, hidden=hidden) for part in folder.split("/") if part):
+    if folder is None or not all(
+        is_entered(part, hidden=hidden) for part in folder.split("/") if part
+    ):
         return None
     return folder
 
 
 def root_name(files: Files, others: Iterable[str]) -> str | None:
-    """Return the folder name of a skill at the root: its own name, else the first of the others that is usable."""
+    """Return the folder name of a skill at the root: its own name, else the first of the others
+    that is usable."""
     raw, _ = files.get(SKILL_MD, (b"", False))
     own = (frontmatter.parse(raw).frontmatter or {}).get("name")
     for name in (own, *others):

@@ -1,8 +1,10 @@
-"""HTTP client for sites, registries and issuers, over `httpcore2`, and downloads from the site of an operator.
+"""HTTP client for sites, registries and issuers, over `httpcore2`, and downloads from the site of
+an operator.
 
-Defends against SSRF by pinning: resolve a name once, judge all of its addresses, and connect to one of those. A second
-answer of the name server changes nothing (DNS rebinding). Certificates are still verified by name. Each hop of a
-redirect is judged anew, and bytes, time and hops are bounded. Bodies are never decompressed.
+Defends against SSRF by pinning: resolve a name once, judge all of its addresses, and connect to one
+of those. A second answer of the name server changes nothing (DNS rebinding). Certificates are still
+verified by name. Each hop of a redirect is judged anew, and bytes, time and hops are bounded.
+Bodies are never decompressed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
-from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.source import (
+    AbsentError,
+    Bounds,
+    OriginPolicy,
+    UnacceptableError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +48,8 @@ UNSAID_S: Final = 300.0
 LONGEST_S: Final = 86_400.0
 """The longest freshness, so that a mistaken header cannot freeze a copy for years."""
 _KEEP_ALIVE_S: Final = 4.0
-"""Shorter than the keep-alive of most servers, so that they seldom close a connection that is about to be used."""
+"""Shorter than the keep-alive of most servers, so that they seldom close a connection that is about
+to be used."""
 _MAX_ADDRESSES: Final = 4
 _ABSENT: Final = frozenset((404, 410))
 _NEEDS_PERMISSION: Final = frozenset((401, 403, 407))
@@ -69,7 +78,9 @@ class Response:
     def is_html(self) -> bool:
         """True for a web page, whatever was asked for."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return kind == "text/html" or self.body[:256].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+        return kind == "text/html" or self.body[:256].lstrip().lower().startswith(
+            (b"<!doctype html", b"<html")
+        )
 
     @property
     def encoding(self) -> str:
@@ -91,10 +102,12 @@ class Hop:
 
 
 class HttpClient:
-    """Sends requests within bounds, over connections that are kept alive. Open it with `async with`.
+    """Sends requests within bounds, over connections that are kept alive. Open it with `async
+    with`.
 
-    The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A proxy resolves names
-    itself, so behind one only hosts that are spelled as addresses, and those of this machine, can be judged.
+    The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A
+    proxy resolves names itself, so behind one only hosts that are spelled as addresses, and those
+    of this machine, can be judged.
     """
 
     def __init__(
@@ -142,8 +155,8 @@ class HttpClient:
             max_error_bytes: of any other body; 0 leaves it unread.
 
         Raises:
-            UnacceptableError: a hop is not allowed, leads to an address that is not public, or there are too many; or
-                the body is too large.
+            UnacceptableError: a hop is not allowed, leads to an address that is not public, or
+                there are too many; or the body is too large.
             UnreachableError: there is no whole response in time.
             UsageError: the proxy of the environment cannot be used.
         """
@@ -159,7 +172,9 @@ class HttpClient:
                         return response
                     url = redirect_target(url, response.headers)
         except TimeoutError:
-            raise UnreachableError(f"{shown(url)} took longer than {self._bounds.download_s:g} s") from None
+            raise UnreachableError(
+                f"{shown(url)} took longer than {self._bounds.download_s:g} s"
+            ) from None
         raise UnacceptableError(f"{shown(url)}: more than {self._bounds.redirects} redirects")
 
     async def _send(  # noqa: PLR0917, called once
@@ -178,7 +193,10 @@ class HttpClient:
         path = parts.path or "/"
         target = f"{path}?{parts.query}" if parts.query else path
         place = httpcore2.URL(
-            scheme=parts.scheme, host=parts.hostname or "", port=parts.port, target=target.encode("ascii")
+            scheme=parts.scheme,
+            host=parts.hostname or "",
+            port=parts.port,
+            target=target.encode("ascii"),
         )
         wait = self._bounds.read_s
         timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
@@ -186,7 +204,9 @@ class HttpClient:
         extensions = {"timeout": timeouts}
 
         def asked() -> AbstractAsyncContextManager[httpcore2.Response]:
-            return pool.stream(method, place, headers=list(headers.items()), content=content, extensions=extensions)
+            return pool.stream(
+                method, place, headers=list(headers.items()), content=content, extensions=extensions
+            )
 
         try:
             async with AsyncExitStack() as stack:
@@ -210,19 +230,32 @@ class HttpClient:
         except httpcore2.TimeoutException:
             raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
-            raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
+            raise UnreachableError(
+                f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}"
+            ) from None
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
             hint = ""
             if "WRONG_VERSION_NUMBER" in str(error):
-                hint = "; it speaks plain HTTP there: write http:// for a site, oci+http:// for a registry"
-            raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}{hint}") from None
+                hint = (
+                    "; it speaks plain HTTP there: write http:// for a site, oci+http:// for "
+                    "a registry"
+                )
+            raise UnreachableError(
+                f"{shown(url)} cannot be reached: {_first_line(error)}{hint}"
+            ) from None
         except httpcore2.UnsupportedProtocol as error:
-            raise UsageError(f"the proxy of the environment cannot be used: {_first_line(error)}") from None
+            raise UsageError(
+                f"the proxy of the environment cannot be used: {_first_line(error)}"
+            ) from None
 
-    async def _read(self, url: str, most: int, headers: Mapping[str, str], stream: httpcore2.Response) -> bytes:
+    async def _read(
+        self, url: str, most: int, headers: Mapping[str, str], stream: httpcore2.Response
+    ) -> bytes:
         length = headers.get("content-length", "")
         if length.isdigit() and int(length[:18]) > most:
-            raise UnacceptableError(f"{shown(url)} has {length[:18]} bytes, at most {most} are taken")
+            raise UnacceptableError(
+                f"{shown(url)} has {length[:18]} bytes, at most {most} are taken"
+            )
         parts: list[bytes] = []
         size = 0
         async for part in stream.aiter_stream():
@@ -231,7 +264,9 @@ class HttpClient:
                 raise UnacceptableError(f"{shown(url)} has more than {most} bytes")
             self.bytes += len(part)
             if self.bytes > self._bounds.total_bytes:
-                raise UnacceptableError(f"all downloads together have more than {self._bounds.total_bytes} bytes")
+                raise UnacceptableError(
+                    f"all downloads together have more than {self._bounds.total_bytes} bytes"
+                )
             parts.append(part)
         return b"".join(parts)
 
@@ -240,12 +275,15 @@ class HttpClient:
         if not private and proxy:
             host = urlsplit(url).hostname or ""
             address = addresses.literal(host)
-            if addresses.is_loopback(host) or (address is not None and not addresses.is_public(address)):
+            if addresses.is_loopback(host) or (
+                address is not None and not addresses.is_public(address)
+            ):
                 raise _not_public(host, address or host)
         secure = url.startswith("https:")
         key = proxy, secure, private
         if key not in self._pools:
-            if secure and self._tls is None:  # reading all certificates takes a while, and plain http needs none
+            # reading all certificates takes a while, and plain http needs none
+            if secure and self._tls is None:
                 self._tls = httpcore2.default_ssl_context()
             pool = partial(
                 httpcore2.AsyncConnectionPool,
@@ -257,7 +295,9 @@ class HttpClient:
             if proxy:
                 self._pools[key] = pool(proxy=_proxy_of(proxy))
             else:
-                self._pools[key] = pool(network_backend=_PinningBackend(self._resolver, private=private))
+                self._pools[key] = pool(
+                    network_backend=_PinningBackend(self._resolver, private=private)
+                )
         return self._pools[key]
 
     def _proxy(self, url: str) -> str:
@@ -293,7 +333,9 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         failed: Exception = httpcore2.ConnectError(f"the name {host} has no address")
         for address in found:
             try:
-                return await self._plain.connect_tcp(address, port, each_s, local_address, socket_options)
+                return await self._plain.connect_tcp(
+                    address, port, each_s, local_address, socket_options
+                )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failed = error
         raise failed
@@ -314,7 +356,8 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
 
 
 class Downloader:
-    """Downloads from one site, and from where it may lead. The origin of `home` alone gets `trust.headers`."""
+    """Downloads from one site, and from where it may lead. The origin of `home` alone gets
+    `trust.headers`."""
 
     def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
         self.http: Final = http
@@ -322,26 +365,37 @@ class Downloader:
         self._trust = trust
 
     async def get(
-        self, url: str, most: int, *, accept: str = "*/*", validators: Mapping[str, str] | None = None
+        self,
+        url: str,
+        most: int,
+        *,
+        accept: str = "*/*",
+        validators: Mapping[str, str] | None = None,
     ) -> Response:
         """Download at most `most` bytes from this absolute URL, following redirects.
 
         The status is 200; or 304, if `validators` has headers such as If-None-Match.
 
         Raises:
-            AbsentError, UnacceptableError, UnreachableError: as `check_status` and `HttpClient.request`.
+            AbsentError, UnacceptableError, UnreachableError: as `check_status` and
+                `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
         found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
         if found.status in _NEEDS_PERMISSION:
             named = shown(found.url)
-            raise UnacceptableError(f"{named} asks for permission (status {found.status}); --token-env sends a token")
+            raise UnacceptableError(
+                f"{named} asks for permission (status {found.status}); --token-env sends a token"
+            )
         check_status(found, {200, 304} if validators else {200})
         return found
 
     def _allow(self, url: str) -> Hop:
         there = wellknown.origin(url)
-        if there not in {self._home, self._home.replace("http:", "https:", 1)} and there not in self._trust.origins:
+        if (
+            there not in {self._home, self._home.replace("http:", "https:", 1)}
+            and there not in self._trust.origins
+        ):
             raise UnacceptableError(
                 f"{shown(url)} is of another origin than the site; --fetch-origin {there} allows it"
             )
@@ -352,7 +406,9 @@ class Downloader:
                     f"{shown(url)} is plain http, which anybody on the way can change; --allow-http"
                 )
             if not self._trust.private:
-                raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
+                raise UnacceptableError(
+                    f"{shown(url)} leads to this machine; --allow-private allows it"
+                )
         if there != self._home:
             return Hop(self._trust.private)
         return Hop(self._trust.private, dict(self._trust.headers))
@@ -376,7 +432,8 @@ def redirect_target(url: str, headers: Mapping[str, str]) -> str:
 
 
 def check_status(response: Response, wanted: Collection[int], reason: str = "") -> None:
-    """Refuse a response whose status is not one of these. `reason` completes the message for one that is unknown.
+    """Refuse a response whose status is not one of these. `reason` completes the message for one
+    that is unknown.
 
     Raises:
         AbsentError: 404 or 410.
@@ -416,16 +473,23 @@ def _proxy_of(given: str) -> httpcore2.Proxy:
         port = parts.port
     except ValueError:
         port = 0
-    if parts.scheme not in {"http", "https", "socks5", "socks5h"} or not parts.hostname or port == 0:
+    if (
+        parts.scheme not in {"http", "https", "socks5", "socks5h"}
+        or not parts.hostname
+        or port == 0
+    ):
         raise UsageError(
-            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY or unset it"
+            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY or "
+            "unset it"
         )
     if parts.scheme.startswith("socks") and find_spec("socksio") is None:
         raise UsageError("the proxy of the environment is SOCKS, which needs the package socksio")
     auth = None
     if parts.username:
         auth = unquote(parts.username), unquote(parts.password or "")
-    return httpcore2.Proxy(httpcore2.URL(scheme=parts.scheme, host=parts.hostname, port=port, target="/"), auth=auth)
+    return httpcore2.Proxy(
+        httpcore2.URL(scheme=parts.scheme, host=parts.hostname, port=port, target="/"), auth=auth
+    )
 
 
 def _not_public(host: str, address: str) -> UnacceptableError:
@@ -441,8 +505,8 @@ def _first_line(error: Exception) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-# How long a response stays fresh, and when to retry (RFC 9111). A private cache: `s-maxage` is not for us.
-# WK-40
+# How long a response stays fresh, and when to retry (RFC 9111). A private cache: `s-maxage` is not
+# for us. WK-40
 
 
 def _directives(headers: Mapping[str, str]) -> dict[str, str]:
@@ -456,7 +520,8 @@ def _directives(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return for how many seconds from `now` a response stays fresh, at most `LONGEST_S`; None if it does not say.
+    """Return for how many seconds from `now` a response stays fresh, at most `LONGEST_S`; None if
+    it does not say.
 
     0 for `no-cache`, `no-store` and for what cannot be parsed.
     """

@@ -23,7 +23,8 @@ class Kind:
     """One kind.
 
     Attributes:
-        open: opens the source of a text, and may raise UsageError; None for a folder, which is served as it is.
+        open: opens the source of a text, and may raise UsageError; None for a folder, which is
+            served as it is.
         is_path: whether a text is a path, which must not be taken for another in another folder.
         is_asked: whether the operator sets the polling interval, since no cache header does.
         keeps_history: whether it can bring a revision that is not its newest.
@@ -47,7 +48,12 @@ def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
 
 
 KINDS: Final[tuple[Kind, ...]] = (
-    Kind("MCP server", lambda given: given.startswith("mcp+"), _loaded(".mcp", "McpServer"), is_asked=True),
+    Kind(
+        "MCP server",
+        lambda given: given.startswith("mcp+"),
+        _loaded(".mcp", "McpServer"),
+        is_asked=True,
+    ),
     Kind("site", is_site, _loaded(".site", "Site")),
     Kind("oci", is_oci, _loaded(".oci.source", "Oci"), is_asked=True, keeps_history=True),
     Kind("git", is_git, _loaded(".git.source", "GitFolder"), is_asked=True, keeps_history=True),
@@ -67,18 +73,24 @@ def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
     return next(kind for kind in kinds if kind.matches(given))
 
 
-def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source | None:
-    """Open the source that a text names, or raise UsageError; None for a folder of the operator's own."""
+def open_source(
+    given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS
+) -> Source | None:
+    """Open the source that a text names, or raise UsageError; None for a folder of the operator's
+    own."""
     kind = kind_of(given, kinds)
     if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(given)):
-        raise UsageError(f"{given}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}")
+        raise UsageError(
+            f"{given}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}"
+        )
     if kind.name == "site" and given.rstrip("/").endswith(".git"):
         raise UsageError(f"{shown(given)}: this is an address of git; write git+{shown(given)}")
     return None if kind.open is None else kind.open(given, settings)
 
 
 def split(texts: str) -> list[str]:
-    """Split a list of roots as in PATH, but not within `https://host:8443` nor before a tag of oci://."""
+    """Split a list of roots as in PATH, but not within `https://host:8443` nor before a tag of
+    oci://."""
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     found = [each for each in re.split(between, texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

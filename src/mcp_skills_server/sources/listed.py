@@ -1,7 +1,7 @@
 """Base of sources that list their skills with fingerprints and give the files of one at a time.
 
-A library user's own source is a class like this, with a row for `open_registry(kinds=...)`; examples/database_source.py
-serves skills from a database.
+A library user's own source is a class like this, with a row for `open_registry(kinds=...)`;
+examples/database_source.py serves skills from a database.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from mcp_skills_server.format.archive.tree import Tree, check_name
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
-from mcp_skills_server.sources.source import Bundle, Plan, Revision, Source, SourceSettings, Unit, check_names
+from mcp_skills_server.sources.source import (
+    Bundle,
+    Plan,
+    Revision,
+    Source,
+    SourceSettings,
+    Unit,
+    check_names,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,11 @@ class Entry:
 
 
 class ListedSource(Source):
-    """A source that is copied skill by skill: `entries` and `read` are all that a kind of it must have.
+    """A source that is copied skill by skill: `entries` and `read` are all that a kind of it must
+    have.
 
-    Both raise a `SourceError` where the source cannot be had now, and `read` a `ContentRefusedError` for a skill that
-    must not be served.
+    Both raise a `SourceError` where the source cannot be had now, and `read` a
+    `ContentRefusedError` for a skill that must not be served.
 
     Args:
         given: the text of the root.
@@ -61,7 +70,8 @@ class ListedSource(Source):
         raise NotImplementedError
 
     async def read(self, entry: Entry) -> Files:
-        """Return the files of a skill: bytes, and whether the file may be executed, by path in the skill."""
+        """Return the files of a skill: bytes, and whether the file may be executed, by path in the
+        skill."""
         raise NotImplementedError
 
     @asynccontextmanager

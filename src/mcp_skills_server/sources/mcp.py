@@ -1,7 +1,9 @@
-"""MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved by its digest.
+"""MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved
+by its digest.
 
-The server is an endpoint of streamable HTTP, or a command that is started for each look and speaks over its pipes.
-While nothing is new, a look costs its listing. One more connection stays open for the server's notifications.
+The server is an endpoint of streamable HTTP, or a command that is started for each look and speaks
+over its pipes. While nothing is new, a look costs its listing. One more connection stays open for
+the server's notifications.
 """
 
 from __future__ import annotations
@@ -39,11 +41,14 @@ from mcp_skills_server.sources.source import (
 
 PREFIX: Final = "mcp+"
 _STREAMS_APART_S: Final = 1.0
-_NOT_PROVED: Final = "the server does not list its files with digests, so nothing of it can be proved"
+_NOT_PROVED: Final = (
+    "the server does not list its files with digests, so nothing of it can be proved"
+)
 
 
 class McpServer(ListedSource):
-    """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or `mcp+stdio:COMMAND`."""
+    """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or
+    `mcp+stdio:COMMAND`."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self._fetch = settings.fetch
@@ -71,7 +76,8 @@ class McpServer(ListedSource):
             yield lambda entry: self._read(client, entry.item)
 
     async def listen(self, changed: Callable[[], object]) -> None:
-        """Hold a connection open, in the era that the server speaks, and call `changed` when it lists other skills."""
+        """Hold a connection open, in the era that the server speaks, and call `changed` when it
+        lists other skills."""
         while True:
             with suppress(SourceError):  # a look says what is wrong
                 async with self._connected(inf) as client, client.changes(poll_s=inf) as changes:
@@ -96,7 +102,8 @@ class McpServer(ListedSource):
             raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
     def _http(self) -> httpx2.AsyncClient:
-        """Return a client that takes no more of an answer than a skill may have, as JSON, and nothing compressed.
+        """Return a client that takes no more of an answer than a skill may have, as JSON, and
+        nothing compressed.
 
         A server may end each stream, and ask for another at once: it gets one a second.
         """
@@ -109,7 +116,10 @@ class McpServer(ListedSource):
                 await anyio.sleep_until(begin)
 
         async def bound(response: httpx2.Response) -> None:
-            if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+            if response.headers.get("Content-Encoding", "identity").strip().lower() not in {
+                "",
+                "identity",
+            }:
                 raise UnacceptableError("it answers compressed, which was not asked for")
             # Of a stream the SDK bounds each event.
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
@@ -120,7 +130,8 @@ class McpServer(ListedSource):
             headers["Authorization"] = f"Bearer {self._token}"
         return httpx2.AsyncClient(
             headers=headers,
-            timeout=httpx2.Timeout(None, connect=self._fetch.bounds.read_s),  # the rest is bounded by the caller
+            # the rest is bounded by the caller
+            timeout=httpx2.Timeout(None, connect=self._fetch.bounds.read_s),
             follow_redirects=not self._token,
             event_hooks={"request": [pace], "response": [bound]},
         )
@@ -138,7 +149,9 @@ class McpServer(ListedSource):
                     if self._words:
                         # It is started at each look, and would log each time.
                         nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
-                        command = StdioServerParameters(command=self._words[0], args=self._words[1:])
+                        command = StdioServerParameters(
+                            command=self._words[0], args=self._words[1:]
+                        )
                         connection = stdio_client(command, errlog=nowhere)
                     yield await stack.enter_async_context(SkillsClient.connect(connection))
         except Exception as error:
@@ -149,7 +162,9 @@ class McpServer(ListedSource):
                 raise cause from None
             if isinstance(cause, EntryRefusedError | UnprovedError):
                 raise ContentRefusedError(clipped(str(cause))) from None
-            raise UnreachableError(f"no answer ({clipped(str(cause)) or type(cause).__name__})") from None
+            raise UnreachableError(
+                f"no answer ({clipped(str(cause)) or type(cause).__name__})"
+            ) from None
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -175,9 +190,14 @@ def _words_of(given: str) -> list[str]:
     try:
         words = shlex.split(given.removeprefix(COMMAND))
     except ValueError as error:
-        raise UsageError(f"{COMMAND} the command cannot be read ({error}); close its quotes") from None
+        raise UsageError(
+            f"{COMMAND} the command cannot be read ({error}); close its quotes"
+        ) from None
     if not words:
-        raise UsageError(f"{COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server --flag'")
+        raise UsageError(
+            f"{COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server "
+            "--flag'"
+        )
     return words
 
 
@@ -187,12 +207,17 @@ def _url_of(given: str, *, http: bool) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise UsageError("the address of an MCP server cannot be read; write mcp+https://HOST/mcp") from None
+        raise UsageError(
+            "the address of an MCP server cannot be read; write mcp+https://HOST/mcp"
+        ) from None
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
-    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))):
+    if not host or not (
+        parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))
+    ):
         raise UsageError(
-            f"{PREFIX}{shown(url)}: write mcp+https://HOST/mcp, mcp+http:// on this machine (elsewhere with "
+            f"{PREFIX}{shown(url)}: write mcp+https://HOST/mcp, mcp+http:// on this machine "
+            "(elsewhere with "
             "--allow-http), or mcp+stdio:COMMAND"
         )
     return url

@@ -1,6 +1,8 @@
-"""Mirrors of the roots that are not local folders: each source is polled, and its folder kept current.
+"""Mirrors of the roots that are not local folders: each source is polled, and its folder kept
+current.
 
-A failure leaves the last good copy in service. The registry watches the folders, and notifies clients as of any edit.
+A failure leaves the last good copy in service. The registry watches the folders, and notifies
+clients as of any edit.
 """
 
 from __future__ import annotations
@@ -78,17 +80,23 @@ class SourceState:
 
 
 class Follower:
-    """One source in service, as it was `given`. Its methods are called one at a time, `state` from any thread."""
+    """One source in service, as it was `given`. Its methods are called one at a time, `state` from
+    any thread."""
 
     def __init__(
-        self, source: Source, sleep: Callable[[float], Awaitable[object]] = anyio.sleep, *, given: str = ""
+        self,
+        source: Source,
+        sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
+        *,
+        given: str = "",
     ) -> None:
         self.source = source
         self.given = given
         self.link: Path | None = None
         """A link that is served in place of the source's own folder: `switch` moves it."""
         self.arrived: Callable[[str], object] = _ignore
-        """Called in another thread with the folder when it is fetched for the first time, before it is ready."""
+        """Called in another thread with the folder when it is fetched for the first time, before it
+        is ready."""
         self.note: Note | None = None
         """Takes revision and problems when they change; without it problems are logged."""
         self._sleep = sleep
@@ -147,7 +155,8 @@ class Follower:
         try:
             revision = await source.resolve(anew=anew)
             stamp = folder_stamp(source.place)
-            # Other processes share the folder: it may hold another revision than the one fetched here.
+            # Other processes share the folder: it may hold another revision than the one fetched
+            # here.
             if revision.digest == self.state.revision and stamp and stamp == self._stamp:
                 await to_thread.run_sync(self._report, self._lines, self._problems)
                 is_complete = True
@@ -179,14 +188,17 @@ class Follower:
             try:
                 wait, retry = await self.refresh(anew=anew), 0.0
                 continue
-            except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
+            # another server fetches into the same cache, and we shall see what it brings
+            except UsageError as error:
                 logger.debug("%s: %s", self.name, self.reason(error))
             except SourceError as error:
                 await to_thread.run_sync(self.report_failure, error)
             if self.has_copy:
                 self._change(ready=True)
             check_s = self.source.check_s
-            wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(check_s, _FIRST_RETRY_S)
+            wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(
+                check_s, _FIRST_RETRY_S
+            )
 
     async def listen(self) -> None:
         """Look whenever the publisher announces a change, until cancelled."""
@@ -235,7 +247,8 @@ class Follower:
         note(*self._noted)
 
     def switch(self, source: Source) -> None:
-        """Serve another revision, which was fetched: move the link, or raise OSError. From any thread."""
+        """Serve another revision, which was fetched: move the link, or raise OSError. From any
+        thread."""
         self.source, self._refused = source, None
         self._change(revision="")
         if self.link is not None:
@@ -303,10 +316,11 @@ class Mirrors:
     def root(
         self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
     ) -> str | MirroredRoot:
-        """Return what to give the registry for a root: itself for a folder, the folder with its copies for any other.
+        """Return what to give the registry for a root: itself for a folder, the folder with its
+        copies for any other.
 
-        `pin` is the wanted revision, None for the newest; `refresh_s` its polling interval, None for that of the
-        settings; `token` is as in `SourceSettings`.
+        `pin` is the wanted revision, None for the newest; `refresh_s` its polling interval, None
+        for that of the settings; `token` is as in `SourceSettings`.
 
         Raises:
             UsageError: it is none that can be served.
@@ -326,7 +340,8 @@ class Mirrors:
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         elif pin is not None:
             self._links = self._links or private_folder()
-            with suppress(OSError):  # Windows wants a privilege for links: another revision then takes a restart
+            # Windows wants a privilege for links: another revision then takes a restart
+            with suppress(OSError):
                 link = self._links / str(len(self.followers))
                 _point_link(link, source.place)
                 follower.link = link
@@ -338,16 +353,19 @@ class Mirrors:
         return [each.state for each in self.followers]
 
     def revisions(self) -> dict[str, str]:
-        """Return the revision of every source that is whole, by the folder that is served, absolute."""
+        """Return the revision of every source that is whole, by the folder that is served,
+        absolute."""
         return {os.path.abspath(each.path): each.state.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
-        """Report revisions and problems to `note`, from any thread, and those of now. Without it they are logged."""
+        """Report revisions and problems to `note`, from any thread, and those of now. Without it
+        they are logged."""
         for follower in self.followers:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, or raise UsageError. With `proved` no older copy will do."""
+        """Fetch all remote sources now, or raise UsageError. With `proved` no older copy will
+        do."""
 
         async def fetch_all() -> None:
             for follower in self.followers:
@@ -361,7 +379,11 @@ class Mirrors:
                         continue
                     if isinstance(error, UsageError):
                         raise
-                    left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
+                    left = (
+                        "what there is of it is not proved"
+                        if follower.has_copy
+                        else "there is no copy of it"
+                    )
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
         if self.followers:
@@ -369,12 +391,15 @@ class Mirrors:
             trim(self._settings.cache, self._settings.cache_bytes)
 
     def start(self, arrived: Callable[[str], object] | None = None) -> None:
-        """Keep everything current, in a thread of its own, until `stop`. `arrived` is as for a follower."""
+        """Keep everything current, in a thread of its own, until `stop`. `arrived` is as for a
+        follower."""
         if arrived is not None:
             for follower in self.followers:
                 follower.arrived = arrived
         if self.followers:
-            thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
+            thread = threading.Thread(
+                target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True
+            )
             thread.start()
             self._thread = thread
 
@@ -383,7 +408,8 @@ class Mirrors:
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return a function that blocks until each source was read once, or so long from now; None if all were."""
+        """Return a function that blocks until each source was read once, or so long from now; None
+        if all were."""
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -391,7 +417,9 @@ class Mirrors:
             for follower in unread:
                 if not follower.read_once.wait(max(0.0, end - time.monotonic())):
                     logger.warning(
-                        "%s: not read within %g seconds; serving without it until it is", follower.name, seconds
+                        "%s: not read within %g seconds; serving without it until it is",
+                        follower.name,
+                        seconds,
                     )
 
         return cache(wait) if unread else None
@@ -412,7 +440,8 @@ class Mirrors:
                 self._look_at(follower)
 
     def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
-        """Fetch other revisions of pinned sources, and return a function that puts all of them in service. Blocks.
+        """Fetch other revisions of pinned sources, and return a function that puts all of them in
+        service. Blocks.
 
         `revisions` is by the folder that is served, absolute; folders of other sources are skipped.
 
@@ -467,7 +496,9 @@ class Mirrors:
     async def _trim_cache(self) -> None:
         """Keep the cache below its size, until cancelled."""
         while True:
-            await to_thread.run_sync(trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True)
+            await to_thread.run_sync(
+                trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True
+            )
             await anyio.sleep(_TRIM_S)
 
 

@@ -1,9 +1,10 @@
-"""Reconcile a folder of fetched skills with a source: plan, compare, fetch what differs, swap, remember.
+"""Reconcile a folder of fetched skills with a source: plan, compare, fetch what differs, swap,
+remember.
 
-A source names what it has as units, each with a fingerprint. A unit that the folder holds as it came is not fetched
-again. One bad skill costs itself, never its neighbours, and a failure leaves the last good copy where it is. Nothing
-reaches the folder that its source did not prove. A folder in the cache is ours alone: edits are replaced, and what the
-source does not have is removed.
+A source names what it has as units, each with a fingerprint. A unit that the folder holds as it
+came is not fetched again. One bad skill costs itself, never its neighbours, and a failure leaves
+the last good copy where it is. Nothing reaches the folder that its source did not prove. A folder
+in the cache is ours alone: edits are replaced, and what the source does not have is removed.
 """
 # WK-48, WK-52, WK-60
 
@@ -24,7 +25,14 @@ from mcp_skills_server.dialects.wellknown import ProofFailedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.folder import ConflictError, EditedError, FetchedFolder, SkillState, Staged, check
+from mcp_skills_server.sources.folder import (
+    ConflictError,
+    EditedError,
+    FetchedFolder,
+    SkillState,
+    Staged,
+    check,
+)
 from mcp_skills_server.sources.records import (
     IndexRecord,
     SkillRecord,
@@ -57,7 +65,8 @@ _CURRENT: Final = frozenset(_LISTS[2:])
 async def reconcile(
     source: Source, revision: Revision, progress: Callable[[int, int], None] | None = None
 ) -> FetchReport:
-    """Bring the folder of a source up to one of its revisions. A failure leaves what was there before.
+    """Bring the folder of a source up to one of its revisions. A failure leaves what was there
+    before.
 
     `progress` is called with how many units of how many are done.
 
@@ -196,7 +205,9 @@ class Reconciler:
         """Return the units that must be fetched."""
         index, known = self._plan.index, self._last
         if known is None:
-            known = IndexRecord(index.source, index.given, wanted=wanted_since(None, self.settings.wanted))
+            known = IndexRecord(
+                index.source, index.given, wanted=wanted_since(None, self.settings.wanted)
+            )
         # A process that is killed has not all of either revision, and must not undo the history.
         begun = replace(known, revision="", history=index.history)
         if begun != known:
@@ -233,13 +244,16 @@ class Reconciler:
             self._check_size(name, 1)
 
     def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit, whose proved contents `make` returns. What goes wrong with one costs that one."""
+        """Stage the skills of a unit, whose proved contents `make` returns. What goes wrong with
+        one costs that one."""
         with self._lock:
             with self._refusing(unit):
                 bundle = make()
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
-                found = UnitRecord(tuple(names), dict(bundle.refused), bundle.warnings, bundle.pointers)
+                found = UnitRecord(
+                    tuple(names), dict(bundle.refused), bundle.warnings, bundle.pointers
+                )
                 self._remember(unit, found, is_lasting=len(names) == len(skills))
                 for name in self._wanted(names):
                     with self._refusing(unit, name):
@@ -274,7 +288,8 @@ class Reconciler:
         plan, index, settings = self._plan, self._plan.index, self.settings
         found = self._refusals()
         if any(each.fault == "publisher" for each in found):
-            index = replace(index, fresh_s=0.0)  # it may be older than what it promises: ask anew next time
+            # it may be older than what it promises: ask anew next time
+            index = replace(index, fresh_s=0.0)
         found += [each for each in plan.refused if self._wanted([self._place(each.name)])]
         refused_stay = plan.refused_stay or not self._is_cache
         gone: list[str] = []
@@ -282,7 +297,10 @@ class Reconciler:
         if plan.offered is not None and not (self._names_unknown and refused_stay):
             there = {*self._offered, *self._became, *(self._place(each.name) for each in found)}
             missing = sorted((settings.wanted or frozenset()) - there)
-            found += [SkillRefusal(name, "there is no skill of this name", "publisher") for name in missing]
+            found += [
+                SkillRefusal(name, "there is no skill of this name", "publisher")
+                for name in missing
+            ]
             if not refused_stay:
                 there = {*self._became}
             gone, pruned = self._prune(there, found)
@@ -299,9 +317,15 @@ class Reconciler:
             self._folder.put_index(index)
         except OSError as error:
             reason = error.strerror or error
-            self.warnings.append(f"what came cannot be remembered ({reason}); the next run asks for it anew")
-        order = sorted(self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name))
-        became = {each: tuple(name for name in order if self._became[name] == each) for each in _LISTS}
+            self.warnings.append(
+                f"what came cannot be remembered ({reason}); the next run asks for it anew"
+            )
+        order = sorted(
+            self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name)
+        )
+        became = {
+            each: tuple(name for name in order if self._became[name] == each) for each in _LISTS
+        }
         report = _report_of(index, found)
         return replace(
             report,
@@ -340,23 +364,33 @@ class Reconciler:
         return wanted
 
     def _clear_way(self, names: Collection[str]) -> None:
-        """Remove skills of this source that the source no longer has, and that lie above or in one that it has."""
+        """Remove skills of this source that the source no longer has, and that lie above or in one
+        that it has."""
         above = {str(parent) for name in names for parent in PurePosixPath(name).parents}
         for name in [each.name for each in self._records.values() if each.source == self._source]:
-            if name not in names and (name in above or any(str(p) in names for p in PurePosixPath(name).parents)):
+            if name not in names and (
+                name in above or any(str(p) in names for p in PurePosixPath(name).parents)
+            ):
                 with suppress(ConflictError, OSError):
                     self._folder.remove(name, force=self.settings.force)
 
     def _judge(self, unit: Unit, name: str) -> str:
-        """Return "unchanged" or "edited" where nothing is to come, "" where the skill is to be fetched."""
-        check_paths([f"{name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
+        """Return "unchanged" or "edited" where nothing is to come, "" where the skill is to be
+        fetched."""
+        # its directory is a name that some platform cannot hold
+        check_paths([f"{name}/{SKILL_MD}"])
         state, record = self._folder.look(name, self._records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
-            self._hold(name, self._folder.size(record))  # also what is to be replaced: it stays if the new is refused
+            # also what is to be replaced: it stays if the new is refused
+            self._hold(name, self._folder.size(record))
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
                 return "unchanged"
-            if state is SkillState.EDITED and not self.settings.force and (is_same or self._plan.version == "tree"):
+            if (
+                state is SkillState.EDITED
+                and not self.settings.force
+                and (is_same or self._plan.version == "tree")
+            ):
                 return "edited"
         check(state, record, self._source, force=self.settings.force)
         return ""
@@ -371,10 +405,15 @@ class Reconciler:
                 continue
             loser = max(unit, other, key=self._positions.__getitem__)
             self._refuse(loser, name, "another skill of this name comes before it", "publisher")
-            self._memory.pop(loser.fingerprint, None)  # that may be another matter in the next revision
+            # that may be another matter in the next revision
+            self._memory.pop(loser.fingerprint, None)
             if loser is other:  # whose skill is staged, or there already
                 self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                self._became = {each: became for each, became in self._became.items() if _key(each) != _key(name)}
+                self._became = {
+                    each: became
+                    for each, became in self._became.items()
+                    if _key(each) != _key(name)
+                }
                 self._owners[_key(name)] = unit
                 taken.append(name)
         return taken
@@ -384,7 +423,9 @@ class Reconciler:
             self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
         self._check_size(name, size)
-        record = SkillRecord(name, self._source, unit.url or self._source, unit.fingerprint, epoch_s(), {})
+        record = SkillRecord(
+            name, self._source, unit.url or self._source, unit.fingerprint, epoch_s(), {}
+        )
         staged = self._folder.stage(record, files, force=self.settings.force)
         self._hold(name, size)
         if staged is None:
@@ -393,7 +434,8 @@ class Reconciler:
             self._staged.append(staged)
 
     def _commit(self) -> None:
-        """Put what is staged into its place. Each commit waits for the disk, so several skills share one."""
+        """Put what is staged into its place. Each commit waits for the disk, so several skills
+        share one."""
         batch, self._staged = self._staged, []
         failed = self._folder.commit(batch)
         for each in batch:
@@ -404,7 +446,9 @@ class Reconciler:
                     raise failed[each.name]
                 self._became[each.name] = "added" if each.state is SkillState.ABSENT else "updated"
 
-    def _prune(self, there: Collection[str], refused: list[SkillRefusal]) -> tuple[list[str], list[str]]:
+    def _prune(
+        self, there: Collection[str], refused: list[SkillRefusal]
+    ) -> tuple[list[str], list[str]]:
         """Return the skills that the source no longer has, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []

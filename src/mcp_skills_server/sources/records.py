@@ -1,7 +1,8 @@
-"""Records of a folder of fetched skills: where each skill came from, and the last state of each source.
+"""Records of a folder of fetched skills: where each skill came from, and the last state of each
+source.
 
-They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood counts as absent. Reading needs
-no lock; only `folder` writes.
+They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood counts as
+absent. Reading needs no lock; only `folder` writes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class SkillRecord:
     """The origin of a skill in the folder.
 
     Attributes:
-        source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its origin.
+        source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its
+            origin.
         url: the place of the skill at the source.
         digest: the fingerprint of what the skill was made of; "" where the source has none.
         files: sha256 in hex by path in the skill.
@@ -74,7 +76,8 @@ class IndexRecord:
         revision: the revision of which everything acceptable is there, or "".
         refused: why skills of that revision are refused, by name.
         units: by fingerprint, those of which more is known than the records of skills tell.
-        history: sha256 in hex of the indexes by place (`asked`), in the order in which they were first seen.
+        history: sha256 in hex of the indexes by place (`asked`), in the order in which they were
+            first seen.
     """
 
     source: str
@@ -114,7 +117,9 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
     """Return the records of a folder by name."""
-    return sorted(_all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name)
+    return sorted(
+        _all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name
+    )
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
@@ -128,7 +133,8 @@ def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
 
 
 def record_key(name: str) -> str:
-    """Return the name, without its ending, of the file with the record of a skill; the stage uses it too."""
+    """Return the name, without its ending, of the file with the record of a skill; the stage uses
+    it too."""
     if "/" not in name:
         return name
     return hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -144,8 +150,11 @@ def epoch_s() -> float:
     return float(int(time.time()))
 
 
-def wanted_since(known: IndexRecord | None, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
-    """Return the names that an update is to bring: all that were ever asked for, or None for all."""
+def wanted_since(
+    known: IndexRecord | None, wanted: frozenset[str] | None
+) -> tuple[str, ...] | None:
+    """Return the names that an update is to bring: all that were ever asked for, or None for
+    all."""
     if wanted is None or (known is not None and known.wanted is None):
         return None
     return tuple(sorted(wanted.union((known and known.wanted) or ())))
@@ -164,7 +173,8 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
             record = _decoded(kind, json.loads(file.read()))
-        # A folder may come from elsewhere with its records, and what these name is moved and removed.
+        # A folder may come from elsewhere with its records, and what these name is moved and
+        # removed.
         if isinstance(record, SkillRecord):
             if name != f"{record_key(record.name)}.json":
                 return None
@@ -176,8 +186,15 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
-    """Make a record of its fields, each by the decoder of its type; a field without a default must be there."""
-    return kind(**{each.name: _DECODERS[str(each.type)](data[each.name]) for each in fields(kind) if each.name in data})
+    """Make a record of its fields, each by the decoder of its type; a field without a default must
+    be there."""
+    return kind(
+        **{
+            each.name: _DECODERS[str(each.type)](data[each.name])
+            for each in fields(kind)
+            if each.name in data
+        }
+    )
 
 
 def _values(record: _Record) -> dict[str, Any]:
@@ -203,7 +220,11 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "tuple[str, ...] | None": _optional(_texts),
     "Mapping[str, str]": _texts_by_name,
     "Mapping[str, str] | None": _optional(_texts_by_name),
-    "Mapping[str, tuple[str, ...]]": lambda found: {place: _texts(each) for place, each in found.items()},
-    "Mapping[str, UnitRecord]": lambda found: {key: _decoded(UnitRecord, each) for key, each in found.items()},
+    "Mapping[str, tuple[str, ...]]": lambda found: {
+        place: _texts(each) for place, each in found.items()
+    },
+    "Mapping[str, UnitRecord]": lambda found: {
+        key: _decoded(UnitRecord, each) for key, each in found.items()
+    },
 }
 """By the annotation of a field."""

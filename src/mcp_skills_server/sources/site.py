@@ -1,7 +1,9 @@
-"""Site source: the skills that the index of a publisher names, brought into a folder skill by skill.
+"""Site source: the skills that the index of a publisher names, brought into a folder skill by
+skill.
 
-The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename. A tree for each
-revision would change the ctime of every file, and so make the registry read all of a site again for one changed skill.
+The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename.
+A tree for each revision would change the ctime of every file, and so make the registry read all of
+a site again for one changed skill.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import IndexLimits, IndexRefusedError, ProofFailedError, SiteEntry, SiteIndex
+from mcp_skills_server.dialects.wellknown import (
+    IndexLimits,
+    IndexRefusedError,
+    ProofFailedError,
+    SiteEntry,
+    SiteIndex,
+)
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files, UnpackLimits
 from mcp_skills_server.format.uris import bare
@@ -57,7 +65,8 @@ from mcp_skills_server.sources.source import (
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
-"""Most bytes of an archive beyond its files: heads and padding of as many members as `unpack` takes."""
+"""Most bytes of an archive beyond its files: heads and padding of as many members as `unpack`
+takes."""
 _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
@@ -78,11 +87,14 @@ class Site(Source):
         self._given = given
         self._fetch = settings.fetch
         self._places = wellknown.candidates(given)
-        # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
+        # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of
+        # the site.
         self._is_pinned = settings.pin is not None
         place = settings.output
         if place is None:
-            self._kept = CacheFolder(settings.cache, "sites", bare(given), given, settings.pin or "")
+            self._kept = CacheFolder(
+                settings.cache, "sites", bare(given), given, settings.pin or ""
+            )
             place = self._kept.skills
         super().__init__(bare(given), place, settings)
         self.key = self._places[0]
@@ -110,17 +122,27 @@ class Site(Source):
         if not record.validators and not _left_s(record):
             record = replace(record, body="")
         units = [
-            Unit(entry.digest, entry.name, (entry.name,), url=entry.url or entry.files[SKILL_MD], item=entry)
+            Unit(
+                entry.digest,
+                entry.name,
+                (entry.name,),
+                url=entry.url or entry.files[SKILL_MD],
+                item=entry,
+            )
             for entry in index.entries
         ]
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
         for each in index.unusable:
             if each.broken:
-                refused.append(SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher"))
+                refused.append(
+                    SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher")
+                )
             elif self._fetch.wanted is None or each.name in self._fetch.wanted:
                 warnings.append(f"{each}, and so it is passed over")
-        listed: set[str] | None = {entry.name for entry in index.entries} | {each.name for each in index.unusable}
+        listed: set[str] | None = {entry.name for entry in index.entries} | {
+            each.name for each in index.unusable
+        }
         if index.version is None:
             listed = None
         async with self._opened() as downloader:
@@ -147,7 +169,8 @@ class Site(Source):
             yield Downloader(http, self._places[0], self._fetch.trust)
 
     async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
-        """Return the index of the site: unless it is to be asked `anew` the recorded one while that is fresh."""
+        """Return the index of the site: unless it is to be asked `anew` the recorded one while that
+        is fresh."""
         # WK-40, WK-41
         limits = IndexLimits(skills=self._fetch.limits.skills)
         record = known
@@ -162,7 +185,9 @@ class Site(Source):
         except TimeoutError:
             raise UnreachableError(f"it took longer than {total_s:g} s") from None
 
-    async def _ask(self, downloader: Downloader, max_bytes: int, known: IndexRecord | None) -> IndexRecord:
+    async def _ask(
+        self, downloader: Downloader, max_bytes: int, known: IndexRecord | None
+    ) -> IndexRecord:
         """Request the index at each place until there is one."""
         missing: list[AbsentError] = []
         for place in self._places:
@@ -171,7 +196,9 @@ class Site(Source):
             if known is not None and known.asked == place and known.body:
                 held, validators = known, known.validators
             try:
-                answer = await downloader.get(place, max_bytes, accept="application/json", validators=validators)
+                answer = await downloader.get(
+                    place, max_bytes, accept="application/json", validators=validators
+                )
                 if answer.is_html:
                     raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
             except AbsentError as error:
@@ -181,7 +208,9 @@ class Site(Source):
         if len(missing) == 1:
             raise missing[0]
         hint = (
-            f"; if this is a repository, write git+{shown(self._given)}" if _REPOSITORY.fullmatch(self._given) else ""
+            f"; if this is a repository, write git+{shown(self._given)}"
+            if _REPOSITORY.fullmatch(self._given)
+            else ""
         )
         raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
@@ -192,13 +221,19 @@ class Site(Source):
             renewed = _validators(answer) or held.validators
             return replace(held, given=self._given, validators=renewed, asked_at=now, fresh_s=fresh)
         if answer.encoding:
-            raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
+            raise IndexRefusedError(
+                f"the index came compressed ({answer.encoding}), which was not asked for"
+            )
         body = answer.body.decode("utf-8", "surrogateescape")
-        return IndexRecord(self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh)
+        return IndexRecord(
+            self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh
+        )
 
     # The skills
 
-    async def _bundle(self, downloader: Downloader, run: Reconciler, unit: Unit) -> Callable[[], Bundle]:
+    async def _bundle(
+        self, downloader: Downloader, run: Reconciler, unit: Unit
+    ) -> Callable[[], Bundle]:
         """Download one skill, and return a blocking function that verifies it."""
         check_names([f"{unit.label}/{SKILL_MD}"])
         prove = await self._download(downloader, unit.item)
@@ -216,7 +251,8 @@ class Site(Source):
         return proved
 
     async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
-        """Download the skill of an entry, and return a blocking function that verifies and unpacks it."""
+        """Download the skill of an entry, and return a blocking function that verifies and unpacks
+        it."""
         limits = self._limits
         if entry.kind is None:
             files = await self._files(downloader, entry)
@@ -238,7 +274,9 @@ class Site(Source):
             if answer.is_html and not path.lower().endswith(_LIKE_HTML):
                 raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
             if answer.encoding:
-                raise UnacceptableError(f"{named} came compressed ({answer.encoding}), which was not asked for")
+                raise UnacceptableError(
+                    f"{named} came compressed ({answer.encoding}), which was not asked for"
+                )
             left -= len(answer.body)
             if left < 0:
                 raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
@@ -272,8 +310,8 @@ async def refresh(
 ) -> FetchReport:
     """Bring the folder up to what the index at `url` offers.
 
-    `progress` is called with how many skills of how many are done. Cancellation and errors leave a folder that is
-    whole.
+    `progress` is called with how many skills of how many are done. Cancellation and errors leave a
+    folder that is whole.
 
     Raises:
         UsageError: it is no URL, or the folder cannot be used.
@@ -320,7 +358,8 @@ def _left_s(record: IndexRecord) -> float:
 
 
 def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
-    """Return the record of an index, just fetched, with the history of its place. `known` is the record until now.
+    """Return the record of an index, just fetched, with the history of its place. `known` is the
+    record until now.
 
     An impostor of a site, or a stale replica, can repeat an index with all digests right.
 
@@ -330,7 +369,9 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
     history = dict(known.history)
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
     if digest in digests[:-1] and not allow_rollback:
-        raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
+        raise RollbackError(
+            "it went back to an index that it had before; --allow-rollback takes it"
+        )
     history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
     return replace(record, history=history)
 
@@ -341,9 +382,13 @@ def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files
         wellknown.prove(answer.body, entry.digest)
     except ProofFailedError as error:
         if answer.is_html:
-            raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML) and not the skill") from None
+            raise UnacceptableError(
+                f"{shown(answer.url)} is a web page (HTML) and not the skill"
+            ) from None
         if answer.encoding:
-            raise ProofFailedError(f"{error}; it came with Content-Encoding {answer.encoding}") from None
+            raise ProofFailedError(
+                f"{error}; it came with Content-Encoding {answer.encoding}"
+            ) from None
         raise
     if entry.kind == "archive":
         return archive.unpack(answer.body, limits)
@@ -358,4 +403,8 @@ def _validators(answer: Response) -> dict[str, str]:
         "If-None-Match": answer.headers.get("etag", ""),
         "If-Modified-Since": answer.headers.get("last-modified", ""),
     }
-    return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}
+    return {
+        name: value
+        for name, value in found.items()
+        if value and value.isascii() and value.isprintable()
+    }

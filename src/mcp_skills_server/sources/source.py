@@ -1,8 +1,8 @@
 """The interface of a source of skills, its settings and errors, and the report of a fetch.
 
-A source tells its current revision (`resolve`, cheap), and what that holds and how it is fetched (`plan`). `reconcile`
-brings the folder of any source up to a revision, and `mirrors` decides when. A new kind is one module with a subclass
-of `Source`, and one row in `kinds`.
+A source tells its current revision (`resolve`, cheap), and what that holds and how it is fetched
+(`plan`). `reconcile` brings the folder of any source up to a revision, and `mirrors` decides when.
+A new kind is one module with a subclass of `Source`, and one row in `kinds`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class UnacceptableError(SourceError, ValueError):
 
 
 class ContentRefusedError(UnacceptableError):
-    """Content that is named by its digest is refused for good: it never changes, so it is not asked for again."""
+    """Content that is named by its digest is refused for good: it never changes, so it is not asked
+    for again."""
 
 
 class UnsignedCommitError(UnacceptableError):
@@ -59,15 +60,18 @@ class UnsignedCommitError(UnacceptableError):
 
 
 class RewrittenError(UnacceptableError):
-    """A branch was rewritten, or a tag moved. Judged anew at each look: another process may have accepted it."""
+    """A branch was rewritten, or a tag moved. Judged anew at each look: another process may have
+    accepted it."""
 
 
 class AbsentError(UnacceptableError):
-    """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
+    """There is nothing at this address: 404, 410, or the web page that some sites answer for
+    everything."""
 
 
 class RollbackError(SourceError):
-    """The publisher went back to a former state. Judged anew at each look: another process may have accepted it."""
+    """The publisher went back to a former state. Judged anew at each look: another process may have
+    accepted it."""
 
 
 class UnreachableError(SourceError, OSError):
@@ -81,7 +85,8 @@ class UnreachableError(SourceError, OSError):
 class OriginPolicy:
     """The origins and addresses that a download may reach, beside the origin of the index.
 
-    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index and to no other.
+    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index and
+    to no other.
     """
 
     origins: frozenset[str] = frozenset()
@@ -92,7 +97,8 @@ class OriginPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of downloads: each read, each download with its redirects, and all downloads of one client."""
+    """Limits of downloads: each read, each download with its redirects, and all downloads of one
+    client."""
 
     read_s: float = 10.0
     download_s: float = 60.0
@@ -102,7 +108,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Limits of what a publisher offers: entries, bytes of one skill and of all, unpacked, and the time for all."""
+    """Limits of what a publisher offers: entries, bytes of one skill and of all, unpacked, and the
+    time for all."""
 
     skills: int = 20_000
     skill_bytes: int = 50 << 20
@@ -117,7 +124,8 @@ class FetchSettings:
     Attributes:
         revalidate: ask for the index even while its copy is fresh.
         allow_rollback: accept an index that the site had before, and another one since.
-        prove: called with the files of each skill before it is written; raises UnacceptableError to refuse it.
+        prove: called with the files of each skill before it is written; raises UnacceptableError to
+            refuse it.
     """
 
     wanted: frozenset[str] | None = None
@@ -138,9 +146,10 @@ class SourceSettings:
 
     Attributes:
         refresh_s: the polling interval of what has no cache headers.
-        signers: git's file of allowed signers, of whom one must have signed a commit; None for no requirement.
-        pin: the wanted revision, None for the newest. A source that keeps no history brings what it has now, and what
-            differs is refused later.
+        signers: git's file of allowed signers, of whom one must have signed a commit; None for no
+            requirement.
+        pin: the wanted revision, None for the newest. A source that keeps no history brings what it
+            has now, and what differs is refused later.
         token: a bearer token for an MCP server, "" for none.
         output: the operator's own folder for the skills; None for one in the cache.
     """
@@ -178,10 +187,12 @@ class FetchReport:
 
     Attributes:
         url: of the index that answered; of any other source its origin.
-        version: of the index's format, None when nothing was fetched; "tree" where there is no index.
+        version: of the index's format, None when nothing was fetched; "tree" where there is no
+            index.
         before: the revision that was served before, "" where it is not known.
         edited: skills that were edited in the folder, and stay.
-        gone: skills in the folder that the source no longer has; `pruned` are those of them that were removed.
+        gone: skills in the folder that the source no longer has; `pruned` are those of them that
+            were removed.
         pointers: (skill, path in it) of files that are Git LFS pointers.
         is_complete: everything acceptable is there; otherwise the same revision is fetched again.
     """
@@ -213,9 +224,12 @@ class FetchReport:
         return "; ".join(f"{what} {_some(names)}" for what, names in parts if names)
 
     def lines(self, origin: str) -> tuple[str, ...]:
-        """Return what the operator should hear, one line each: the warnings, and what is not the publisher's fault."""
+        """Return what the operator should hear, one line each: the warnings, and what is not the
+        publisher's fault."""
         own = [each for each in self.refused if each.fault != "publisher"]
-        refused = [f"{printable(each.name)}: {relative_to_site(origin, each.reason)}" for each in own]
+        refused = [
+            f"{printable(each.name)}: {relative_to_site(origin, each.reason)}" for each in own
+        ]
         return (*map(printable, self.warnings), *refused)
 
     def problems(self, origin: str) -> tuple[Problem, ...]:
@@ -223,7 +237,10 @@ class FetchReport:
         out: list[Problem] = []
         for each in self.refused:
             if each.fault == "publisher":
-                name, reason = printable(each.name), printable(relative_to_site(origin, each.reason))
+                name, reason = (
+                    printable(each.name),
+                    printable(relative_to_site(origin, each.reason)),
+                )
                 out.append(problem(UnacceptableError.code, reason).at(f"{origin}/{name}", name))
         return (*out, *self.pointer_problems(origin))
 
@@ -297,7 +314,8 @@ class Plan:
 
     Attributes:
         units: in the source's order; of two skills of one name the first counts.
-        fetch: gives the reconciler the contents of these units, or why one cannot be had. May raise SourceError.
+        fetch: gives the reconciler the contents of these units, or why one cannot be had. May raise
+            SourceError.
         index: the record of the source once all of it is there.
         offered: names that the source has beside those of the units; None where that is not known.
         before: the revision that was served before; "" for that of the record.
@@ -327,12 +345,15 @@ class Source:
 
     Args:
         origin: the address for people, without secrets.
-        place: the folder with its skills (`folder.FetchedFolder`); the operator's own where the settings name one.
+        place: the folder with its skills (`folder.FetchedFolder`); the operator's own where the
+            settings name one.
 
     Attributes:
-        remote: it is fetched, and a server starts without it. What is not remote must be there at the start.
+        remote: it is fetched, and a server starts without it. What is not remote must be there at
+            the start.
         own_check_s: the polling interval where the operator sets none.
-        last_retry_s: the longest wait between two tries while it fails, unless the polling interval is longer.
+        last_retry_s: the longest wait between two tries while it fails, unless the polling interval
+            is longer.
         check_s: the polling interval, which the operator may change meanwhile.
     """
 
@@ -347,7 +368,8 @@ class Source:
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
         if settings.output is None:
-            FetchedFolder.recover(self.place)  # what is served until the source answers must be whole
+            # what is served until the source answers must be whole
+            FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the current revision; with `anew` ask even while the last answer is fresh.
@@ -359,13 +381,15 @@ class Source:
         raise NotImplementedError
 
     async def listen(self, changed: Callable[[], object]) -> None:
-        """Call `changed` for each announcement of the publisher, until cancelled; return at once where there are none.
+        """Call `changed` for each announcement of the publisher, until cancelled; return at once
+        where there are none.
 
         It runs beside the other methods.
         """
 
     def plan(self, revision: Revision, known: IndexRecord) -> AbstractAsyncContextManager[Plan]:
-        """Plan a revision of this source; within the context it can be fetched. `known` is the record until now.
+        """Plan a revision of this source; within the context it can be fetched. `known` is the
+        record until now.
 
         Raises:
             UnacceptableError: this revision will never be accepted.
@@ -376,10 +400,12 @@ class Source:
 
 
 def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill with files that are never served whole: its digest is the publisher's word for all of it."""
+    """Refuse a skill with files that are never served whole: its digest is the publisher's word for
+    all of it."""
     found = ignored(paths)
     if found:
         raise UnacceptableError(
-            f"it brings files that are never served, and so nothing of it is written: {some_of(found)}; its publisher "
+            "it brings files that are never served, and so nothing of it is written: "
+            f"{some_of(found)}; its publisher "
             "must leave them out"
         )

@@ -1,7 +1,9 @@
-"""Audit log: a line of JSON for each skill that is loaded, read, run or proposed, and for each client and decision.
+"""Audit log: a line of JSON for each skill that is loaded, read, run or proposed, and for each
+client and decision.
 
-A line has the principal, the address, the skill and the digest of its bytes; no content, no arguments, no token, no
-question. Several processes may append to one file: each line is written whole, by one call.
+A line has the principal, the address, the skill and the digest of its bytes; no content, no
+arguments, no token, no question. Several processes may append to one file: each line is written
+whole, by one call.
 """
 
 from __future__ import annotations
@@ -25,20 +27,23 @@ STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
 _RECORDED: Final = frozenset(("load", "read", "run", "propose", "approve", "reject"))
 _A_MINUTE: Final = 20
-"""Lines a minute of one address that is refused for one reason before it has proved anything; then they are counted."""
+"""Lines a minute of one address that is refused for one reason before it has proved anything; then
+they are counted."""
 _MINUTE_S: Final = 60.0
 _MOST_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
-    "Nothing was run or read: this server records that before, and its audit log cannot be written now. "
+    "Nothing was run or read: this server records that before, and its audit log cannot be "
+    "written now. "
     "Whoever runs this server must correct that"
 )
 
 
 class AuditLog:
-    """Appends events to a file, which is made with mode 0600 if it is not there, or with "-" to stdout.
+    """Appends events to a file, which is made with mode 0600 if it is not there, or with "-" to
+    stdout.
 
-    With `required`, a line is written before the bytes of a file are answered, and the request is refused where that
-    fails. `lost` is how many lines could not be written.
+    With `required`, a line is written before the bytes of a file are answered, and the request is
+    refused where that fails. `lost` is how many lines could not be written.
 
     Raises:
         UsageError: it cannot be written.
@@ -76,14 +81,16 @@ class AuditLog:
         return state
 
     def reopen(self) -> None:
-        """Open the file anew before the next line, because it was moved away. A handler of a signal may call this."""
+        """Open the file anew before the next line, because it was moved away. A handler of a signal
+        may call this."""
         self._reopens = self._file != STDOUT
 
     def take(self, event: Event) -> None:
         """Write what an event says, if it is one of those that are recorded.
 
         Raises:
-            NotRecordedError: it cannot be written, and it is a run or an answer that is about to begin.
+            NotRecordedError: it cannot be written, and it is a run or an answer that is about to
+                begin.
         """
         left_out = self._left_out(event)
         if left_out is None:
@@ -114,12 +121,17 @@ class AuditLog:
                 return
             if self._trouble:
                 self._trouble = ""
-                logger.warning("%s: the audit log is written again; %s lines were lost", self._file, f"{self.lost:,}")
+                logger.warning(
+                    "%s: the audit log is written again; %s lines were lost",
+                    self._file,
+                    f"{self.lost:,}",
+                )
 
     def _left_out(self, event: Event) -> int | None:
         """Return how many lines like this one were left out before it; None if it is left out too.
 
-        A client that proves nothing may be refused as often as it likes, and would fill the disk, which ends all runs.
+        A client that proves nothing may be refused as often as it likes, and would fill the disk,
+        which ends all runs.
         """
         if not event.reason or event.principal is not None:
             return 0
@@ -180,7 +192,11 @@ def _lines(event: Event, left_out: int, recorded: Collection[str]) -> Iterable[b
 
 
 def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
-    moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    moment = (
+        datetime.fromtimestamp(event.time, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
     fields: dict[str, Any] = {
         "time": moment,
         "event": what,
@@ -196,4 +212,9 @@ def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
         "proposer": event.proposer,
         **({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest}),
     }
-    return json.dumps({key: value for key, value in fields.items() if value}, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps(
+            {key: value for key, value in fields.items() if value}, separators=(",", ":")
+        ).encode()
+        + b"\n"
+    )

@@ -1,10 +1,13 @@
-"""Events of a server, one for each request and for each difference of the catalogue, and their readers.
+"""Events of a server, one for each request and for each difference of the catalogue, and their
+readers.
 
-Readers are the log, the audit log, usage, metrics, traces and the page. They subscribe to the `Events` of one server,
-so that two servers in one process share none. The server of a request stands in a context variable, which is set where
-requests enter. Without a reader nothing is gathered. An event holds no content, no session handle and no token; the
-words of a search only where the operator has them kept. The W3C Trace Context of a request is looked at only where a
-reader wants it; what clients send of it is bounded here and judged by that reader, and baggage is passed over.
+Readers are the log, the audit log, usage, metrics, traces and the page. They subscribe to the
+`Events` of one server, so that two servers in one process share none. The server of a request
+stands in a context variable, which is set where requests enter. Without a reader nothing is
+gathered. An event holds no content, no session handle and no token; the words of a search only
+where the operator has them kept. The W3C Trace Context of a request is looked at only where a
+reader wants it; what clients send of it is bounded here and judged by that reader, and baggage is
+passed over.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from mcp_skills_server.model import SKILL_MD, Changes, Skill
 
 logger = logging.getLogger(__name__)
 
-Outcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"]
+Outcome: TypeAlias = Literal[
+    "ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"
+]
 Action: TypeAlias = Literal["", "load", "read", "run", "dropped", "propose", "approve", "reject"]
 PROPOSING: Final = frozenset(("propose", "approve", "reject"))
 """The actions that are about proposals, and use no skill."""
@@ -53,7 +58,8 @@ class Trace(NamedTuple):
         message: what `_meta` of the message says of the span that it belongs to.
         http: what the headers of its HTTP request say.
         id: of the message, at most 200 characters; "" where there is none.
-        target: the name of the tool or prompt that is asked for, at most 200 characters; "" where there is none.
+        target: the name of the tool or prompt that is asked for, at most 200 characters; "" where
+            there is none.
         version: the revision of MCP that is spoken; "" where none is settled.
     """
 
@@ -81,9 +87,11 @@ def trace_of(
     *,
     version: str = "",
 ) -> Trace:
-    """Return where a request belongs in a trace, by its parameters as the client sent them and the id of its message.
+    """Return where a request belongs in a trace, by its parameters as the client sent them and the
+    id of its message.
 
-    `http` is what the headers say, where they are not those of the request that is being answered here.
+    `http` is what the headers say, where they are not those of the request that is being answered
+    here.
     """
     given = params or {}
     meta, name = given.get("_meta"), given.get("name")
@@ -117,13 +125,14 @@ class Use(NamedTuple):
     """The use of a file of a skill.
 
     Attributes:
-        action: "load" where it is the SKILL.md, "read" for another file, "run" where it was started, "dropped"
-            where the skill was unloaded before anything else of it was asked for; "propose", "approve" and "reject" for
-            a proposal; "" where the request was about the skill and no file was read.
+        action: "load" where it is the SKILL.md, "read" for another file, "run" where it was
+            started, "dropped" where the skill was unloaded before anything else of it was asked
+            for; "propose", "approve" and "reject" for a proposal; "" where the request was about
+            the skill and no file was read.
         skill: the skill path.
         file: its path in the skill; the id of a proposal.
-        digest: of its bytes as they were read; of all files of the skill where one was run; of the SKILL.md that a
-            proposal changes; "" where it is not known.
+        digest: of its bytes as they were read; of all files of the skill where one was run; of the
+            SKILL.md that a proposal changes; "" where it is not known.
     """
 
     action: Action
@@ -153,12 +162,14 @@ class Event(NamedTuple):
 
     Attributes:
         time: when it began, in seconds since 1970.
-        protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for what was refused before any of them;
-            "catalogue" for a difference of the catalogue, "library" for a run without a request, "command" for a
-            decision of the operator.
-        method: which one was called, at most 200 characters of what the client says; "" for a difference.
-        outcome: of a request "ok", "refused" for what is wrong with it, "failed" for a bug, "cancelled", or "begun" for
-            a run that is about to start; of a skill in the catalogue the rest.
+        protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for what was refused
+            before any of them; "catalogue" for a difference of the catalogue, "library" for a run
+            without a request, "command" for a decision of the operator.
+        method: which one was called, at most 200 characters of what the client says; "" for a
+            difference.
+        outcome: of a request "ok", "refused" for what is wrong with it, "failed" for a bug,
+            "cancelled", or "begun" for a run that is about to start; of a skill in the catalogue
+            the rest.
         principal: the `id` of whom the client proved to be, None where no proof is required.
         address, era: where the client is, and of which era of MCP; None where there is none.
         host: what the client calls itself, at most 200 characters, None where it does not say.
@@ -215,8 +226,8 @@ class Events:
     """The events of one server.
 
     Attributes:
-        before_reads: called before the bytes of a file are answered, with an event whose outcome is "begun"; the
-            request is refused where it raises NotRecordedError.
+        before_reads: called before the bytes of a file are answered, with an event whose outcome is
+            "begun"; the request is refused where it raises NotRecordedError.
         keeps_questions: whether events hold the words of searches.
         wants_traces: whether events hold where a request belongs in a trace.
     """
@@ -234,7 +245,8 @@ class Events:
 
     @contextmanager
     def serving(self) -> Generator[None]:
-        """Have the requests that are answered inside, in this context, become events of this server."""
+        """Have the requests that are answered inside, in this context, become events of this
+        server."""
         token = _serving.set(self)
         try:
             yield
@@ -242,11 +254,14 @@ class Events:
             _serving.reset(token)
 
     def subscribe(self, reader: Reader, wants: Callable[[], bool] = _always) -> Callable[[], None]:
-        """Have `reader` called with each event from now on, in the thread where it happens; it must return at once.
+        """Have `reader` called with each event from now on, in the thread where it happens; it must
+        return at once.
 
-        It gets none while `wants` is false: without a reader that wants them, no request is recorded.
+        It gets none while `wants` is false: without a reader that wants them, no request is
+        recorded.
 
-        What it raises is logged, but for NotRecordedError of a run that is about to start: that run is refused.
+        What it raises is logged, but for NotRecordedError of a run that is about to start: that run
+        is refused.
 
         Returns:
             A function that ends the subscription.
@@ -268,7 +283,8 @@ class Events:
                     reader(event)
             except NotRecordedError as error:
                 unrecorded = error
-            except Exception:  # a bug of one reader must not cost the others the event, nor the client its answer
+            # a bug of one reader must not cost the others the event, nor the client its answer
+            except Exception:
                 logger.exception("a reader of events failed", extra=REPEATS)
         if unrecorded is not None and event.outcome == "begun":
             raise unrecorded
@@ -276,9 +292,12 @@ class Events:
     def emit_decision(
         self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
-        """Emit an event for a proposal that a reviewer decided on: on the page, or where there is no address."""
+        """Emit an event for a proposal that a reviewer decided on: on the page, or where there is
+        no address."""
         about = time.time(), PAGE if address else COMMAND, use.action, "ok", reviewer, address
-        self.emit(Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer))
+        self.emit(
+            Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer)
+        )
 
     def emit_changes(self, changes: Changes) -> None:
         """Emit an event for each skill that differs."""
@@ -305,7 +324,9 @@ def has_readers() -> bool:
     return _serving.get().has_readers
 
 
-def emit_refusal(method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None) -> None:
+def emit_refusal(
+    method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None
+) -> None:
     """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
     server = _serving.get()
     if server.has_readers:
@@ -354,10 +375,14 @@ class Request:
         self._token: Token[Request | None] = _current.set(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         _current.reset(self._token)
         outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
-        self._server.emit(self._event(outcome, tuple(Use(*use, digest) for use, digest in self._uses.items())))
+        self._server.emit(
+            self._event(outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
+        )
 
     def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
         """Record the use of a file of a skill, as in `Use`, and the bytes of it that were read."""
@@ -394,20 +419,31 @@ class Request:
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
         took = time.perf_counter() - self._started
         return Event(
-            self._began, *self._call, outcome, *self._who, uses, "", took * 1000, self._bytes, *self._found,
-            request_id.get(), self.code, self._trace, self._label,
+            self._began, *self._call, outcome, *self._who, uses, "", took * 1000, self._bytes,
+            *self._found, request_id.get(), self.code, self._trace, self._label,
         )  # fmt: skip
 
 
 def observe(
-    protocol: str, method: str, *, principal: _Principal | None = None, address: str | None = None, id_: object = None
+    protocol: str,
+    method: str,
+    *,
+    principal: _Principal | None = None,
+    address: str | None = None,
+    id_: object = None,
 ) -> AbstractContextManager[Request | None]:
-    """Return a `Request` to enter around the work, or nothing while there is no reader. `id_` is that of its
-    message.
+    """Return a `Request` to enter around the work, or nothing while there is no reader. `id_` is
+    that of its message.
     """
     if not has_readers():
         return nullcontext()
-    return Request(protocol, method, principal=principal, address=address, trace=lambda: trace_of(method, id_=id_))
+    return Request(
+        protocol,
+        method,
+        principal=principal,
+        address=address,
+        trace=lambda: trace_of(method, id_=id_),
+    )
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)
@@ -422,7 +458,10 @@ def was_read(skill: Skill, path: str) -> None:
     request = _current.get()
     if request is not None:
         file = skill.files[path]
-        request.answers(Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""), file.size)
+        request.answers(
+            Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""),
+            file.size,
+        )
 
 
 def concerns(skills: Iterable[Skill]) -> None:
@@ -434,8 +473,8 @@ def concerns(skills: Iterable[Skill]) -> None:
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
     """Record that a file of a skill is about to run, or, with "" as the skill, code of a call.
 
-    `digest` is over all files that are laid out for it; `laid_out` has the skills beside it that it may read, and the
-    digest over all files of each.
+    `digest` is over all files that are laid out for it; `laid_out` has the skills beside it that it
+    may read, and the digest over all files of each.
 
     Raises:
         NotRecordedError: it must not be started, because it cannot be recorded.
@@ -447,7 +486,9 @@ def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | No
     if request is not None:
         request.start(*uses)
     else:
-        _serving.get().emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses))
+        _serving.get().emit(
+            Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses)
+        )
 
 
 def searched(question: str, found: int) -> None:

@@ -34,7 +34,9 @@ def _log(level: int, event: Event) -> None:
     given = event.method, about, event.outcome, why, event.milliseconds, event.protocol, who
     line = "%s%s: %s%s in %.1f ms (%s%s)"
     # `logger.log` would look for the line that logs, which takes longer than all else.
-    logger.handle(logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=_extra(event)))
+    logger.handle(
+        logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=_extra(event))
+    )
 
 
 def _extra(event: Event) -> dict[str, Any]:

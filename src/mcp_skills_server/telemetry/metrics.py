@@ -1,7 +1,8 @@
 """Counts and times for Prometheus: a reader of events, and of the catalogue at each scrape.
 
-Names and labels are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in development) where they
-have one, in Prometheus' spelling, and `skills_` for the rest. A label has few values: what clients make up is "_OTHER".
+Names and labels are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in
+development) where they have one, in Prometheus' spelling, and `skills_` for the rest. A label has
+few values: what clients make up is "_OTHER".
 """
 
 from __future__ import annotations
@@ -34,15 +35,36 @@ logger = logging.getLogger(__name__)
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
 """Skills that have a line of their own; what is done with further ones is counted together."""
-_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+_SECONDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+)
 """The buckets of the conventions, and smaller ones for answers of a tenth of a millisecond."""
 
 Gauges = Callable[[], Mapping[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]]
-"""By name what it is, in words, and its value now; or the name of a label and the value for each of its values."""
+"""By name what it is, in words, and its value now; or the name of a label and the value for each of
+its values."""
 
 
 class Metrics:
-    """All metrics of a server: the gauges are read at each scrape, and these methods have a line of their own."""
+    """All metrics of a server: the gauges are read at each scrape, and these methods have a line of
+    their own."""
 
     def __init__(self, gauges: Gauges, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)
@@ -64,18 +86,29 @@ class Metrics:
         )
         self._uses = counter(
             "skills_uses",
-            "How often a skill was loaded, a file of it read, a script of it run, or it was dropped unused.",
+            (
+                "How often a skill was loaded, a file of it read, a script of it run, or it was "
+                "dropped unused."
+            ),
             ("action", "skill"),
         )
-        self._searches = counter("skills_searches", "Searches for skills, and those that found none.", ("result",))
+        self._searches = counter(
+            "skills_searches", "Searches for skills, and those that found none.", ("result",)
+        )
         for result in ("found", "nothing"):
             self._searches.labels(result)
         self._bytes = counter("skills_read_bytes", "Bytes of skill files that were read.")
         self._refused = counter(
-            "skills_refused_requests", "Requests that were refused before any protocol.", ("reason",)
+            "skills_refused_requests",
+            "Requests that were refused before any protocol.",
+            ("reason",),
         )
-        self._changes = counter("skills_catalogue_changes", "Skills that appeared, changed or vanished.", ("change",))
-        self._proposals = counter("skills_proposals", "Skills that were proposed, approved or rejected.", ("action",))
+        self._changes = counter(
+            "skills_catalogue_changes", "Skills that appeared, changed or vanished.", ("change",)
+        )
+        self._proposals = counter(
+            "skills_proposals", "Skills that were proposed, approved or rejected.", ("action",)
+        )
         self._skills: set[str] = set()
 
     def start(self, events: Events) -> None:
@@ -120,7 +153,8 @@ class Metrics:
             self._bytes.inc(event.bytes)
 
     def written(self, accept: str) -> tuple[bytes, str]:
-        """Return what Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for a while."""
+        """Return what Prometheus scrapes, and its Content-Type, as an Accept header wants it.
+        Blocks for a while."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
@@ -147,7 +181,11 @@ def show_at(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool
             body, content_type = metrics.written(environ.get("HTTP_ACCEPT", ""))
             start_response("200 OK", [("Content-Type", content_type)])
             return [body]
-        logger.warning("refused Host %.100r at --metrics-address; --allowed-host admits it", named, extra=REPEATS)
+        logger.warning(
+            "refused Host %.100r at --metrics-address; --allowed-host admits it",
+            named,
+            extra=REPEATS,
+        )
         start_response("403 Forbidden", [("Content-Type", "text/plain")])
         return [b"This Host is not served here; --allowed-host admits it\n"]
 

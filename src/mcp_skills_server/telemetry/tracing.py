@@ -1,8 +1,9 @@
 """Traces by OpenTelemetry: a reader of events that makes one span of each request.
 
-Names and attributes are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in development);
-`gen_ai.skill.name` is as it is proposed there, and what they have no name for begins with `skills.`. A span has no
-content, no arguments but the name of the tool or prompt, no handle, no token and no words of an error.
+Names and attributes are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in
+development); `gen_ai.skill.name` is as it is proposed there, and what they have no name for begins
+with `skills.`. A span has no content, no arguments but the name of the tool or prompt, no handle,
+no token and no words of an error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "mcp-skills-server"
 _SDK: Final = "mcp-python-sdk"
-"""The tracer of the MCP SDK, which makes a span of its own of a request where a global provider is set."""
+"""The tracer of the MCP SDK, which makes a span of its own of a request where a global provider is
+set."""
 _OTHER: Final = "_OTHER"
 _MOST_USES: Final = 32
 _FLUSH_S: Final = 1.0
@@ -41,10 +43,14 @@ _W3C: Final = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Makes spans named after these methods; what clients make up is "_OTHER". `tool_of` returns the tool of a name."""
+    """Makes spans named after these methods; what clients make up is "_OTHER". `tool_of` returns
+    the tool of a name."""
 
     def __init__(
-        self, provider: trace.TracerProvider, methods: Collection[str], tool_of: Callable[[str], str | None]
+        self,
+        provider: trace.TracerProvider,
+        methods: Collection[str],
+        tool_of: Callable[[str], str | None],
     ) -> None:
         self._tracer = provider.get_tracer(NAME, mcp_skills_server.__version__)
         self._methods = frozenset(methods)
@@ -62,7 +68,8 @@ class Tracing:
         ambient = trace.get_current_span()
         scope = getattr(ambient, "instrumentation_scope", None)
         if scope is not None and scope.name == _SDK and ambient.is_recording():
-            self._describe(ambient, event)  # which has its name, its time and its outcome from the SDK
+            # which has its name, its time and its outcome from the SDK
+            self._describe(ambient, event)
             return
         method = _OTHER
         if event.method in self._methods:
@@ -97,7 +104,10 @@ class Tracing:
 
     def _describe(self, span: Span, event: Event) -> None:
         """Attributes for which OpenTelemetry has no convention (yet)."""
-        found: dict[str, AttributeValue] = {"skills.outcome": event.outcome, "skills.protocol": event.protocol}
+        found: dict[str, AttributeValue] = {
+            "skills.outcome": event.outcome,
+            "skills.protocol": event.protocol,
+        }
         if event.uses:
             found |= _use_attributes(event.uses[0])
         for name, value in (
@@ -118,7 +128,11 @@ def _request_attributes(event: Event, method: str, target: str) -> dict[str, Att
     said = event.trace or _UNTRACED
     found: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
-        found = {"network.transport": "tcp", "network.protocol.name": "http", "client.address": event.address}
+        found = {
+            "network.transport": "tcp",
+            "network.protocol.name": "http",
+            "client.address": event.address,
+        }
     if event.protocol == "mcp":
         found["mcp.method.name"] = method
         if said.version:
@@ -154,7 +168,8 @@ def _error_type(event: Event) -> str:
 
 
 def _parent_and_links(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
-    """Return the parent of a span, and its links: the message's trace context overrides that of HTTP."""
+    """Return the parent of a span, and its links: the message's trace context overrides that of
+    HTTP."""
     said = event.trace or _UNTRACED
     around, own = _context(said.http), _context(said.message)
     if ambient.is_valid:
@@ -177,7 +192,8 @@ def _context(carrier: Carrier) -> Context | None:
 
 
 def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
-    """Return the provider that OpenTelemetry's variables configure, and a function that flushes it within a second.
+    """Return the provider that OpenTelemetry's variables configure, and a function that flushes it
+    within a second.
 
     A global provider, as `opentelemetry-instrument` sets one, is used instead and not shut down.
     """
@@ -187,8 +203,11 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     service = {"service.name": NAME, "service.version": mcp_skills_server.__version__}
     resource = Resource.create(service).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter(), _shown_endpoint())))
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # which says the same again at every try
+    provider.add_span_processor(
+        BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter(), _shown_endpoint()))
+    )
+    # which says the same again at every try
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     def stop() -> None:
         ending = threading.Thread(target=provider.shutdown, name="skills-traces-end", daemon=True)
@@ -211,7 +230,11 @@ class _LoggingExporter(SpanExporter):
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
             logger.error(
-                "%s: traces cannot be sent and are lost (requests go on); see that it takes OTLP over HTTP",
+                (
+                    "%s: traces cannot be sent and are lost (requests go on); see that it takes "
+                    "OTLP "
+                    "over HTTP"
+                ),
                 self._endpoint,
             )
         elif self._fails and not fails:
@@ -228,6 +251,8 @@ class _LoggingExporter(SpanExporter):
 
 def _shown_endpoint() -> str:
     """Return where spans go, without a password."""
-    given = next((os.environ[each] for each in _ENDPOINTS if os.environ.get(each)), "http://localhost:4318")
+    given = next(
+        (os.environ[each] for each in _ENDPOINTS if os.environ.get(each)), "http://localhost:4318"
+    )
     parts = urlsplit(given)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

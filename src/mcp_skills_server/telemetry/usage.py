@@ -1,7 +1,9 @@
-"""Counts of uses of skills by day, principal, host program and version: a reader of events, and its SQLite file.
+"""Counts of uses of skills by day, principal, host program and version: a reader of events, and its
+SQLite file.
 
-A thread writes them once a second, so that no request waits for the disk; the last second before a process is killed
-may be lost. Nothing that a person typed is kept unless the operator asks for it. Several processes may share the file.
+A thread writes them once a second, so that no request waits for the disk; the last second before a
+process is killed may be lost. Nothing that a person typed is kept unless the operator asks for it.
+Several processes may share the file.
 """
 
 from __future__ import annotations
@@ -37,24 +39,28 @@ _VERSION: Final = 1
 _FLUSH_S: Final = 1.0
 _STOP_S: Final = 5.0
 _MOST_WAITING: Final = 10_000
-"""Different counts that wait to be written; where the store does not keep up, further ones are not counted."""
+"""Different counts that wait to be written; where the store does not keep up, further ones are not
+counted."""
 _MOST_HOSTS: Final = 1000
 """Names of host programs of one day; clients make them up."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS used (
-    day INTEGER NOT NULL, action TEXT NOT NULL, skill TEXT NOT NULL, digest TEXT NOT NULL, principal TEXT NOT NULL,
-    host TEXT NOT NULL, protocol TEXT NOT NULL, times INTEGER NOT NULL, last REAL NOT NULL,
+    day INTEGER NOT NULL, action TEXT NOT NULL, skill TEXT NOT NULL, digest TEXT NOT NULL,
+    principal TEXT NOT NULL, host TEXT NOT NULL, protocol TEXT NOT NULL,
+    times INTEGER NOT NULL, last REAL NOT NULL,
     PRIMARY KEY (day, action, skill, digest, principal, host, protocol)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS served (skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS served (
+    skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS labels (principal TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS questions (
     text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
 ) WITHOUT ROWID;
 """
 _USED: Final = """
-SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')), sum(times * (action = 'run')),
-    sum(times * (action = 'dropped')), max(last),
+SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')),
+    sum(times * (action = 'run')), sum(times * (action = 'dropped')), max(last),
     count(DISTINCT CASE WHEN action = 'load' THEN nullif(digest, '') END)
 FROM used WHERE day BETWEEN ? AND ? AND action NOT IN ('search', 'empty') GROUP BY 1
 """
@@ -95,8 +101,8 @@ class Sum(NamedTuple):
 class Batch:
     """Counts that are stored in one transaction.
 
-    `questions` are those that nothing was found for, `labels` what issuers call principals; `served` tells of a skill
-    whether it is served from now on, or no longer.
+    `questions` are those that nothing was found for, `labels` what issuers call principals;
+    `served` tells of a skill whether it is served from now on, or no longer.
     """
 
     counts: dict[Count, Sum] = field(default_factory=dict[Count, Sum])
@@ -107,7 +113,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The counts of one skill, principal or host program; `name` is "" for who did not prove or say anything.
+    """The counts of one skill, principal or host program; `name` is "" for who did not prove or say
+    anything.
 
     Attributes:
         dropped: how often it was unloaded before any other file of it was asked for.
@@ -130,9 +137,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of the counts. The most used come first; by skill those follow that are served and were never used.
+    """The report of the counts. The most used come first; by skill those follow that are served and
+    were never used.
 
-    `empty` is how many of the searches found nothing, `questions` what was asked then, and how often, where it is kept.
+    `empty` is how many of the searches found nothing, `questions` what was asked then, and how
+    often, where it is kept.
     """
 
     lines: tuple[Line, ...]
@@ -152,19 +161,25 @@ class UsageStore:
         self.name = file
         self._now = now
         if not Path(file).parent.is_dir():
-            raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it, or name another file")
+            raise UsageError(
+                f"{file}: there is no folder {Path(file).parent}; make it, or name another file"
+            )
         try:
             if not Path(file).exists():
                 Path(file).touch(0o600)
             with closing(self._connect()) as connection, connection:
                 version: int = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, _VERSION):
-                    raise UsageError(f"{file}: written by another version of this program; name another file")
+                    raise UsageError(
+                        f"{file}: written by another version of this program; name another file"
+                    )
                 _use_wal(connection)
                 connection.executescript(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         except (OSError, sqlite3.Error) as error:
-            raise UsageError(f"{file}: cannot be used for counts ({error}); name another file") from None
+            raise UsageError(
+                f"{file}: cannot be used for counts ({error}); name another file"
+            ) from None
 
     def add(self, batch: Batch) -> None:
         """Add to the counts, in one transaction, and forget what is older than is kept."""
@@ -174,7 +189,9 @@ class UsageStore:
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
         with self._writing() as connection:
             connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
-            connection.executemany("INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came)
+            connection.executemany(
+                "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
+            )
             connection.executemany(
                 "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "times = times + excluded.times, last = max(last, excluded.last)",
@@ -189,11 +206,18 @@ class UsageStore:
                 "INSERT INTO labels VALUES (?, ?) ON CONFLICT DO UPDATE SET label = excluded.label",
                 [*batch.labels.items()],
             )
-            if connection.execute("DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,)).rowcount:
-                connection.execute("DELETE FROM labels WHERE principal NOT IN (SELECT principal FROM used)")
+            if connection.execute(
+                "DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,)
+            ).rowcount:
+                connection.execute(
+                    "DELETE FROM labels WHERE principal NOT IN (SELECT principal FROM used)"
+                )
             connection.execute("DELETE FROM questions WHERE last < ?", (now - KEPT_DAYS * DAY_S,))
             connection.execute(
-                "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
+                (
+                    "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last "
+                    "DESC LIMIT -1 OFFSET ?)"
+                ),
                 (_MOST_QUESTIONS,),
             )
 
@@ -207,18 +231,24 @@ class UsageStore:
         first = today - days + 1
         period = first, today  # a day after today is of a clock that was set back
         with self._reading() as connection:
-            connection.execute("BEGIN")  # one moment for all that is read: a server writes meanwhile
+            # one moment for all that is read: a server writes meanwhile
+            connection.execute("BEGIN")
             used = connection.execute(_USED.format(by=by), period).fetchall()
             by_day = connection.execute(_BY_DAY.format(by=by), period).fetchall()
             found, empty = connection.execute(_SEARCHES, period).fetchone()
             served: list[tuple[str]] = []
             labels: dict[str, str] = {}
             if by == "skill":
-                served = connection.execute("SELECT skill FROM served WHERE gone IS NULL ORDER BY 1").fetchall()
+                served = connection.execute(
+                    "SELECT skill FROM served WHERE gone IS NULL ORDER BY 1"
+                ).fetchall()
             elif by == "principal":
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
             questions = connection.execute(
-                "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?",
+                (
+                    "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text "
+                    "LIMIT ?"
+                ),
                 (first * DAY_S, MOST_SHOWN),
             ).fetchall()
         spread = {name: [0] * days for name, *_ in used}
@@ -226,7 +256,15 @@ class UsageStore:
             spread[name][day - first] = times
         lines: list[Line] = []
         for name, loads, reads, runs, dropped, last, versions in used:
-            counts = loads, reads, runs, dropped, last or None, tuple(spread[name]), versions * (by == "skill")
+            counts = (
+                loads,
+                reads,
+                runs,
+                dropped,
+                last or None,
+                tuple(spread[name]),
+                versions * (by == "skill"),
+            )
             lines.append(Line(name, *counts, labels.get(name, "")))
         lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
         lines += [Line(name, days=(0,) * days) for (name,) in served if name not in spread]
@@ -240,7 +278,10 @@ class UsageStore:
         """
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY max(last) DESC LIMIT ?",
+                (
+                    "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY "
+                    "max(last) DESC LIMIT ?"
+                ),
                 (day_of(self._now()) - days, most),
             ).fetchall()
         return [skill for (skill,) in rows]
@@ -251,7 +292,9 @@ class UsageStore:
             with closing(self._connect()) as connection:
                 yield connection
         except sqlite3.Error as error:
-            raise UsageError(f"{self.name}: cannot be read ({error}); name a file of counts") from None
+            raise UsageError(
+                f"{self.name}: cannot be read ({error}); name a file of counts"
+            ) from None
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -269,7 +312,8 @@ class UsageStore:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, retrying: `busy_timeout` does not cover the switch when several processes create the file."""
+    """Switch to WAL, retrying: `busy_timeout` does not cover the switch when several processes
+    create the file."""
     until = time.monotonic() + _BUSY_S
     while True:
         try:
@@ -294,7 +338,8 @@ def spark(days: Sequence[int]) -> str:
 
 
 class Usage:
-    """Counts what happens, and writes it once a second. With `questions`, the text of vain searches is kept.
+    """Counts what happens, and writes it once a second. With `questions`, the text of vain searches
+    is kept.
 
     `lost` is how many uses were not counted since the start, because too many waited.
     """
@@ -315,10 +360,13 @@ class Usage:
         """Whether the current failure to write was logged."""
 
     def start(self, events: Events) -> Callable[[], None]:
-        """Count every event of a server from now on. Returns a function that writes the rest and ends that."""
+        """Count every event of a server from now on. Returns a function that writes the rest and
+        ends that."""
         events.keeps_questions = self._keeps_questions
         end = events.subscribe(self.take)
-        thread = threading.Thread(target=self._flush_periodically, args=(end,), name="skills-usage", daemon=True)
+        thread = threading.Thread(
+            target=self._flush_periodically, args=(end,), name="skills-usage", daemon=True
+        )
         thread.start()
 
         def stop() -> None:
@@ -330,7 +378,9 @@ class Usage:
     def serves(self, changes: Changes) -> None:
         """Note what is served; a listener of the registry."""
         with self._lock:
-            self._waiting.served |= dict.fromkeys(changes.before, False) | dict.fromkeys(changes.after, True)
+            self._waiting.served |= dict.fromkeys(changes.before, False) | dict.fromkeys(
+                changes.after, True
+            )
 
     def take(self, event: Event) -> None:
         """Count an event."""
@@ -342,7 +392,11 @@ class Usage:
         labels, questions = self._waiting.labels, self._waiting.questions
         if event.principal and event.label and len(labels) < _MOST_WAITING:
             labels[event.principal] = event.label
-        about = event.principal or "", self._bounded_host(event.host or "", day_of(event.time)), event.protocol
+        about = (
+            event.principal or "",
+            self._bounded_host(event.host or "", day_of(event.time)),
+            event.protocol,
+        )
         for use in event.uses:
             counted_at = "ok"
             if use.action == "run":
@@ -359,7 +413,9 @@ class Usage:
         if self._keeps_questions and text and (text in questions or len(questions) < _MOST_WAITING):
             questions[text] = questions.get(text, 0) + 1
 
-    def _add(self, moment: float, action: str, skill: str, digest: str, about: tuple[str, str, str]) -> None:
+    def _add(
+        self, moment: float, action: str, skill: str, digest: str, about: tuple[str, str, str]
+    ) -> None:
         counts = self._waiting.counts
         count = Count(day_of(moment), action, skill, digest, *about)
         known = counts.get(count)
@@ -370,7 +426,10 @@ class Usage:
         else:
             if not self._dropped:
                 logger.error(
-                    "%s: %s different counts wait already; further ones are not counted until they are written",
+                    (
+                        "%s: %s different counts wait already; further ones are not counted until "
+                        "they are written"
+                    ),
                     self._store.name,
                     f"{_MOST_WAITING:,}",
                 )
@@ -381,7 +440,9 @@ class Usage:
     def waiting(self) -> int:
         """Return how many different counts wait to be written."""
         with self._lock:
-            return sum(len(each.counts) for each in (self._waiting, self._unstored) if each is not None)
+            return sum(
+                len(each.counts) for each in (self._waiting, self._unstored) if each is not None
+            )
 
     def _bounded_host(self, host: str, today: int) -> str:
         if self._day != today:
@@ -401,7 +462,9 @@ class Usage:
                 self._unstored = None
         except NotStoredError as error:
             if not self._fails:
-                logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error)
+                logger.error(
+                    "%s: uses cannot be counted (%s); requests go on", self._store.name, error
+                )
                 self._fails = True
             return
         if self._fails or self._dropped:
@@ -426,7 +489,9 @@ class Usage:
         end()
         self._try_to_flush()
         if self._unstored is not None:
-            logger.error("%s: what was counted last could not be written, and is lost", self._store.name)
+            logger.error(
+                "%s: what was counted last could not be written, and is lost", self._store.name
+            )
 
     def _try_to_flush(self) -> None:
         try:

@@ -23,7 +23,9 @@ class Explanation(NamedTuple):
 
 
 _UNREAD = "Without it nothing of the skill can be read, so the skill is not served."
-_PARSERS_DIFFER = "Readers of YAML differ here, and hosts compare what they read with what was listed."
+_PARSERS_DIFFER = (
+    "Readers of YAML differ here, and hosts compare what they read with what was listed."
+)
 _STRICT = "The format says so, and some clients refuse a whole list for one such skill."
 _SANDBOX = "Hosts that execute it do so without asking a person."
 

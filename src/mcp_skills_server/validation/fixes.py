@@ -1,7 +1,8 @@
-"""Safe corrections of a SKILL.md: those that change how something is written and not what it says. Pure.
+"""Safe corrections of a SKILL.md: those that change how something is written and not what it says.
+Pure.
 
-Each correction is one line or one field of the frontmatter. What comes out is read again: a correction stays only if
-its finding is gone and no other has come.
+Each correction is one line or one field of the frontmatter. What comes out is read again: a
+correction stays only if its finding is gone and no other has come.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _FIELD: Final = re.compile(
 _KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
 
 Correct = Callable[[list[str], int], bool]
-"""Corrects the lines of a file for a finding on the line of this 0-based number; returns whether it did."""
+"""Corrects the lines of a file for a finding on the line of this 0-based number; returns whether it
+did."""
 
 
 def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
@@ -55,7 +57,9 @@ def can_correct(problem: Problem) -> bool:
 
 def _is_better(before: str, after: str, code: str, directory: str) -> bool:
     old, new = _codes(before, directory), _codes(after, directory)
-    return new.count(code) < old.count(code) and all(new.count(each) <= old.count(each) for each in new)
+    return new.count(code) < old.count(code) and all(
+        new.count(each) <= old.count(each) for each in new
+    )
 
 
 def _codes(text: str, directory: str) -> list[str]:
@@ -92,7 +96,9 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
     else:
         while last < len(lines) and re.match(r"[ \t]*+-[ \t]", lines[last]):
             last += 1
-        tools = [each.strip().removeprefix("-").strip().strip("\"'") for each in lines[number + 1 : last]]
+        tools = [
+            each.strip().removeprefix("-").strip().strip("\"'") for each in lines[number + 1 : last]
+        ]
     text = " ".join(filter(None, tools))
     if re.search(r"[#:&*!]", text):
         text = json.dumps(text)
@@ -114,7 +120,13 @@ def _split_by_commas(text: str) -> list[str]:
 
 def _field_to_metadata(lines: list[str], number: int) -> bool:
     key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
-    if key is None or field is None or key[0] in HOST_FIELDS or not field["value"] or field["value"][0] in "[{|>&*!":
+    if (
+        key is None
+        or field is None
+        or key[0] in HOST_FIELDS
+        or not field["value"]
+        or field["value"][0] in "[{|>&*!"
+    ):
         return False
     below = lines[number + 1]  # the fence at least
     if below[:1] in (" ", "\t", "-") and not below.startswith("---"):  # the value goes on
@@ -125,7 +137,10 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
 def _move(lines: list[str], number: int, value: str, key: str) -> bool:
     text = value if value[0] in "\"'" else json.dumps(value, ensure_ascii=False)
     del lines[number]
-    at = next((place for place, line in enumerate(lines) if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line)), None)
+    at = next(
+        (place for place, line in enumerate(lines) if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line)),
+        None,
+    )
     if at is not None:
         indent = re.match(r"[ \t]++", lines[at + 1])
         lines.insert(at + 1, f"{indent[0] if indent else '  '}{key}: {text}")

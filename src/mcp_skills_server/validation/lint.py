@@ -59,13 +59,16 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
 
 
 def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
-    """Return what is wrong in the file of a skill at this path: dangling references, and what should not be there."""
+    """Return what is wrong in the file of a skill at this path: dangling references, and what
+    should not be there."""
     found: list[Problem] = []
     markdown, first_line = "", 1
     readable = skill.standing > Standing.UNUSABLE
     # A pointer is text in the place of what may be an image.
     content = (
-        raw.decode("utf-8", "replace") if media.is_lfs_pointer(raw) else media.as_text(raw, media.media_type(path))
+        raw.decode("utf-8", "replace")
+        if media.is_lfs_pointer(raw)
+        else media.as_text(raw, media.media_type(path))
     )
     if path == SKILL_MD:
         if readable:
@@ -84,7 +87,9 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
 @NAMES.rule("ignored-file", deep=True)
 def _ignored_file(names: FileNames) -> Iterator[Finding]:
     if names.unserved:
-        yield Finding(f"no part of the skill for their names, and not served: {some_of(names.unserved)}")
+        yield Finding(
+            f"no part of the skill for their names, and not served: {some_of(names.unserved)}"
+        )
 
 
 @NAMES.rule("hidden-characters", deep=True)
@@ -96,7 +101,9 @@ def _hidden_characters(names: FileNames) -> Iterator[Finding]:
 
 @NAMES.rule("file-name-portable", deep=True)
 def _file_name_portable(names: FileNames) -> Iterator[Finding]:
-    return (Finding(fault.message, path=fault.path) for fault in names.faults if not fault.is_hidden)
+    return (
+        Finding(fault.message, path=fault.path) for fault in names.faults if not fault.is_hidden
+    )
 
 
 # What shows only among several skills

@@ -1,8 +1,8 @@
 """Rules, their registry, and the facts that they read.
 
-A rule is three things and no more: a function under `@RULES.rule("its-code")`, the row of its code in `codes.py`, and a
-bundle `fixtures/broken/its-code` that shows it. The function reads one kind of subject and returns what it found; the
-row says how bad that is and what to do.
+A rule is three things and no more: a function under `@RULES.rule("its-code")`, the row of its code
+in `codes.py`, and a bundle `fixtures/broken/its-code` that shows it. The function reads one kind of
+subject and returns what it found; the row says how bad that is and what to do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Finding(NamedTuple):
         message: what is wrong.
         line: 1-based line of the file, None where no line can be named.
         hint: what to do, where this case allows better advice than the row of the code.
-        path: the file, by its path in the skill; "" for the file that the rule reads, or for the skill as a whole.
+        path: the file, by its path in the skill; "" for the file that the rule reads, or for the
+            skill as a whole.
         skill: its skill path, where the subject holds several skills.
     """
 
@@ -42,7 +43,8 @@ Check: TypeAlias = Callable[[T], Iterable[Finding]]
 
 
 class Rule(NamedTuple, Generic[T]):
-    """A row of the table of rules. A deep one runs at `validate` only, the others also at every scan."""
+    """A row of the table of rules. A deep one runs at `validate` only, the others also at every
+    scan."""
 
     code: str
     deep: bool

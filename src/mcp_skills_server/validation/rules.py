@@ -1,4 +1,5 @@
-"""The rules that read a SKILL.md: those that every scan runs, and the deep ones, which `validate` alone runs."""
+"""The rules that read a SKILL.md: those that every scan runs, and the deep ones, which `validate`
+alone runs."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from mcp_skills_server.model import Json, Problem
 from mcp_skills_server.validation import template
 from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 
-SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
+SPECIFIED_FIELDS: Final = frozenset(
+    ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+)
 HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
 """What hosts read at the top level, and this server with them."""
 EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
@@ -25,9 +28,12 @@ MAX_COMPATIBILITY: Final = 500
 _VAGUE: Final = 20
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
-_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
+_BROAD: Final = re.compile(
+    r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])"
+)
 _WHEN: Final = re.compile(
-    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? (?:to|in|by|on|with|as)"
+    r"\b(?:when(?:ever)?|if|for|before|after|during|while|triggers?|asks?|wants?|needs?|used? "
+    r"(?:to|in|by|on|with|as)"
     r"|use (?:this|it|proactively)|must be used)\b",
     re.IGNORECASE,
 )
@@ -42,8 +48,15 @@ _LONGEST_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
-_READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
-_KINDS: Final[Mapping[object, str]] = {NoneType: "no value", bool: "true or false", list: "a list", dict: "a mapping"}
+_READ_AT_THE_TOP: Final = (
+    "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
+)
+_KINDS: Final[Mapping[object, str]] = {
+    NoneType: "no value",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+}
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
 
@@ -62,11 +75,14 @@ def check(document: Document, directory: str) -> tuple[Problem, ...]:
 
 
 def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:
-    """Return the problems that only `validate` looks for in a SKILL.md. `files` are the paths of the skill's files."""
+    """Return the problems that only `validate` looks for in a SKILL.md. `files` are the paths of
+    the skill's files."""
     return _check(document, "", files, deep=True)
 
 
-def _check(document: Document, directory: str, files: Collection[str], *, deep: bool) -> tuple[Problem, ...]:
+def _check(
+    document: Document, directory: str, files: Collection[str], *, deep: bool
+) -> tuple[Problem, ...]:
     if document.frontmatter is None:
         return ()
     skill = SkillMd(document, document.frontmatter, directory, files)
@@ -79,7 +95,9 @@ def _check(document: Document, directory: str, files: Collection[str], *, deep: 
 @RULES.rule("name-missing")
 def _name_missing(skill: SkillMd) -> Iterator[Finding]:
     if not skill.name:
-        message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
+        message = (
+            "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
+        )
         yield Finding(message, skill.line("name"))
 
 
@@ -87,7 +105,9 @@ def _name_missing(skill: SkillMd) -> Iterator[Finding]:
 def _name_length(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.name)
     if length > MAX_NAME:
-        yield Finding(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name"))
+        yield Finding(
+            f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")
+        )
 
 
 @RULES.rule("name-characters")
@@ -101,13 +121,17 @@ def _name_characters(skill: SkillMd) -> Iterator[Finding]:
 def _name_hyphens(skill: SkillMd) -> Iterator[Finding]:
     name = skill.name
     if name.startswith("-") or name.endswith("-") or "--" in name:
-        yield Finding(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name"))
+        yield Finding(
+            f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")
+        )
 
 
 @RULES.rule("name-mismatch")
 def _name_mismatch(skill: SkillMd) -> Iterator[Finding]:
     if skill.name and skill.name != skill.directory:
-        message = f"the name is {literal(skill.name)} but the directory is {literal(skill.directory)}"
+        message = (
+            f"the name is {literal(skill.name)} but the directory is {literal(skill.directory)}"
+        )
         yield Finding(message, skill.line("name"))
 
 
@@ -200,7 +224,9 @@ def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
 @RULES.rule("description-when", deep=True)
 def _description_when(skill: SkillMd) -> Iterator[Finding]:
     if skill.description and not _WHEN.search(skill.description):
-        yield Finding("the description does not say when to use the skill", skill.line("description"))
+        yield Finding(
+            "the description does not say when to use the skill", skill.line("description")
+        )
 
 
 @RULES.rule("compatibility-form", deep=True)
@@ -229,14 +255,18 @@ def _metadata_type(skill: SkillMd) -> Iterator[Finding]:
     wrong = {key: value for key, value in metadata.items() if not isinstance(value, str)}
     for key in list(wrong)[:_MAX_SHOWN]:
         where, written = skill.document.metadata.get(key, (line, None))
-        message = f"metadata has {_KINDS.get(type(wrong[key]), 'a number')} where text belongs: {literal(key)}"
+        message = (
+            f"metadata has {_KINDS.get(type(wrong[key]), 'a number')} where text belongs: "
+            f"{literal(key)}"
+        )
         yield Finding(message, where, f"write {_as_text(key, wrong[key], written)}")
     if len(wrong) > _MAX_SHOWN:
         yield Finding(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
 
 
 def _as_text(key: str, value: Json, written: str | None) -> str:
-    """Return the line of YAML that has this field below `metadata` as text, or words for a line that would be long.
+    """Return the line of YAML that has this field below `metadata` as text, or words for a line
+    that would be long.
 
     `written` is what stands in the file: a version 1.10 is the number 1.1, but the text "1.10".
     """
@@ -268,7 +298,9 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
     for key in fields.mapping(skill.frontmatter.get("metadata")):
         other = seen.setdefault(key.casefold(), key)
         if other != key:
-            yield Finding(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
+            yield Finding(
+                f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata")
+            )
 
 
 @RULES.rule("field-unknown")
@@ -279,7 +311,10 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
         hint = _READ_AT_THE_TOP
         if key not in HOST_FIELDS:
             text = value if isinstance(value, str) else skill.document.written.get(key)
-            hint = f"write {_as_text(key, value, text)} below 'metadata:', since strict validators refuse it here"
+            hint = (
+                f"write {_as_text(key, value, text)} below 'metadata:', since strict "
+                "validators refuse it here"
+            )
         yield Finding(f"the specification has no field {literal(key)}", skill.line(key), hint)
 
 
@@ -289,7 +324,8 @@ def _field_type(skill: SkillMd) -> Iterator[Finding]:
 
 
 def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield the fields that are not of their extension's shape; `format/fields.py` passes over the same values."""
+    """Yield the fields that are not of their extension's shape; `format/fields.py` passes over the
+    same values."""
     for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
         entries = frontmatter.get(key, [])
         if not isinstance(entries, list):
@@ -297,7 +333,11 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             continue
         names: set[str] = set()
         for number, entry in enumerate(entries, 1):
-            if not isinstance(entry, dict) or not isinstance(entry.get(required), str) or not entry[required]:
+            if (
+                not isinstance(entry, dict)
+                or not isinstance(entry.get(required), str)
+                or not entry[required]
+            ):
                 yield key, f"entry {number} of {key} has no text {required!r}"
                 continue
             if str(entry[required]) in names:
@@ -312,23 +352,36 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     if not isinstance(dependencies, dict):
         yield "dependencies", "dependencies is not a mapping"
         return
-    for kind, required in (("tools", ""), ("prompts", "name"), ("resources", "uri"), ("skills", "name")):
+    for kind, required in (
+        ("tools", ""),
+        ("prompts", "name"),
+        ("resources", "uri"),
+        ("skills", "name"),
+    ):
         entries = dependencies.get(kind, [])
         if not isinstance(entries, list):
             yield "dependencies", f"dependencies.{kind} is not a list"
             continue
         for number, entry in enumerate(entries, 1):
-            if not isinstance(entry, str) and not isinstance(fields.mapping(entry).get(required), str):
+            if not isinstance(entry, str) and not isinstance(
+                fields.mapping(entry).get(required), str
+            ):
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
 
 
 @RULES.rule("hidden-characters")
 def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
-    """Find them in values as they are read: a reader of the file does not see what an escape stands for."""
+    """Find them in values as they are read: a reader of the file does not see what an escape stands
+    for."""
     for key, value in skill.frontmatter.items():
-        found = [character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)]
+        found = [
+            character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)
+        ]
         if found:
-            message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}"
+            message = (
+                f"{literal(hidden.without(key))} holds the invisible character "
+                f"U+{ord(found[0]):04X}"
+            )
             if len(found) > 1:
                 message += f" ({len(found)} in this field)"
             yield Finding(message, skill.line(key))
@@ -358,7 +411,9 @@ def _body_long(skill: SkillMd) -> Iterator[Finding]:
     if lines > _MAX_LINES:
         yield Finding(f"the body has {lines} lines, {_MAX_LINES} are advised", line)
     elif len(body) > _MAX_CHARACTERS:
-        message = f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
+        message = (
+            f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
+        )
         yield Finding(message, line)
 
 
@@ -391,11 +446,15 @@ def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
     for reference in skill.references:
         if reference.kind == "outside":
             line = skill.document.body_line + reference.line
-            yield Finding(f"the body refers to {literal(reference.target)}, which lies outside of the skill", line)
+            yield Finding(
+                f"the body refers to {literal(reference.target)}, which lies outside of the skill",
+                line,
+            )
 
 
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
-    """Return what the body refers to, each with the line of its first reference. `code` counts names in code, too."""
+    """Return what the body refers to, each with the line of its first reference. `code` counts
+    names in code, too."""
     lines: dict[str, int] = {}
     for reference in skill.references:
         if reference.kind != "outside" and (code or reference.kind != "code"):

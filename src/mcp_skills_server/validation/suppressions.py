@@ -1,8 +1,8 @@
 """Comments that suppress a finding: `skill-check: ignore[CODE] because REASON`. Pure.
 
-The comment stands on the line of the finding or on the line before, in any form: `# ...` in frontmatter and scripts,
-`<!-- ... -->` in Markdown. A finding without a line is suppressed by a comment anywhere in SKILL.md. Without a reason
-nothing is suppressed.
+The comment stands on the line of the finding or on the line before, in any form: `# ...` in
+frontmatter and scripts, `<!-- ... -->` in Markdown. A finding without a line is suppressed by a
+comment anywhere in SKILL.md. Without a reason nothing is suppressed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 from mcp_skills_server.model import Problem
 
 MARK: Final = "skill-check:"
-_COMMENT: Final = re.compile(r"skill-check:[ \t]*+ignore\[([a-z0-9-]{1,64})\](?:[ \t]++because[ \t]++(\S[^\n]*+))?")
+_COMMENT: Final = re.compile(
+    r"skill-check:[ \t]*+ignore\[([a-z0-9-]{1,64})\](?:[ \t]++because[ \t]++(\S[^\n]*+))?"
+)
 _CLOSES: Final = "-->"
 
 
@@ -33,7 +35,8 @@ class Suppression(NamedTuple):
 
 
 def is_one(comment: str) -> bool:
-    """Tell whether the content of an HTML comment is a suppression, which hides nothing from a reader."""
+    """Tell whether the content of an HTML comment is a suppression, which hides nothing from a
+    reader."""
     return _COMMENT.fullmatch(comment.strip()) is not None
 
 
@@ -51,6 +54,8 @@ def find(text: str) -> list[Suppression]:
 def suppressed(problem: Problem, found: Sequence[Suppression]) -> Suppression | None:
     """Return the suppression in its file that is about a problem, None where none is."""
     for each in found:
-        if each.code == problem.code and (problem.line is None or problem.line - each.line in (0, 1)):
+        if each.code == problem.code and (
+            problem.line is None or problem.line - each.line in (0, 1)
+        ):
             return each
     return None

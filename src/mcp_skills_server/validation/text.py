@@ -1,7 +1,7 @@
 """Rules that read the text files of a skill: hidden text, and commands that run unseen.
 
-They warn and never rewrite bytes. An attack that was found in the wild hid its text in a reference file, not in
-SKILL.md, so every text file is read.
+They warn and never rewrite bytes. An attack that was found in the wild hid its text in a reference
+file, not in SKILL.md, so every text file is read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _Span: TypeAlias = tuple[int, int]
 """Where something begins and ends in a text."""
 
 _DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
-_PIPED: Final = re.compile(r"\|(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b)")
-"""The end of a pipe into an interpreter. The download is searched for backwards from here, since a forward search is
-quadratic in the downloads of a line."""
+_PIPED: Final = re.compile(
+    r"\|(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b)"
+)
+"""The end of a pipe into an interpreter. The download is searched for backwards from here, since a
+forward search is quadratic in the downloads of a line."""
 _GIVEN: Final = re.compile(r"\b(?:ba|z|da)?sh\s++(?:-c\s++)?[\"']?(?:<\(|\$\()\s*+(?:curl|wget)\b")
 """A shell that is given a download."""
 _MOST_COMMAND: Final = 1000
@@ -50,7 +52,8 @@ _ENCODED: Final = re.compile(
     re.IGNORECASE,
 )
 _SECRET: Final = re.compile(
-    r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE KEY-----\s++[A-Za-z0-9+/=\s]{64})"
+    r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE "
+    r"KEY-----\s++[A-Za-z0-9+/=\s]{64})"
     r"|(?P<an_access_key_of_AWS>\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
     r"|(?P<a_token_of_GitHub>\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})\w*+)"
     r"|(?P<a_token_of_GitLab>\bglpat-[A-Za-z0-9_-]{20}[\w-]*+)"
@@ -63,11 +66,26 @@ _SECRET: Final = re.compile(
 )
 """Secrets of shapes that their issuers made up to be found."""
 _SECRET_MARKS: Final = (
-    *("PRIVATE KEY", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-"),
+    *(
+        "PRIVATE KEY",
+        "AKIA",
+        "ASIA",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "glpat-",
+        "xox",
+        "sk-",
+    ),
     *("AIza", "npm_", "k_live_"),
 )
 """Every match of the pattern has one of these: to look for them takes a twentieth of the time."""
-_EXAMPLE_SECRET: Final = re.compile(r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your")
+_EXAMPLE_SECRET: Final = re.compile(
+    r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your"
+)
 """Text that marks a secret as a made-up example."""
 RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
@@ -102,12 +120,18 @@ def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
 def _secret(file: TextFile) -> Iterator[Finding]:
     if not any(mark in file.text for mark in _SECRET_MARKS):
         return
-    found = [each for each in _SECRET.finditer(file.text) if not _EXAMPLE_SECRET.search(file.text, *each.span())]
+    found = [
+        each
+        for each in _SECRET.finditer(file.text)
+        if not _EXAMPLE_SECRET.search(file.text, *each.span())
+    ]
     if found:
         start, end = found[0].span()
         kind = str(found[0].lastgroup).replace("_", " ")
         # Its beginning alone: a report must not carry the secret further.
-        message = f"{kind} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
+        message = (
+            f"{kind} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
+        )
         yield Finding(f"{message}{_more(len(found))}", file.text.count("\n", 0, start) + 1)
 
 
@@ -118,7 +142,8 @@ class _Command(NamedTuple):
         code: of the rule.
         words: of the message.
         pattern: what is looked for.
-        marks: every match has one of these when case-folded; empty where the pattern itself is quick.
+        marks: every match has one of these when case-folded; empty where the pattern itself is
+            quick.
     """
 
     code: str
@@ -131,7 +156,9 @@ class _Command(NamedTuple):
         folded = file.text.casefold() if self.marks else ""
         if self.marks and not any(mark in folded for mark in self.marks):
             return iter(())
-        return _first(file.text, (found.span() for found in self.pattern.finditer(file.text)), self.words)
+        return _first(
+            file.text, (found.span() for found in self.pattern.finditer(file.text)), self.words
+        )
 
 
 _COMMANDS: Final = (
@@ -159,7 +186,9 @@ def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     found = [each for each in comments(file.markdown) if not suppressions.is_one(each[1])]
     if found:
         line, content = found[0]
-        yield Finding(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)
+        yield Finding(
+            f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line
+        )
 
 
 def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Finding]:
@@ -167,7 +196,9 @@ def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Finding]:
     found = list(spans)
     if found:
         start, end = found[0]
-        yield Finding(f"{words} {excerpt(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1)
+        yield Finding(
+            f"{words} {excerpt(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1
+        )
 
 
 def _more(count: int) -> str:
@@ -185,7 +216,11 @@ def _after_pipes(text: str) -> Iterator[_Span]:
         start, end = found.span()
         least = max(0, start - _MOST_COMMAND - _LONGEST_DOWNLOAD)
         line = max(least, text.rfind("\n", least, start) + 1, text.rfind("|", least, start) + 1)
-        downloads = (each for each in _DOWNLOAD.finditer(text, line, start) if start - each.end() <= _MOST_COMMAND)
+        downloads = (
+            each
+            for each in _DOWNLOAD.finditer(text, line, start)
+            if start - each.end() <= _MOST_COMMAND
+        )
         download = next(downloads, None)
         if download is not None:
             yield download.start(), end
@@ -194,8 +229,9 @@ def _after_pipes(text: str) -> Iterator[_Span]:
 def comments(markdown: str) -> Iterator[tuple[int, str]]:
     """Yield each HTML comment outside of code with its 0-based line and its content, in order.
 
-    A rendered page does not show it, and a model reads it. One in code is an example that every reader sees. Blocks are
-    found by a CommonMark parser; code inside of a line by its backticks, each looked at a bounded number of times.
+    A rendered page does not show it, and a model reads it. One in code is an example that every
+    reader sees. Blocks are found by a CommonMark parser; code inside of a line by its backticks,
+    each looked at a bounded number of times.
     """
     if _OPENS not in markdown:
         return
@@ -209,7 +245,8 @@ def comments(markdown: str) -> Iterator[tuple[int, str]]:
 
 
 def comments_in_text(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each HTML comment of a text with its offset and its content, whether or not it stands in code.
+    """Yield each HTML comment of a text with its offset and its content, whether or not it stands
+    in code.
 
     One that is never closed goes to the end of the text, as a browser takes it.
     """
@@ -232,8 +269,8 @@ def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _without_code(text: str) -> str:
-    """Return the text with blanks in place of its code spans; line ends stay. A comment that opens first holds no
-    code.
+    """Return the text with blanks in place of its code spans; line ends stay. A comment that opens
+    first holds no code.
     """
     runs = [found.span() for found in _TICKS.finditer(text)]
     ends: dict[int, list[int]] = {}

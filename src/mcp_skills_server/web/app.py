@@ -1,7 +1,9 @@
-"""The HTTP application: the SDK's streamable HTTP and the parts beside it, behind the middleware that guards them.
+"""The HTTP application: the SDK's streamable HTTP and the parts beside it, behind the middleware
+that guards them.
 
-One endpoint of MCP answers both protocol eras; sessions exist for legacy clients alone. Everything that a stranger can
-make grow has a limit: sessions in number and age, bodies in size, connections in number, and all of them in share.
+One endpoint of MCP answers both protocol eras; sessions exist for legacy clients alone. Everything
+that a stranger can make grow has a limit: sessions in number and age, bodies in size, connections
+in number, and all of them in share.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ from mcp_skills_server.web.sessions import HttpSessions, Messages
 from mcp_skills_server.web.settings import HttpSettings
 
 _REQUEST_ID: Final = b"x-request-id"
-_EXPOSED: Final = ("Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate", "Retry-After")
+_EXPOSED: Final = (
+    "Mcp-Session-Id",
+    "ETag",
+    "Content-Range",
+    "X-Request-Id",
+    "WWW-Authenticate",
+    "Retry-After",
+)
 """Headers of answers that a page of an allowed origin may read."""
 
 
@@ -52,7 +61,8 @@ def make_app(
     parts: Sequence[Part] = (),
     drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
-    """Return the ASGI application of MCP and of these parts, and a function that ends its open streams.
+    """Return the ASGI application of MCP and of these parts, and a function that ends its open
+    streams.
 
     The parts have configured `http`.
     """
@@ -94,11 +104,18 @@ def make_app(
 
     def may_read_places(who: Principal | None) -> bool:
         # Probes come without a token or a cookie where others must have one.
-        return (who is not None or (http.policy.is_open and not http.is_private)) and views.may_admin(who)
+        return (
+            who is not None or (http.policy.is_open and not http.is_private)
+        ) and views.may_admin(who)
 
     drain = drain or Drain()
     routes += probes.routes(
-        runtime.registry, http.sites, drain, http.states, may_read_places, allow_empty=http.allow_empty
+        runtime.registry,
+        http.sites,
+        drain,
+        http.states,
+        may_read_places,
+        allow_empty=http.allow_empty,
     )
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
@@ -109,7 +126,12 @@ class _Mcp(Part):
     """The endpoint of MCP."""
 
     def __init__(
-        self, runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        http: HttpSettings,
+        watcher: Watcher | None,
+        views: Views,
     ) -> None:
         server = make_server()
         self._attachment = attach(
@@ -143,7 +165,8 @@ class _Mcp(Part):
             yield
 
     def end_streams(self) -> None:
-        """End listen streams with their result, as the protocol says, and GET streams with the end of their body."""
+        """End listen streams with their result, as the protocol says, and GET streams with the end
+        of their body."""
         self._attachment.notifier.close()
         self._sessions.end_streams()
 
@@ -170,7 +193,8 @@ class _Catalogue(Part):
 
 
 class _RequestIds:
-    """ASGI middleware, the outermost, that gives each request an id, for its answer and for every line of its log.
+    """ASGI middleware, the outermost, that gives each request an id, for its answer and for every
+    line of its log.
 
     Refusals have one too. What a client sends as one counts for nothing.
     """

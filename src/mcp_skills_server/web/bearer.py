@@ -46,7 +46,8 @@ class Refusal:
     retry_after_s: int = 1
 
     async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
-        """Answer with it. `oauth` is what the challenge names, where tokens of an issuer are taken."""
+        """Answer with it. `oauth` is what the challenge names, where tokens of an issuer are
+        taken."""
         code = -32603 if self.status == 503 else -32600
         headers: list[tuple[bytes, bytes]] = []
         if self.status == 401 or self.error:
@@ -70,8 +71,12 @@ _UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
 UNKNOWN: Final = Refusal(401, _UNBORNE.message, "unknown-token", "invalid_token")
 EXPIRED: Final = Refusal(401, _UNBORNE.message, "expired-token", "invalid_token")
 """To the client the same as an unknown one."""
-_TWICE: Final = Refusal(400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request")
-_BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "scope", "insufficient_scope")
+_TWICE: Final = Refusal(
+    400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request"
+)
+_BEYOND: Final = Refusal(
+    403, "The token has not all scopes that are wanted", "scope", "insufficient_scope"
+)
 
 
 def secret_of(header: str | None) -> str | None:
@@ -82,18 +87,28 @@ def secret_of(header: str | None) -> str | None:
     return secret.strip() or None
 
 
-async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None) -> Admission | Refusal:
+async def admission(
+    scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None
+) -> Admission | Refusal:
     """Authenticate the request of this ASGI scope by these tokens or those of the issuer."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(given) > 1 or (scope.get("query_string") and _in_query(scope["query_string"])):
-        logger.warning("refused a request with a token in its query, or with two Authorization headers", extra=REPEATS)
+        logger.warning(
+            "refused a request with a token in its query, or with two Authorization headers",
+            extra=REPEATS,
+        )
         return _TWICE
     secret = secret_of(given[0].decode("latin-1")) if given else None
     token = find(tokens, secret or "")
     if token is not None:
         if token.expires > time.time():
             return token.admission
-        logger.warning("refused the token %s, which expired at %s", token.name, at(token.expires), extra=REPEATS)
+        logger.warning(
+            "refused the token %s, which expired at %s",
+            token.name,
+            at(token.expires),
+            extra=REPEATS,
+        )
         return EXPIRED
     if secret is None or oauth is None:
         logger.warning("refused a request without a token that lets it in", extra=REPEATS)
@@ -115,4 +130,6 @@ async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer
 
 
 def _in_query(query: bytes) -> bool:
-    return any(unquote_to_bytes(each.partition(b"=")[0]) == _PARAMETER for each in query.split(b"&"))
+    return any(
+        unquote_to_bytes(each.partition(b"=")[0]) == _PARAMETER for each in query.split(b"&")
+    )

@@ -1,9 +1,11 @@
-"""HTTP connections: how many, whose are evicted, and timeouts for clients that send or read too slowly.
+"""HTTP connections: how many, whose are evicted, and timeouts for clients that send or read too
+slowly.
 
-uvicorn bounds the time between two requests. It bounds neither the head nor the body of one, and its limit of
-connections does not tell clients apart. Here connections are shared by max-min fairness: when all slots are taken, the
-client that holds the most gives up the connection that is idle longest. Where none is idle, a newcomer gets one of a
-few spare slots, on which probes are answered and other requests get 503.
+uvicorn bounds the time between two requests. It bounds neither the head nor the body of one, and
+its limit of connections does not tell clients apart. Here connections are shared by max-min
+fairness: when all slots are taken, the client that holds the most gives up the connection that is
+idle longest. Where none is idle, a newcomer gets one of a few spare slots, on which probes are
+answered and other requests get 503.
 """
 
 from __future__ import annotations
@@ -26,19 +28,23 @@ logger = logging.getLogger(__name__)
 SLOT: Final = "mcp_skills_server.slot"
 """Where a request's `state` has the slot of its connection."""
 MOST_UNREAD: Final = 128 << 20
-"""Bytes of answers that wait for all clients. A process takes up to three times as many for them."""
+"""Bytes of answers that wait for all clients. A process takes up to three times as many for
+them."""
 MOST_UNHEEDED: Final = 1 << 22
-"""Bytes of a body that are read although they change nothing: many a client sends all before it reads the answer."""
+"""Bytes of a body that are read although they change nothing: many a client sends all before it
+reads the answer."""
 _SPARE_S: Final = 2.0
 """Seconds for a request on a spare slot; they are few."""
 _LOOKS: Final = 4
-"""Looks, one in each request timeout, after which a client that took nothing of its answer is cut off."""
+"""Looks, one in each request timeout, after which a client that took nothing of its answer is cut
+off."""
 _OWED: Final = (h11.IDLE, h11.SEND_BODY)
 """The client's states in which it is for it to send something."""
 
 
 def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str]) -> str | None:
-    """Return the client of those `able` that gives a slot to `newcomer`, by max-min fairness; None for none.
+    """Return the client of those `able` that gives a slot to `newcomer`, by max-min fairness; None
+    for none.
 
     `newcomer` takes none of a client that holds as few, but for its own.
     """
@@ -72,7 +78,9 @@ class Slot:
         close: closes the connection.
     """
 
-    def __init__(self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None
+    ) -> None:
         self._slots = slots
         self.owner = owner
         self.close = close
@@ -81,22 +89,26 @@ class Slot:
         self.is_admitted = False
 
     def admit(self, owner: str | None) -> bool:
-        """Note that a request was admitted as this owner's, and return whether it may be answered."""
+        """Note that a request was admitted as this owner's, and return whether it may be
+        answered."""
         return self._slots.admit(self, owner)
 
 
 class Slots:
-    """The slots of a server: up to `limit` connections at once, and at least one spare one beyond it."""
+    """The slots of a server: up to `limit` connections at once, and at least one spare one beyond
+    it."""
 
     def __init__(self, limit: int, spare: int) -> None:
         self._limit = limit
         self._most_spare = spare
         self._taken: dict[Slot, None] = {}
-        """In the order in which their states began, so that the first in a state is in it longest."""
+        """In the order in which their states began, so that the first in a state is in it
+        longest."""
         self._spare: dict[Slot, None] = {}
 
     def enter(self, slot: Slot) -> None:
-        """Give a new connection a slot. Another may be closed for it; its `close` must not call back at once."""
+        """Give a new connection a slot. Another may be closed for it; its `close` must not call
+        back at once."""
         if self._has_room(slot.owner):
             self._taken[slot] = None
             return
@@ -124,7 +136,8 @@ class Slots:
                 table[slot] = None
 
     def admit(self, slot: Slot, owner: str | None) -> bool:
-        """Note that a request was admitted as this owner's, and return whether it may be answered."""
+        """Note that a request was admitted as this owner's, and return whether it may be
+        answered."""
         slot.is_admitted = True
         slot.owner = owner or slot.owner
         if not slot.is_spare:
@@ -140,8 +153,8 @@ class Slots:
     def _has_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
         """Return whether there is a slot for this client, evicting a connection if need be.
 
-        An idle one goes first. An admitted client may get a busy one: of another client that holds more than half, and
-        more than this one then will.
+        An idle one goes first. An admitted client may get a busy one: of another client that holds
+        more than half, and more than this one then will.
         """
         if len(self._taken) < self._limit:
             return True
@@ -154,7 +167,11 @@ class Slots:
             able = [*first]
             if state is State.BUSY:
                 least = max(self._limit // 2, held[newcomer] + 1)
-                able = [each for each in first if is_admitted and each != newcomer and held[each] > least]
+                able = [
+                    each
+                    for each in first
+                    if is_admitted and each != newcomer and held[each] > least
+                ]
             client = client_to_evict(held, newcomer, able)
             if client is not None:
                 self._warn("closed one of the client that holds the most")
@@ -164,7 +181,10 @@ class Slots:
 
     def _warn(self, what: str) -> None:
         logger.warning(
-            "all %s places for connections are taken (--max-connections); %s", f"{self._limit:,}", what, extra=REPEATS
+            "all %s places for connections are taken (--max-connections); %s",
+            f"{self._limit:,}",
+            what,
+            extra=REPEATS,
         )
 
     def _evict(self, slot: Slot) -> None:
@@ -175,9 +195,9 @@ class Slots:
 class Unread:
     """Answers that wait in memory until their clients read them.
 
-    A request of 300 bytes may be answered by a file of 16 MiB. When more than `most` bytes wait, the client for whom
-    most of it waits loses the connection whose answer waits longest; beyond its own `share` a client does, too. One
-    answer may always wait.
+    A request of 300 bytes may be answered by a file of 16 MiB. When more than `most` bytes wait,
+    the client for whom most of it waits loses the connection whose answer waits longest; beyond its
+    own `share` a client does, too. One answer may always wait.
     """
 
     def __init__(self, most: int = MOST_UNREAD, share: int | None = None) -> None:
@@ -190,8 +210,15 @@ class Unread:
         self.drop(slot)
         self._waiting[slot] = size
         mine = [each for each in self._waiting if each.owner == slot.owner]
-        while self._share is not None and len(mine) > 1 and sum(map(self._waiting.__getitem__, mine)) > self._share:
-            self._end(mine.pop(0), f"quota unread-bytes: more than {self._share:,} waited for {slot.owner}")
+        while (
+            self._share is not None
+            and len(mine) > 1
+            and sum(map(self._waiting.__getitem__, mine)) > self._share
+        ):
+            self._end(
+                mine.pop(0),
+                f"quota unread-bytes: more than {self._share:,} waited for {slot.owner}",
+            )
         while sum(self._waiting.values()) > self._most:
             by_client = Counter[str]()
             for each, waiting in self._waiting.items():
@@ -201,7 +228,8 @@ class Unread:
             self._end(oldest, f"more than {self._most >> 20} MiB waited in all")
 
     def drop(self, slot: Slot) -> None:
-        """Note that they were read, or are lost. A connection for which none wait is passed over."""
+        """Note that they were read, or are lost. A connection for which none wait is passed
+        over."""
         self._waiting.pop(slot, None)
 
     def _end(self, slot: Slot, why: str) -> None:
@@ -216,8 +244,8 @@ class Unread:
 class _OneEnd(h11.Connection):
     """A connection of h11's on which each request says once where it ends (RFC 9112, 6.3).
 
-    h11 takes the Transfer-Encoding where there is a Content-Length as well, and the rest of what a proxy took for the
-    body becomes another request.
+    h11 takes the Transfer-Encoding where there is a Content-Length as well, and the rest of what a
+    proxy took for the body becomes another request.
     """
 
     def next_event(self) -> Any:
@@ -225,18 +253,22 @@ class _OneEnd(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
-            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+            if b"transfer-encoding" in names and (
+                b"content-length" in names or event.http_version < b"1.1"
+            ):
                 reason = "Transfer-Encoding stands beside Content-Length, or in HTTP/1.0"
                 raise h11.RemoteProtocolError(reason, error_status_hint=400)
         return event
 
 
-def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | None = None) -> type[asyncio.Protocol]:
+def protocol_with_timeouts(
+    seconds: float, slots: Slots, share_unread: int | None = None
+) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with slots and timeouts.
 
-    A client has so many seconds for the head of a request and again for its body. An unwanted body is read for some
-    megabytes and no more. An answer may take as long as it likes, a stream too, as long as its client reads; of answers
-    that it leaves unread, `share_unread` bytes wait.
+    A client has so many seconds for the head of a request and again for its body. An unwanted body
+    is read for some megabytes and no more. An answer may take as long as it likes, a stream too, as
+    long as its client reads; of answers that it leaves unread, `share_unread` bytes wait.
     """
     unread = Unread(share=share_unread)
 
@@ -264,12 +296,17 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             # One that was refused before anything answers for it has no cycle.
-            is_unheeded = self.conn.their_state is h11.SEND_BODY and (not self.cycle or self.cycle.response_complete)
+            is_unheeded = self.conn.their_state is h11.SEND_BODY and (
+                not self.cycle or self.cycle.response_complete
+            )
             self._unheeded += len(data)
             if not is_unheeded:
                 self._unheeded = 0
             if self._unheeded > MOST_UNHEEDED:
-                logger.info("closed a connection that went on and on with a request that had its answer", extra=REPEATS)
+                logger.info(
+                    "closed a connection that went on and on with a request that had its answer",
+                    extra=REPEATS,
+                )
                 self.transport.close()
             self._watch_sending()
 
@@ -296,7 +333,9 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
 
         def _note_state(self) -> None:
             # A request whose body is still to come waits for its client, whatever was begun of it.
-            slots.set_state(self._slot, State.RESTING if self.conn.their_state in _OWED else State.BUSY)
+            slots.set_state(
+                self._slot, State.RESTING if self.conn.their_state in _OWED else State.BUSY
+            )
 
         def _watch_sending(self) -> None:
             """Begin to wait when another part of a request is owed than before."""
@@ -315,7 +354,9 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
                 self._timer = self.loop.call_later(patience, self._give_up)
 
         def _give_up(self) -> None:
-            logger.info("closed a connection that sent no whole request in %g s", seconds, extra=REPEATS)
+            logger.info(
+                "closed a connection that sent no whole request in %g s", seconds, extra=REPEATS
+            )
             self.transport.close()
 
         def _watch_reading(self) -> None:
@@ -328,7 +369,11 @@ def protocol_with_timeouts(seconds: float, slots: Slots, share_unread: int | Non
                 self._looks = 0
             self._waiting = waiting
             if self._looks == _LOOKS:
-                logger.info("cut off a client that did not read its answer for %g s", _LOOKS * seconds, extra=REPEATS)
+                logger.info(
+                    "cut off a client that did not read its answer for %g s",
+                    _LOOKS * seconds,
+                    extra=REPEATS,
+                )
                 self.transport.abort()
             else:
                 self._reading = self.loop.call_later(seconds, self._watch_reading)

@@ -1,7 +1,9 @@
-"""`/.well-known/agent-skills` and `/.well-known/skills` over HTTP: what the publication holds, and how to cache it.
+"""`/.well-known/agent-skills` and `/.well-known/skills` over HTTP: what the publication holds, and
+how to cache it.
 
-Paths are looked up and never become one on disk. Artifacts are sent as they are: their digest is of the raw bytes, so
-nothing here compresses them. Whatever is made or read for long is made in a thread, and for all who wait at once.
+Paths are looked up and never become one on disk. Artifacts are sent as they are: their digest is of
+the raw bytes, so nothing here compresses them. Whatever is made or read for long is made in a
+thread, and for all who wait at once.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 PREFIXES: Final = (DIRECTORY, DIRECTORY_0_1)
 MAX_AGE_S: Final = 60
-"""The cache lifetime of an index in seconds; that of an artifact, which never changes, is a year."""
+"""The cache lifetime of an index in seconds; that of an artifact, which never changes, is a
+year."""
 _YEAR_S: Final = 365 * 24 * 3600
 _PATIENCE_S: Final = 30.0
 _INLINE_BYTES: Final = 1 << 18
@@ -61,7 +64,8 @@ _MOST_SKILLS: Final = 20_000
 _METHODS: Final = ("GET", "HEAD")
 _GENERIC: Final = "application/octet-stream"
 _RANGE: Final = re.compile(
-    r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+", re.ASCII
+    r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+",
+    re.ASCII,
 )
 _SAFE: Final = {
     "x-content-type-options": "nosniff",
@@ -103,11 +107,13 @@ class Discovery:
 
     Args:
         publication: what is published.
-        shared: whether caches that serve many may keep what is sent, as they may where no token is wanted.
+        shared: whether caches that serve many may keep what is sent, as they may where no token is
+            wanted.
         origins: origins that browsers may come from; "*" for any (WK-38).
         max_age: seconds for which an index may be kept without asking again.
         has_card: there is an MCP endpoint, too, which the catalog names.
-        logged: what others have logged that publish the same skills, where this publishes a part of them.
+        logged: what others have logged that publish the same skills, where this publishes a part of
+            them.
     """
 
     def __init__(
@@ -155,11 +161,18 @@ class Discovery:
     async def _found(self, scope: Scope) -> _Found | None:
         """Return the resource of a request, and emit the one event of it before the answer."""
         method = scope["method"]
-        with events.observe("discovery", method, principal=principal(scope), address=address(scope)) as request:
+        with events.observe(
+            "discovery", method, principal=principal(scope), address=address(scope)
+        ) as request:
             found = await self._find(scope["path"], site_of(scope))
             if request is not None and found is None:
                 request.outcome = "refused"
-            elif request is not None and found is not None and found.use is not None and method == "GET":
+            elif (
+                request is not None
+                and found is not None
+                and found.use is not None
+                and method == "GET"
+            ):
                 request.answers(found.use, found.size)
         return found
 
@@ -182,7 +195,8 @@ class Discovery:
         return await self._artifact(path)
 
     def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
-        """Return the AI Catalog of an edition; with the queries of trigger sets, as ARD wants them. Reads files."""
+        """Return the AI Catalog of an edition; with the queries of trigger sets, as ARD wants them.
+        Reads files."""
         skills = (
             CatalogSkill(
                 skill=each.skill,
@@ -197,7 +211,8 @@ class Discovery:
 
     def _queries(self, published: Skill) -> list[str]:
         registry = self.publication.registry
-        skill = registry.snapshot.skills.get(published.path, published)  # with its evals, which are not published
+        # with its evals, which are not published
+        skill = registry.snapshot.skills.get(published.path, published)
         cases, _ = own_cases(registry.read, skill, str)
         return [case.query for _, case in cases if case.should_trigger]
 
@@ -210,13 +225,17 @@ class Discovery:
         if kept is None:
             return None
         artifact, slot = kept
-        # Piece by piece, and out of what was written not long ago: a switch of threads for each would cost more.
+        # Piece by piece, and out of what was written not long ago: a switch of threads for each
+        # would cost more.
         read = partial(off_loop, True, slot.read)
         use = Use("load", self._skill_path(path), "", artifact.digest)
-        return _Found(_with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read, use)
+        return _Found(
+            _with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read, use
+        )
 
     def _skill_path(self, path: str) -> str:
-        """Return the path of an artifact's skill, or its name if the newest edition no longer has the skill."""
+        """Return the path of an artifact's skill, or its name if the newest edition no longer has
+        the skill."""
         name, latest = path.removeprefix(DIRECTORY).partition("/")[0], self.publication.latest
         if latest is None or name not in latest.skills:
             return name
@@ -232,8 +251,17 @@ class Discovery:
         except KeyError:
             return None
         kind = media.media_type(path) or _GENERIC
-        use = Use("load" if path == SKILL_MD else "read", published.skill.path, path, file.digest or "")
-        return _Found(_with_charset(kind), file.digest or "", len(raw), self._max_age, partial(_slice, raw), use)
+        use = Use(
+            "load" if path == SKILL_MD else "read", published.skill.path, path, file.digest or ""
+        )
+        return _Found(
+            _with_charset(kind),
+            file.digest or "",
+            len(raw),
+            self._max_age,
+            partial(_slice, raw),
+            use,
+        )
 
     async def _edition(self) -> Edition:
         """Return the current edition.
@@ -259,7 +287,9 @@ class Discovery:
         try:
             return self.publication.edition()
         except OSError as error:
-            logger.error("artifacts cannot be set aside (%s); TMPDIR names another folder for them", error)
+            logger.error(
+                "artifacts cannot be set aside (%s); TMPDIR names another folder for them", error
+            )
             if self.publication.latest is None:
                 raise _NotReadyError from None
             return self.publication.latest
@@ -267,7 +297,10 @@ class Discovery:
     def _tell(self, edition: Edition) -> None:
         """Say once which skills are not published, and why."""
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
-        lines += [f"{path}: published by discovery 0.2.0 alone: {reason}" for path, reason in edition.left_out_0_1]
+        lines += [
+            f"{path}: published by discovery 0.2.0 alone: {reason}"
+            for path, reason in edition.left_out_0_1
+        ]
         new = [each for each in lines if each not in self._logged]
         if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
             self._logged.clear()  # what was put right is news when it comes again
@@ -298,7 +331,9 @@ class Discovery:
             if part is not None:
                 start, length = part
                 if length <= 0:
-                    return self._refusal(416, "there are no such bytes", {"content-range": f"bytes */{found.size}"})
+                    return self._refusal(
+                        416, "there are no such bytes", {"content-range": f"bytes */{found.size}"}
+                    )
                 status = 206
                 headers["content-range"] = f"bytes {start}-{start + length - 1}/{found.size}"
         headers |= {"content-type": found.media_type, "content-length": str(length)}
@@ -333,8 +368,11 @@ class ByGrants:
 
 
 def site_of(scope: Scope) -> str:
-    """Return the URL of this server as the client knows it. The guard has proved the host's name."""
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost").decode("latin-1")
+    """Return the URL of this server as the client knows it. The guard has proved the host's
+    name."""
+    host = next(
+        (value for name, value in scope["headers"] if name == b"host"), b"localhost"
+    ).decode("latin-1")
     return f"{scope.get('scheme', 'http')}://{host}{scope.get('root_path', '')}"
 
 
@@ -361,7 +399,8 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
 
 
 def _names(header: str, etag: str, *, weakly: bool) -> bool:
-    """Return whether a list of entity tags has this one. A date never fits: nothing here has one."""
+    """Return whether a list of entity tags has this one. A date never fits: nothing here has
+    one."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:
         tags = [each.removeprefix("W/") for each in tags]
@@ -369,9 +408,11 @@ def _names(header: str, etag: str, *, weakly: bool) -> bool:
 
 
 def _part(header: str, size: int) -> tuple[int, int] | None:
-    """Return (start, length) of the one range that is asked for, the length not above 0 where it lies outside.
+    """Return (start, length) of the one range that is asked for, the length not above 0 where it
+    lies outside.
 
-    None where the header is to be passed over: it asks for several ranges, or is none of bytes (RFC 9110 14.2).
+    None where the header is to be passed over: it asks for several ranges, or is none of bytes (RFC
+    9110 14.2).
     """
     found = _RANGE.fullmatch(header)
     if found is None:

@@ -39,7 +39,8 @@ def trusted_networks(given: Iterable[str]) -> list[str]:
         except ValueError as error:
             reason = " (it has bits beyond its length)" if "host bits" in str(error) else ""
             raise UsageError(
-                f"--trusted-proxy takes an address or a network such as 10.0.0.0/8, not {each!r}{reason}"
+                "--trusted-proxy takes an address or a network such as 10.0.0.0/8, not "
+                f"{each!r}{reason}"
             ) from None
         out.append(str(network))
         if isinstance(network, IPv4Network):  # as a listener for both families sees it
@@ -55,13 +56,18 @@ def checked_prefix(path: str) -> str:
     """
     path = path.removesuffix("/")
     is_path = len(path) <= _LONGEST_PREFIX and _PATH.fullmatch(path) is not None
-    if path and (not is_path or {".", ".."} & {*path.split("/")} or f"{path}/".startswith(_WELL_KNOWN)):
-        raise UsageError(f"--root-path takes a path such as /skills, of letters, digits and -._~, not {path!r}")
+    if path and (
+        not is_path or {".", ".."} & {*path.split("/")} or f"{path}/".startswith(_WELL_KNOWN)
+    ):
+        raise UsageError(
+            f"--root-path takes a path such as /skills, of letters, digits and -._~, not {path!r}"
+        )
     return path
 
 
 class RootPath:
-    """ASGI middleware that strips the prefix of a path, which a proxy may or may not have stripped."""
+    """ASGI middleware that strips the prefix of a path, which a proxy may or may not have
+    stripped."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -79,7 +85,8 @@ class RootPath:
 
 
 def redirect_relatively(router: Router) -> None:
-    """Redirect a path with a trailing slash to the one without, and name no host: proxies may change it."""
+    """Redirect a path with a trailing slash to the one without, and name no host: proxies may
+    change it."""
     router.redirect_slashes = False
     otherwise = router.default
 

@@ -1,7 +1,7 @@
 """Admission: Host and Origin against DNS rebinding, bearer tokens against strangers.
 
-Pure ASGI around the endpoints, so that a refusal costs nothing. `bearer` authenticates. An admitted request counts for
-its principal, else for its address. A stream ends when its token expires.
+Pure ASGI around the endpoints, so that a refusal costs nothing. `bearer` authenticates. An admitted
+request counts for its principal, else for its address. A stream ends when its token expires.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
 _BUSY: Final = Refusal(503, "All connections are busy; try again in a moment", "busy")
-_HOST: Final = re.compile(r"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE)
+_HOST: Final = re.compile(
+    r"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE
+)
 _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 
 
@@ -59,7 +61,8 @@ class Policy:
         oauth: takes the tokens of an issuer; None where there is none.
         open_below: what the paths begin with for which no token is wanted.
         open_at: paths for which none is wanted.
-        page: what the paths of the page begin with, which asks who looks by itself; None where there is none.
+        page: what the paths of the page begin with, which asks who looks by itself; None where
+            there is none.
     """
 
     hosts: frozenset[str] | None
@@ -75,7 +78,8 @@ class Policy:
         return self.hosts is None or (header is not None and host_name(header) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
-        """Return whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
+        """Return whether a request from this Origin may pass; one without Origin comes from no
+        browser (MCP-45)."""
         if header is None or "*" in self.origins or header.lower() in self.origins:
             return True
         origin = _ORIGIN.fullmatch(header)
@@ -97,13 +101,15 @@ def make_policy(
     """Return the policy for a server that listens on `host`.
 
     Raises:
-        UsageError: it would be open to the network without an allow-list or a token, or a host is no host name.
+        UsageError: it would be open to the network without an allow-list or a token, or a host is
+            no host name.
     """
     named = frozenset(_bare(each) for each in hosts)
     loopback = is_loopback(host)
     if not loopback and not named and not tokens and oauth is None:
         raise UsageError(
-            f"refusing to listen on {host}, which others can reach: give --allowed-host with the name that clients "
+            f"refusing to listen on {host}, which others can reach: give --allowed-host with the "
+            "name that clients "
             "use, or --token-file with the tokens that they must bear"
         )
     allowed: frozenset[str] | None
@@ -131,21 +137,37 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse with 403, 401, 400 or 429, or hand on with the bearer as the user."""
         policy = self._policy
-        if scope["type"] != "http" or (scope["path"] in OPEN_PATHS and not scope.get("query_string")):
+        if scope["type"] != "http" or (
+            scope["path"] in OPEN_PATHS and not scope.get("query_string")
+        ):
             if scope["type"] == "lifespan":
                 self._loop = asyncio.get_running_loop()
                 if policy.oauth is not None:
                     policy.oauth.begin()
             await self._app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
+        headers = {
+            name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT
+        }
         if not policy.host_allowed(headers.get(b"host")):
-            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
+            logger.warning(
+                "refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS
+            )
             await self._refuse(scope, send, _HOST_REFUSED)
-        elif not policy.origin_allowed(headers.get(b"origin")) and not _is_form_of_own_page(scope, policy, headers):
-            logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
+        elif not policy.origin_allowed(headers.get(b"origin")) and not _is_form_of_own_page(
+            scope, policy, headers
+        ):
+            logger.warning(
+                "refused Origin %.100r; --allowed-origin admits it",
+                headers.get(b"origin"),
+                extra=REPEATS,
+            )
             await self._refuse(scope, send, _ORIGIN_REFUSED)
-        elif policy.is_open or scope["path"].startswith(policy.open_below) or scope["path"] in policy.open_at:
+        elif (
+            policy.is_open
+            or scope["path"].startswith(policy.open_below)
+            or scope["path"] in policy.open_at
+        ):
             await self._hand_on(scope, receive, send)
         else:
             found = await admission(scope, policy.tokens, policy.oauth)
@@ -159,7 +181,8 @@ class Guard:
             await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, found)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, found: Admission) -> None:
-        """Hand on what a bearer sends, until it is answered, or the token expires or is taken away."""
+        """Hand on what a bearer sends, until it is answered, or the token expires or is taken
+        away."""
         started = False
 
         async def sending(message: Message) -> None:
@@ -182,7 +205,8 @@ class Guard:
                     await self._refuse(scope, send, EXPIRED)
 
     def _shut_out(self, removed: frozenset[bytes]) -> None:
-        """End what the bearers of these tokens have open. Called by `_call_in_loop`, or while there are no requests."""
+        """End what the bearers of these tokens have open. Called by `_call_in_loop`, or while there
+        are no requests."""
         for each, hashed in [*self._open.items()]:
             if hashed in removed:
                 each.cancel()
@@ -210,7 +234,9 @@ class Guard:
         else:
             await self._refuse(scope, send, _BUSY)
 
-    async def _refuse_bearer(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    async def _refuse_bearer(
+        self, scope: Scope, receive: Receive, send: Send, refusal: Refusal
+    ) -> None:
         """Refuse an unauthenticated request; beyond the quota with 429, whatever the token is."""
         if refusal.status != 401 or not await self._failures.is_over(scope, receive, send):
             await self._refuse(scope, send, refusal)
@@ -226,24 +252,39 @@ def _deadline(found: Admission) -> float:
 
 
 def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
-    """Return whether it is a form of the page sent to the page itself, under any host name, where tokens are wanted.
+    """Return whether it is a form of the page sent to the page itself, under any host name, where
+    tokens are wanted.
 
     A foreign page, after DNS rebinding, would find a form there, and no cookie and no token.
     """
     origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
     same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()
-    return not policy.is_open and same and policy.page is not None and scope["path"].startswith(policy.page)
+    return (
+        not policy.is_open
+        and same
+        and policy.page is not None
+        and scope["path"].startswith(policy.page)
+    )
 
 
 def host_name(header: str) -> str | None:
-    """Return the name in a Host header, lower case and without port; None if it is not of the form of one."""
-    # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses others by raising.
+    """Return the name in a Host header, lower case and without port; None if it is not of the form
+    of one."""
+    # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses
+    # others by raising.
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower() if found else None
 
 
 def _bare(host: str) -> str:
-    name = host if host == "*" else host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
+    name = (
+        host
+        if host == "*"
+        else host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
+    )
     if name is None:
-        raise UsageError(f"--allowed-host takes a host name such as mcp.example.com, or * for any host, not {host!r}")
+        raise UsageError(
+            "--allowed-host takes a host name such as mcp.example.com, or * for any host, not "
+            f"{host!r}"
+        )
     return name

@@ -1,4 +1,5 @@
-"""OAuth over HTTP: the metadata of the protected resource (RFC 9728), and bounded requests to its issuer."""
+"""OAuth over HTTP: the metadata of the protected resource (RFC 9728), and bounded requests to its
+issuer."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class ResourceMetadata(Part):
-    """The metadata at the well-known path, at that with the path of the endpoint, and at that of the resource."""
+    """The metadata at the well-known path, at that with the path of the endpoint, and at that of
+    the resource."""
 
     def __init__(self, server: ResourceServer) -> None:
         self._server = server
@@ -40,23 +42,29 @@ class ResourceMetadata(Part):
         return [Route(path, self._answer, methods=["GET"]) for path in sorted(self._paths)]
 
     async def _answer(self, _: Request) -> JSONResponse:
-        return JSONResponse(self._server.metadata, headers={"Cache-Control": f"public, max-age={_MAX_AGE_S}"})
+        return JSONResponse(
+            self._server.metadata, headers={"Cache-Control": f"public, max-age={_MAX_AGE_S}"}
+        )
 
 
 async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:
     """Return the status and the body of a GET, or of a POST of this form.
 
-    Redirects are not followed. An error has a body only after a POST, as that of RFC 6749 has (status 400). The proxy
-    of the environment is used where there is one.
+    Redirects are not followed. An error has a body only after a POST, as that of RFC 6749 has
+    (status 400). The proxy of the environment is used where there is one.
 
     Raises:
         SkillsServerError: there is no whole response within 5 seconds and 1 MiB.
     """
-    async with HttpClient(Bounds(read_s=_TIMEOUT_S, download_s=_TIMEOUT_S), connections=1) as client:
+    async with HttpClient(
+        Bounds(read_s=_TIMEOUT_S, download_s=_TIMEOUT_S), connections=1
+    ) as client:
         found = await client.request(
             "GET" if form is None else "POST",
             url,
-            {"Accept": "application/json"} if form is None else {"Accept": "application/json", **_FORM},
+            {"Accept": "application/json"}
+            if form is None
+            else {"Accept": "application/json", **_FORM},
             lambda _: Hop(private=True),
             max_bytes=_MAX_BYTES,
             max_error_bytes=0 if form is None else _MAX_BYTES,

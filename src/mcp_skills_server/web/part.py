@@ -1,4 +1,5 @@
-"""Interface of a part of the HTTP application: its settings, its routes, and what runs beside them."""
+"""Interface of a part of the HTTP application: its settings, its routes, and what runs beside
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Part:
     """
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with what this part changes in them, such as paths that take no token."""
+        """Return the settings with what this part changes in them, such as paths that take no
+        token."""
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002

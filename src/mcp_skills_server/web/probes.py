@@ -1,9 +1,12 @@
-"""Health checks `/healthz` and `/readyz`, `/metrics`, and the drain, in which a server is not ready any more.
+"""Health checks `/healthz` and `/readyz`, `/metrics`, and the drain, in which a server is not ready
+any more.
 
-A site among the roots that has never answered, and of which no copy was kept, makes a server that is not ready: it
-would take requests and have nothing to say. One that fails later does not, because its last copy is served.
+A site among the roots that has never answered, and of which no copy was kept, makes a server that
+is not ready: it would take requests and have nothing to say. One that fails later does not, because
+its last copy is served.
 
-Where sources lie, and what is wrong with them, is for the operator: all others read no more than how many there are.
+Where sources lie, and what is wrong with them, is for the operator: all others read no more than
+how many there are.
 """
 
 from __future__ import annotations
@@ -33,18 +36,22 @@ _AWAITED: Final = "a source: it has not answered yet, and there is no copy of it
 
 
 class Drain:
-    """The last seconds of a server, in which it answers every request and is not ready, once they have `begun`."""
+    """The last seconds of a server, in which it answers every request and is not ready, once they
+    have `begun`."""
 
     def __init__(self, seconds: float = 0) -> None:
         self._seconds = seconds
         self.begun = False
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
-        """Return when the server is to end: some time after SIGTERM, at once at SIGINT or at another signal."""
+        """Return when the server is to end: some time after SIGTERM, at once at SIGINT or at
+        another signal."""
         if await anext(signals) != signal.SIGTERM or not self._seconds:
             return
         self.begun = True
-        logger.info("ends in %g s: answers requests, and is not ready for more (--drain)", self._seconds)
+        logger.info(
+            "ends in %g s: answers requests, and is not ready for more (--drain)", self._seconds
+        )
         with anyio.move_on_after(self._seconds):
             await anext(signals)
 
@@ -64,9 +71,11 @@ def routes(
         registry: the skills; loaded elsewhere.
         sites: the state of each root that is a site.
         drain: the end of the server.
-        states: a line on each thing beside the roots, such as the last reload and Redis; none decides readiness.
+        states: a line on each thing beside the roots, such as the last reload and Redis; none
+            decides readiness.
         may: whether a principal may read where sources lie.
-        allow_empty: ready although no folder had a skill since the start, as where a volume was not mounted.
+        allow_empty: ready although no folder had a skill since the start, as where a volume was not
+            mounted.
     """
     had_skills = allow_empty
 
@@ -78,11 +87,18 @@ def routes(
         for_operator = may(principal(request.scope))
         missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
         nonlocal had_skills
-        had_skills = had_skills or bool(registry.snapshot.skills) or all(root.origin for root in registry.roots)
+        had_skills = (
+            had_skills
+            or bool(registry.snapshot.skills)
+            or all(root.origin for root in registry.roots)
+        )
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
         elif not had_skills:
-            missing.append("there is no skill in any root; mount the folder that has them, or give --allow-empty")
+            missing.append(
+                "there is no skill in any root; mount the folder that has them, or give "
+                "--allow-empty"
+            )
         if drain.begun:
             missing.insert(0, "draining: the server is about to end")
         lines = missing[:1] or ["ready"]
@@ -92,7 +108,9 @@ def routes(
             if for_operator:
                 lines += [*_lines(registry, known), *states()]
             else:
-                lines.append(f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing")
+                lines.append(
+                    f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing"
+                )
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
@@ -137,12 +155,15 @@ def _trouble(site: SourceState) -> str:
 
 
 def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
-    """Return the route of `/metrics`, which Prometheus scrapes, for principals that `may` see it."""
+    """Return the route of `/metrics`, which Prometheus scrapes, for principals that `may` see
+    it."""
 
     async def scrape(request: Request) -> Response:
         if not may(principal(request.scope)):
             return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
-        body, content_type = await to_thread.run_sync(metrics.written, request.headers.get("accept", ""))
+        body, content_type = await to_thread.run_sync(
+            metrics.written, request.headers.get("accept", "")
+        )
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 
     return Route("/metrics", scrape, methods=["GET"])

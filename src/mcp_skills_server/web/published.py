@@ -1,4 +1,5 @@
-"""The part of the application that publishes: the indexes and archives of discovery, the catalogs, the Server Card."""
+"""The part of the application that publishes: the indexes and archives of discovery, the catalogs,
+the Server Card."""
 
 from __future__ import annotations
 
@@ -14,11 +15,25 @@ from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.views import SkillSet, Views
-from mcp_skills_server.dialects.aicatalog import ARD, CARD, CARD_MEDIA_TYPE, CATALOG, LINKS, server_card
+from mcp_skills_server.dialects.aicatalog import (
+    ARD,
+    CARD,
+    CARD_MEDIA_TYPE,
+    CATALOG,
+    LINKS,
+    server_card,
+)
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery, encoded, site_of
+from mcp_skills_server.web.discovery import (
+    MAX_AGE_S,
+    PREFIXES,
+    ByGrants,
+    Discovery,
+    encoded,
+    site_of,
+)
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.settings import HttpSettings
 
@@ -58,7 +73,9 @@ class Publisher(Part):
 
         def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
             return Discovery(
-                Publication(skill_set, http.root_path, keeping=RetentionPolicy(seconds=self._grace_s)),
+                Publication(
+                    skill_set, http.root_path, keeping=RetentionPolicy(seconds=self._grace_s)
+                ),
                 shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
                 origins=policy.origins,
                 max_age=min(MAX_AGE_S, int(self._grace_s)),

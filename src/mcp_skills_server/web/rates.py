@@ -1,9 +1,11 @@
-"""Rate and concurrency limits of each client: requests, failed authentications, and requests at work at once.
+"""Rate and concurrency limits of each client: requests, failed authentications, and requests at
+work at once.
 
 Beyond a rate a request is answered with 429; beyond the concurrency limit it waits.
 
-Where replicas share what they count, all of them count as one. While that cannot be reached each counts for itself. A
-client that is refused again and again waits a second for its answer: a flood gets its refusals no faster than that.
+Where replicas share what they count, all of them count as one. While that cannot be reached each
+counts for itself. A client that is refused again and again waits a second for its answer: a flood
+gets its refusals no faster than that.
 """
 
 from __future__ import annotations
@@ -29,22 +31,25 @@ from mcp_skills_server.web.connections import MOST_UNHEEDED
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
-"""Probes come from whatever runs the container, under any Host and without a token, and are not counted."""
+"""Probes come from whatever runs the container, under any Host and without a token, and are not
+counted."""
 MORE: Final = "mcp_skills_server.more_requests"
-"""Where the scope has what counts further requests that came with this one: takes how many, and answers 429 and returns
-True where they are over the quota."""
+"""Where the scope has what counts further requests that came with this one: takes how many, and
+answers 429 and returns True where they are over the quota."""
 _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
 _HELD_S: Final = 1.0
 """Seconds for which an answer is held back; every 429 says not to come again before."""
 _AT_WORK: Final = 2
-"""Requests of one client at work at once: all share one event loop, and a client may have many connections."""
+"""Requests of one client at work at once: all share one event loop, and a client may have many
+connections."""
 _LONG_S: Final = 0.05
-"""Seconds after which a request counts no more: it waits for a disk, a script or its client, and not for the loop."""
+"""Seconds after which a request counts no more: it waits for a disk, a script or its client, and
+not for the loop."""
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
-"""Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
-where it was counted. Raises RequestError where it cannot be counted now."""
+"""Counts a request of an owner, of so many a minute, with those at other replicas; the seconds
+until it may be made, 0 where it was counted. Raises RequestError where it cannot be counted now."""
 
 
 async def send_error(
@@ -58,13 +63,22 @@ async def send_error(
 
 
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
-    """Answer 429, and note it: `quota` is its key in the configuration, `most` its size, `wait` in seconds."""
-    logger.warning("quota %s: %s wants more than %s; answered with 429", quota, counted(scope), most, extra=REPEATS)
+    """Answer 429, and note it: `quota` is its key in the configuration, `most` its size, `wait` in
+    seconds."""
+    logger.warning(
+        "quota %s: %s wants more than %s; answered with 429",
+        quota,
+        counted(scope),
+        most,
+        extra=REPEATS,
+    )
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
     error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
-    await send_error(send, 429, error, [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())])
+    await send_error(
+        send, 429, error, [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())]
+    )
 
 
 async def refuse_in_time(
@@ -72,8 +86,8 @@ async def refuse_in_time(
 ) -> None:
     """Answer 429 at once, but a second later where that happens more than once a second.
 
-    Until then the connection does nothing else, so that each costs one small answer a second. The first sixty are
-    answered at once.
+    Until then the connection does nothing else, so that each costs one small answer a second. The
+    first sixty are answered at once.
     """
     if rates.refusals.take((quota, counted(scope))) > 0:
         left = MOST_UNHEEDED
@@ -87,24 +101,29 @@ async def refuse_in_time(
 
 
 class FailedAuthentications:
-    """The quota of failed authentications of each address, at all doors. A request with a proved principal passes."""
+    """The quota of failed authentications of each address, at all doors. A request with a proved
+    principal passes."""
 
     def __init__(self, rates: Rates | None = None) -> None:
         self._rates = rates or Rates(QuotaSettings())
 
     def count(self, scope: Scope) -> float:
-        """Count that a request failed. Returns the seconds to wait; 0 where it was within the quota."""
+        """Count that a request failed. Returns the seconds to wait; 0 where it was within the
+        quota."""
         rate = self._rates.failed_authentications
         if rate is None:
             return 0.0
         return rate.take(counted(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Count that a request failed. Answer 429 if that is over the quota, and return whether it was."""
+        """Count that a request failed. Answer 429 if that is over the quota, and return whether it
+        was."""
         rate, wait = self._rates.failed_authentications, self.count(scope)
         if rate is None or wait <= 0:
             return False
-        await refuse_in_time(scope, receive, send, self._rates, quota=_FAILURES, most=rate.per_minute, wait=wait)
+        await refuse_in_time(
+            scope, receive, send, self._rates, quota=_FAILURES, most=rate.per_minute, wait=wait
+        )
         return True
 
 
@@ -117,7 +136,8 @@ class _RequestTurns:
 
 
 class RequestLimits:
-    """ASGI middleware that limits how often each principal, else each address, may ask, and how much at once.
+    """ASGI middleware that limits how often each principal, else each address, may ask, and how
+    much at once.
 
     `shared` counts with other replicas; None where there are none.
     """
@@ -164,10 +184,13 @@ class RequestLimits:
             return wait > 0
 
         wait = rate.take(owner)
-        if wait <= 0 and self._shared is not None:  # a client over the rate here is over that of all replicas
+        # a client over the rate here is over that of all replicas
+        if wait <= 0 and self._shared is not None:
             with suppress(RequestError):
                 wait = await self._shared(owner, rate.per_minute)
         if wait > 0:
-            await refuse_in_time(scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait)
+            await refuse_in_time(
+                scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait
+            )
         else:
             await self._app({**scope, MORE: more}, receive, send)

@@ -1,7 +1,8 @@
-"""`POST /refresh`: a webhook by which the host of a source has all sources fetched now instead of later.
+"""`POST /refresh`: a webhook by which the host of a source has all sources fetched now instead of
+later.
 
-A shared secret authenticates the sender, in the form that each host has: GitHub, Gitea and Forgejo sign the body,
-GitLab sends the secret itself. The contents of the body do not count.
+A shared secret authenticates the sender, in the form that each host has: GitHub, Gitea and Forgejo
+sign the body, GitLab sends the secret itself. The contents of the body do not count.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ PATH: Final = "/refresh"
 _MOST_BYTES: Final = 25 << 20
 """Bytes of GitHub's largest webhook."""
 _SHORTEST: Final = 16
-_SIGNED: Final = (("x-hub-signature-256", "sha256="), ("x-gitea-signature", ""), ("x-forgejo-signature", ""))
+_SIGNED: Final = (
+    ("x-hub-signature-256", "sha256="),
+    ("x-gitea-signature", ""),
+    ("x-forgejo-signature", ""),
+)
 """Header, and what stands in it before the HMAC-SHA256 of the body in hex."""
 _TOKEN: Final = "x-gitlab-token"  # noqa: S105, the name of a header
 
@@ -41,9 +46,13 @@ def checked_secret(secret: str) -> bytes:
         UsageError: it is too short, or no header can carry it. Never shows it.
     """
     if len(secret) < _SHORTEST:
-        raise UsageError(f"--refresh-secret has fewer than {_SHORTEST} characters; make a longer one")
+        raise UsageError(
+            f"--refresh-secret has fewer than {_SHORTEST} characters; make a longer one"
+        )
     if not (secret.isascii() and secret.isprintable()):
-        raise UsageError("--refresh-secret has characters that are not printable ASCII; make another one")
+        raise UsageError(
+            "--refresh-secret has characters that are not printable ASCII; make another one"
+        )
     return secret.encode()
 
 
@@ -68,14 +77,18 @@ class WebhookEndpoint(Part):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > _MOST_BYTES:
-                    return JSONResponse({"error": f"the body has more than {_MOST_BYTES:,} bytes"}, 413)
+                    return JSONResponse(
+                        {"error": f"the body has more than {_MOST_BYTES:,} bytes"}, 413
+                    )
                 code.update(chunk)
             if not _is_known(request, self._secret, code.hexdigest()):
                 reason = "the signature is missing or by another secret"
                 logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
                 if wait := failures.count(request.scope):
                     headers = {"retry-after": str(math.ceil(wait))}
-                    return JSONResponse({"error": "too many wrong proofs; try again later"}, 429, headers)
+                    return JSONResponse(
+                        {"error": "too many wrong proofs; try again later"}, 429, headers
+                    )
                 return JSONResponse({"error": f"{reason}; set the same one on both sides"}, 401)
             return JSONResponse({"sources": look()}, 202)
 

@@ -1,7 +1,8 @@
 """`/rpc`: the Skills Protocol over HTTP, one message or one batch a POST (SP-16, X-24).
 
-The guard admits requests. Only JSON is taken, so that no page can have a browser send a call unasked;
-a body is read up to its bound and no further. When the client leaves, what it asked for is ended.
+The guard admits requests. Only JSON is taken, so that no page can have a browser send a call
+unasked; a body is read up to its bound and no further. When the client leaves, what it asked for is
+ended.
 """
 
 from __future__ import annotations

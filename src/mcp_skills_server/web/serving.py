@@ -1,7 +1,8 @@
-"""The application of `web/app.py` run by uvicorn: the listening socket, its file descriptors, and the end.
+"""The application of `web/app.py` run by uvicorn: the listening socket, its file descriptors, and
+the end.
 
-Descriptors for files are set aside before connections get theirs. asyncio would accept up to the limit of the process:
-then no file opens, and no one else is answered.
+Descriptors for files are set aside before connections get theirs. asyncio would accept up to the
+limit of the process: then no file opens, and no one else is answered.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from mcp_skills_server.web.settings import HttpSettings
 logger = logging.getLogger(__name__)
 
 _LAST_S: Final = 0.2
-"""How long, at the end of a drain, the connections that came last may take to send their request."""
+"""How long, at the end of a drain, the connections that came last may take to send their
+request."""
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
 _BACKLOG: Final = 2048
 _SEND_BUFFER: Final = 256 << 10
-"""Bytes that the kernel keeps of an answer. By itself it keeps megabytes, and takes more when a third of them is read:
-until then a client that reads slowly shows as one that does not read."""
+"""Bytes that the kernel keeps of an answer. By itself it keeps megabytes, and takes more when a
+third of them is read: until then a client that reads slowly shows as one that does not read."""
 _FILES: Final = 128
 """Descriptors for all but connections: files of skills, pipes of scripts, watches, downloads."""
 _FEWEST_FILES: Final = 6
@@ -88,7 +90,9 @@ def budget(wanted: int, limit: int, used: int) -> Budget:
     places = min(wanted, free - files - spare - arriving)
     if places < 1:
         least = limit + 1 - places
-        raise UsageError(f"{limit} open files leave none for connections; allow at least {least} (ulimit -n)")
+        raise UsageError(
+            f"{limit} open files leave none for connections; allow at least {least} (ulimit -n)"
+        )
     return Budget(places, spare, arriving)
 
 
@@ -117,7 +121,11 @@ def allowance(wanted: int) -> Budget:
     out = budget(wanted, limit, used)
     if out.places < wanted:
         logger.warning(
-            "%d connections at once, not %d (--max-connections): this process may open %d files (ulimit -n)",
+            (
+                "%d connections at once, not %d (--max-connections): this process may open %d "
+                "files "
+                "(ulimit -n)"
+            ),
             out.places,
             wanted,
             limit,
@@ -142,8 +150,11 @@ def _open_listener(host: str, port: int) -> socket.socket:
         UsageError: the address cannot be listened on.
     """
     try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would take 40 ms without.
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would
+        # take 40 ms without.
         listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -151,7 +162,9 @@ def _open_listener(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --host or --port") from None
+        raise UsageError(
+            f"cannot listen on {host} port {port} ({reason}); choose another --host or --port"
+        ) from None
     return listener
 
 
@@ -238,10 +251,13 @@ async def serve_http(
 
 
 def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
-    """Return a `send` after whose answer the connection ends, unless it has a slot by then and the server stays."""
+    """Return a `send` after whose answer the connection ends, unless it has a slot by then and the
+    server stays."""
 
     async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and (drain.begun or (slot is not None and slot.is_spare)):
+        if message["type"] == "http.response.start" and (
+            drain.begun or (slot is not None and slot.is_spare)
+        ):
             message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await send(message)
 
@@ -249,7 +265,8 @@ def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop reports; in one line where no connection can be accepted, which asyncio retries."""
+    """Log what the event loop reports; in one line where no connection can be accepted, which
+    asyncio retries."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         logger.warning("a connection waits to be accepted (%s)", error.strerror, extra=REPEATS)

@@ -1,10 +1,12 @@
-"""MCP over HTTP in front of the SDK's session manager: messages are judged, and legacy sessions have limits.
+"""MCP over HTTP in front of the SDK's session manager: messages are judged, and legacy sessions
+have limits.
 
-A message is judged before the SDK sees it, and refused with the code and id that it would get over stdio, and the
-status 400. The SDK gets it serialized again, so that its parser cannot read it differently.
+A message is judged before the SDK sees it, and refused with the code and id that it would get over
+stdio, and the status 400. The SDK gets it serialized again, so that its parser cannot read it
+differently.
 
-Legacy sessions are shared among clients, and idle ones are evicted. The manager has no public way to end a session, so
-one is ended by the DELETE that its client would send.
+Legacy sessions are shared among clients, and idle ones are evicted. The manager has no public way
+to end a session, so one is ended by the DELETE that its client would send.
 """
 
 from __future__ import annotations
@@ -47,10 +49,16 @@ _VERSION: Final = b"mcp-protocol-version"
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
 _ID_S: Final = 1.0
-"""Seconds for which a request waits for an earlier one of its id, which the SDK clears after its answer went out."""
+"""Seconds for which a request waits for an earlier one of its id, which the SDK clears after its
+answer went out."""
 _SESSION_KEY: Final = "mcp_skills_server.session"
-_NOT_FOUND: Final = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}}
-"""As the SDK for TypeScript answers: hosts know by this code that they have to open another session."""
+_NOT_FOUND: Final = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": -32001, "message": "Session not found"},
+}
+"""As the SDK for TypeScript answers: hosts know by this code that they have to open another
+session."""
 _KEPT: Final = b"kept-"
 """Prefix of session ids whose clients never open another one."""
 _QUOTA: Final = "sessions"
@@ -65,13 +73,17 @@ class Messages:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._under_way: dict[tuple[bytes, str], anyio.Event] = {}
-        """Requests of sessions, by session and the text of the id: the SDK keeps "1" and 1 in one place."""
+        """Requests of sessions, by session and the text of the id: the SDK keeps "1" and 1 in one
+        place."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a message, or hand it on."""
         if scope["type"] != "http" or scope["method"] != "POST":
-            # No events are kept. The SDK would answer this header with nothing at all; without it a stream opens.
-            headers = [header for header in scope.get("headers", ()) if header[0] != b"last-event-id"]
+            # No events are kept. The SDK would answer this header with nothing at all; without it a
+            # stream opens.
+            headers = [
+                header for header in scope.get("headers", ()) if header[0] != b"last-event-id"
+            ]
             await self._app({**scope, "headers": headers}, receive, send)
             return
         first = await receive()
@@ -81,7 +93,9 @@ class Messages:
         del first
         headers = _first_headers(scope)
         if not isinstance(found, InvalidMessage) and _is_of_another_era(found, headers):
-            reason = "mcp-protocol-version header does not match the request envelope's protocol version"
+            reason = (
+                "mcp-protocol-version header does not match the request envelope's protocol version"
+            )
             found = InvalidMessage(HEADER_MISMATCH, reason, found.id)
         if isinstance(found, InvalidMessage):
             await _refuse(found, scope, receive, send)
@@ -91,7 +105,10 @@ class Messages:
         if found.kind == "request":
             id_ = found.id
             if found.fields["method"] == "initialize":
-                scope = {**scope, _HANDSHAKE: _object(_object(found.fields, "params"), "clientInfo").get("name")}
+                scope = {
+                    **scope,
+                    _HANDSHAKE: _object(_object(found.fields, "params"), "clientInfo").get("name"),
+                }
         body: bytes | None = jsonrpc.dump(found.fields)
         del found  # a stream may last for days
 
@@ -113,7 +130,8 @@ class Messages:
 
     @asynccontextmanager
     async def _reserved(self, session: bytes, id_: RequestId) -> AsyncGenerator[bool]:
-        """Reserve an id of a session; False where another request has it, and keeps it for a second."""
+        """Reserve an id of a session; False where another request has it, and keeps it for a
+        second."""
         place = session, str(id_)
         with anyio.move_on_after(_ID_S):
             while (other := self._under_way.get(place)) is not None:
@@ -139,7 +157,8 @@ def _is_modern(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_of_another_era(found: jsonrpc.Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request of the modern era comes with the headers of the legacy one (MCP-42)."""
+    """Return whether a request of the modern era comes with the headers of the legacy one
+    (MCP-42)."""
     if _is_modern(headers) or found.kind != "request" or found.fields["method"] == "initialize":
         return False
     meta = _object(_object(found.fields, "params"), "_meta")
@@ -190,15 +209,25 @@ class HttpSessions:
         share: sessions of one owner at once; None for no such limit.
 
     Attributes:
-        on_follow: called before the stream of a session is opened on which its client hears of changes, with the
-            connection and the principal that opens it; the function that it returns is called when the stream is open.
+        on_follow: called before the stream of a session is opened on which its client hears of
+            changes, with the connection and the principal that opens it; the function that it
+            returns is called when the stream is open.
     """
 
     def __init__(
-        self, server: Server[Any], *, idle_timeout: float, max_body: int, most: int, share: int | None = None
+        self,
+        server: Server[Any],
+        *,
+        idle_timeout: float,
+        max_body: int,
+        most: int,
+        share: int | None = None,
     ) -> None:
         self._manager = StreamableHTTPSessionManager(
-            server, session_idle_timeout=idle_timeout, max_request_body_size=max_body, max_sessions=None
+            server,
+            session_idle_timeout=idle_timeout,
+            max_request_body_size=max_body,
+            max_sessions=None,
         )
         self._stateless = StreamableHTTPSessionManager(
             _without_lifespan(server), stateless=True, max_request_body_size=max_body
@@ -227,7 +256,8 @@ class HttpSessions:
         headers = _first_headers(scope)
         name = headers.get(_SESSION)
         if _is_modern(headers):
-            await self._manager.handle_request(scope, receive, send)  # the modern era, which has no sessions
+            # the modern era, which has no sessions
+            await self._manager.handle_request(scope, receive, send)
         elif name is not None:
             session = self._by_name.get(name)
             if session is not None and session.opener == _credential(scope):
@@ -240,7 +270,10 @@ class HttpSessions:
             await self._manager.handle_request(scope, receive, send)
 
     async def _serve(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _SESSION]}
+        scope = {
+            **scope,
+            "headers": [header for header in scope["headers"] if header[0] != _SESSION],
+        }
         scope["headers"].append((_SESSION, session.id))
         send = _renaming(session, send)
         session.requests += 1
@@ -279,10 +312,12 @@ class HttpSessions:
             await send({"type": "http.response.body", "body": b""})
 
     async def _serve_unknown(self, name: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 404, or without a session where the client never opens another one: after a restart, say."""
+        """Answer 404, or without a session where the client never opens another one: after a
+        restart, say."""
         if name in self._by_name:  # the id is a key to the session, and stays out of the log
             logger.warning(
-                "refused a session: the credential does not match the one that created the session", extra=REPEATS
+                "refused a session: the credential does not match the one that created the session",
+                extra=REPEATS,
             )
         if not name.startswith(_KEPT) or scope["method"] == "DELETE":
             await JSONResponse(_NOT_FOUND, status_code=404)(scope, receive, send)
@@ -302,13 +337,17 @@ class HttpSessions:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
-                session.id = next((value for key, value in message["headers"] if key.lower() == _SESSION), None)
+                session.id = next(
+                    (value for key, value in message["headers"] if key.lower() == _SESSION), None
+                )
                 self._by_name[session.name] = session
             await send(message)
 
         try:
             if await self._is_within_limits(session, scope, send):
-                await self._manager.handle_request({**scope, _SESSION_KEY: session}, receive, sending)
+                await self._manager.handle_request(
+                    {**scope, _SESSION_KEY: session}, receive, sending
+                )
         finally:
             self._end_request(session)
             if session.id is None:
@@ -322,10 +361,18 @@ class HttpSessions:
             await refuse(scope, send, _QUOTA, self._share)
             return False
         if len(self._held) > self._most:
-            giver = client_to_evict(held, owner, {each.owner for each in self._held if not each.requests})
+            giver = client_to_evict(
+                held, owner, {each.owner for each in self._held if not each.requests}
+            )
             if not await self._evict(giver):
-                logger.warning("refused a session: all %d are in use (--max-sessions)", self._most, extra=REPEATS)
-                await send_error(send, 503, {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"})
+                logger.warning(
+                    "refused a session: all %d are in use (--max-sessions)",
+                    self._most,
+                    extra=REPEATS,
+                )
+                await send_error(
+                    send, 503, {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"}
+                )
                 return False
         return True
 
@@ -334,7 +381,8 @@ class HttpSessions:
         session.idle_since = monotonic()
 
     async def _note_connection(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware of the SDK's server: note the connection of a session that is opened, and learn of its end."""
+        """Middleware of the SDK's server: note the connection of a session that is opened, and
+        learn of its end."""
         session: _Session | None = scope_of(ctx).get(_SESSION_KEY)
         if session is not None and ctx.method == "initialize" and session.connection is None:
             session.connection = connection_of(ctx)
@@ -355,13 +403,20 @@ class HttpSessions:
             return False
         self._forget(session)  # its client gets 404 from here on, and opens another
         headers = [(_SESSION, session.id)]
-        scope = {"type": "http", "method": "DELETE", "path": "/", "headers": headers, "user": session.user}
+        scope = {
+            "type": "http",
+            "method": "DELETE",
+            "path": "/",
+            "headers": headers,
+            "user": session.user,
+        }
         await self._manager.handle_request(scope, _receive_empty, _discard)
         return True
 
 
 def _without_lifespan(server: Server[Any]) -> Server[Any]:
-    """Return the same server for a second manager, which runs while the first one holds the server's lifespan."""
+    """Return the same server for a second manager, which runs while the first one holds the
+    server's lifespan."""
 
     @asynccontextmanager
     async def entered(_: Server[Any]) -> AsyncGenerator[dict[str, Any]]:

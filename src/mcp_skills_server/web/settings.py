@@ -24,7 +24,8 @@ class UiSettings:
     """Settings of the page.
 
     Attributes:
-        once: SHA-256 of the secret that lets in once; None where the server's own policy says who may look.
+        once: SHA-256 of the secret that lets in once; None where the server's own policy says who
+            may look.
         only: serve the page and nothing else.
         counts: of uses; None where nothing is counted.
     """
@@ -43,23 +44,30 @@ class HttpSettings:
         port: port to listen on, 0 for any that is free.
         policy: who may come in.
         session_idle: seconds after which an unused legacy session is closed.
-        max_sessions: legacy sessions at once; then the owner with most loses the one it left alone longest.
+        max_sessions: legacy sessions at once; then the owner with most loses the one it left alone
+            longest.
         max_body: bytes of a request.
         max_connections: connections at once, if there are file descriptors for so many.
-        request_timeout: seconds that a client may take for the head of a request, and again for its body.
+        request_timeout: seconds that a client may take for the head of a request, and again for its
+            body.
         sites: tells the state of the roots that are sites.
         quotas: what one principal or address may take of what all share, beside `rates`.
         rates: how often one may ask, and how often fail to prove who it is.
         take_shared: counts requests with other replicas; None where each counts for itself.
-        look: polls all sources now, and returns how many there are; None where every root is a folder.
+        look: polls all sources now, and returns how many there are; None where every root is a
+            folder.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
-        proxies: addresses and networks of proxies, whose `X-Forwarded-For` and `-Proto` are believed.
+        proxies: addresses and networks of proxies, whose `X-Forwarded-For` and `-Proto` are
+            believed.
         keep_alive: seconds for which a connection stays without a request.
-        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
+        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says
+            that it ends.
         sessions: makes what keeps the sessions of the tools.
         states: tells the state of what is beside the roots, such as Redis, a line for each thing.
-        page_sessions: where replicas share who is signed in at the page; None where each keeps its own.
-        recent: repeats notifications when another replica has caught up; None where there are no replicas.
+        page_sessions: where replicas share who is signed in at the page; None where each keeps its
+            own.
+        recent: repeats notifications when another replica has caught up; None where there are no
+            replicas.
         allow_empty: ready although no folder has a skill.
         answers_mcp: whether there is an endpoint of MCP.
         entrance: the path that the operator sees in the log.

@@ -1,7 +1,8 @@
 """File events of the directories that a scan enters, by watchfiles.
 
-On Linux the system watches single directories (inotify), so each one is named: no link is followed, and a directory
-that no scan enters costs nothing. Elsewhere the system watches a whole tree at once.
+On Linux the system watches single directories (inotify), so each one is named: no link is followed,
+and a directory that no scan enters costs nothing. Elsewhere the system watches a whole tree at
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 _WATCHES_TREES: Final = sys.platform != "linux"
 _STEP_MS: Final = 20
-"""The pause between two looks for events. An idle server wakes that often; half of it doubled the cost of idling."""
+"""The pause between two looks for events. An idle server wakes that often; half of it doubled the
+cost of idling."""
 _POLL_MS: Final = 200
 _ADDED: Final = 1
 _DELETED: Final = 3
@@ -32,7 +34,8 @@ _TRIES: Final = 10
 
 
 class CannotWatchError(SkillsServerError):
-    """The system gives no events for these directories. The message says why, and what to do, in one line."""
+    """The system gives no events for these directories. The message says why, and what to do, in
+    one line."""
 
 
 class WatchLostError(SkillsServerError):
@@ -42,12 +45,14 @@ class WatchLostError(SkillsServerError):
 class DirectoryEvents:
     """Events below some roots.
 
-    A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what changed before. Once
-    `arm` has nothing new to watch, nothing can be missed. Directories that come later are watched by themselves: `wait`
-    reports a new directory once all below it is watched, so a scan of it misses nothing.
+    A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what
+    changed before. Once `arm` has nothing new to watch, nothing can be missed. Directories that
+    come later are watched by themselves: `wait` reports a new directory once all below it is
+    watched, so a scan of it misses nothing.
 
-    Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group absorbs the smaller
-    ones, so there are few, and a directory is watched anew only as often as the logarithm of their number.
+    Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group
+    absorbs the smaller ones, so there are few, and a directory is watched anew only as often as the
+    logarithm of their number.
 
     Args:
         tops: the roots, absolute and resolved. One that is absent is passed over.
@@ -71,7 +76,8 @@ class DirectoryEvents:
         self._entered.add(f"{top}{os.sep}{location}" if location else top)
 
     def arm(self) -> bool:
-        """Watch the directories that were entered. Return False when all of them are watched already.
+        """Watch the directories that were entered. Return False when all of them are watched
+        already.
 
         Raises:
             CannotWatchError: the system refuses to watch one of them.
@@ -80,7 +86,9 @@ class DirectoryEvents:
         entered, self._entered = self._entered, set()
         for top in self._tops:
             if not is_utf8(top):
-                raise CannotWatchError(f"{spelled(top)}: file events need a path in UTF-8; rename the folder")
+                raise CannotWatchError(
+                    f"{spelled(top)}: file events need a path in UTF-8; rename the folder"
+                )
         if _WATCHES_TREES:
             entered &= set(self._tops)
         new = entered.difference(*(watched for watched, _ in self._groups))
@@ -91,7 +99,8 @@ class DirectoryEvents:
         return bool(new)
 
     def wait(self, seconds: float) -> set[str]:
-        """Return the absolute paths that changed, as soon as there are any; none after that time or at the stop.
+        """Return the absolute paths that changed, as soon as there are any; none after that time or
+        at the stop.
 
         Raises:
             CannotWatchError: the system refuses to watch a new directory.
@@ -104,9 +113,14 @@ class DirectoryEvents:
                 self._stop.wait(_STEP_MS / 1000)
             for _, notify in self._groups:
                 changes |= _events_of(notify, max(1, _STEP_MS // len(self._groups)))
-            changes = {each for each in changes if not is_ignored_below(each[1], self._tops, hidden=self._hidden)}
+            changes = {
+                each
+                for each in changes
+                if not is_ignored_below(each[1], self._tops, hidden=self._hidden)
+            }
             if any(kind == _DELETED and path in self._tops for kind, path in changes):
-                raise WatchLostError("a root is gone")  # the next directory of this path may even have its inode
+                # the next directory of this path may even have its inode
+                raise WatchLostError("a root is gone")
             if not _WATCHES_TREES:
                 self._watch_new(changes)
             if changes:
@@ -123,20 +137,33 @@ class DirectoryEvents:
         """Watch the directories that came, with all below them, until a listing shows no other."""
         came = [path for kind, path in changes if kind == _ADDED or self._may_be_allowed_now(path)]
         watched: set[str] = set()
-        while new := {each for path in came for each in self._directories(path)} - watched - self._denied:
+        while (
+            new := {each for path in came for each in self._directories(path)}
+            - watched
+            - self._denied
+        ):
             self._watch(new)
             watched |= new
 
     def _may_be_allowed_now(self, path: str) -> bool:
-        """Tell whether `path`, which was denied, or a directory below it, may have other permissions now."""
+        """Tell whether `path`, which was denied, or a directory below it, may have other
+        permissions now."""
         found = {each for each in self._denied if each == path or each.startswith(path + os.sep)}
         self._denied -= found
         return bool(found)
 
     def _directories(self, path: str) -> Iterator[str]:
         """Yield a directory and those below it that a scan enters."""
-        top = max((each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)), key=len, default=path)
-        if path.count(os.sep) - top.count(os.sep) > MOST_LEVELS or os.path.islink(path) or not os.path.isdir(path):
+        top = max(
+            (each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)),
+            key=len,
+            default=path,
+        )
+        if (
+            path.count(os.sep) - top.count(os.sep) > MOST_LEVELS
+            or os.path.islink(path)
+            or not os.path.isdir(path)
+        ):
             return
         if not os.access(path, os.R_OK):
             self._denied.add(path)
@@ -144,11 +171,14 @@ class DirectoryEvents:
         yield path
         with suppress(OSError), os.scandir(path) as entries:
             for entry in entries:
-                if is_entered(entry.name, hidden=self._hidden) and entry.is_dir(follow_symlinks=False):
+                if is_entered(entry.name, hidden=self._hidden) and entry.is_dir(
+                    follow_symlinks=False
+                ):
                     yield from self._directories(entry.path)
 
     def _watch(self, directories: set[str]) -> None:
-        """Watch directories in a group of their own, which absorbs the groups that are no larger."""
+        """Watch directories in a group of their own, which absorbs the groups that are no
+        larger."""
         absorbed: list[RustNotify] = []
         while self._groups and len(self._groups[-1][0]) <= len(directories):
             smaller, notify = self._groups.pop()
@@ -218,7 +248,8 @@ def _reason(error: str) -> str:
 
 
 def _limit(what: str) -> str:
-    """Return what Linux allows one user: the lower of the system's limit and that of the user namespace."""
+    """Return what Linux allows one user: the lower of the system's limit and that of the user
+    namespace."""
     found: list[int] = []
     for path in (f"/proc/sys/fs/inotify/max_user_{what}", f"/proc/sys/user/max_inotify_{what}"):
         try:
@@ -232,13 +263,18 @@ def _limit(what: str) -> str:
 
 
 def is_ignored_below(path: str, roots: Iterable[str], *, hidden: bool = False) -> bool:
-    """Tell whether no scan enters a part of `path`, below whichever root. A root's own path may hold anything."""
+    """Tell whether no scan enters a part of `path`, below whichever root. A root's own path may
+    hold anything."""
     found = False
     for root in roots:
         if path == root:
             return False
         if path.startswith(root + os.sep):
-            found = any(not is_entered(part, hidden=hidden) for part in path[len(root) + 1 :].split(os.sep) if part)
+            found = any(
+                not is_entered(part, hidden=hidden)
+                for part in path[len(root) + 1 :].split(os.sep)
+                if part
+            )
             if not found:
                 return False
     return found

@@ -1,10 +1,11 @@
 """Events -> registry.refresh -> the registry's listeners.
 
-A first scan answers clients and names the directories to watch; a second one, once they are watched, finds what changed
-in between. Events say where to look, the scan says what changed. After a while everything is scanned and the watch
-armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events, the scan is repeated
-instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client has its answer to
-`initialize` before.
+A first scan answers clients and names the directories to watch; a second one, once they are
+watched, finds what changed in between. Events say where to look, the scan says what changed. After
+a while everything is scanned and the watch armed anew, because events do get lost (NFS, containers,
+mounts). Where the system gives no events, the scan is repeated instead. Runs in a thread of its
+own: a scan takes half a second in a large tree, and the client has its answer to `initialize`
+before.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _LONE_S: Final = 0.04
 _QUIET_S: Final = 0.25
 """Debounce in seconds after a burst."""
 _LONGEST_S: Final = 3.0
-"""A burst is cut after so long, or a file that is written all the time would never be read again."""
+"""A burst is cut after so long, or a file that is written all the time would never be read
+again."""
 _LONE_PATHS: Final = 8
 _LONE_TOPS: Final = 3
 """Names that one save touches in its directory at most: the file, a temporary and a backup copy."""
@@ -40,7 +42,8 @@ class Burst:
     Args:
         paths: the absolute paths of the first ones.
         now: when they came.
-        lone: whether what came may be a lone edit; not when it follows closely on what was just reported.
+        lone: whether what came may be a lone edit; not when it follows closely on what was just
+            reported.
     """
 
     def __init__(self, paths: Iterable[str], now: float, *, lone: bool = True) -> None:
@@ -60,8 +63,8 @@ class Burst:
         return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _LONGEST_S)
 
     def _looks_lone(self) -> bool:
-        """Tell whether it is no more than a save in one directory, or a small directory that came, went or was
-        renamed.
+        """Tell whether it is no more than a save in one directory, or a small directory that came,
+        went or was renamed.
         """
         if len(self.paths) > _LONE_PATHS:
             return False
@@ -81,7 +84,8 @@ _PAUSE_S: Final = 0.25
 """Before the watch is armed anew: what ended it may still be going on."""
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
-"""A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
+"""A poll pauses for so many times the processor time that it took, and at least for as long as it
+took."""
 _LOOK_FOR_STOP_S: Final = 0.1
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
@@ -90,8 +94,9 @@ AGAIN_S: Final = 60.0
 class Watcher:
     """Keeps a registry current in a thread of its own, from `start` to `stop`.
 
-    `with Watcher(registry):` starts it, waits for the first scan, and stops it at the end; `async with` does the same
-    without holding up the event loop. It is started once: one that was stopped stays so.
+    `with Watcher(registry):` starts it, waits for the first scan, and stops it at the end; `async
+    with` does the same without holding up the event loop. It is started once: one that was stopped
+    stays so.
 
         registry = Registry(["skills"])
         async with Watcher(registry):
@@ -102,11 +107,17 @@ class Watcher:
         registry: loaded by the watcher.
         poll: look at time stamps instead of waiting for events, for network file systems.
         reconcile: seconds between full scans, by default 300; events do get lost.
-        again: seconds, by default 60, after which events are tried again where the system had none to give.
+        again: seconds, by default 60, after which events are tried again where the system had none
+            to give.
     """
 
     def __init__(
-        self, registry: Registry, *, poll: bool = False, reconcile: float = RECONCILE_S, again: float = AGAIN_S
+        self,
+        registry: Registry,
+        *,
+        poll: bool = False,
+        reconcile: float = RECONCILE_S,
+        again: float = AGAIN_S,
     ) -> None:
         self._registry = registry
         self._poll = poll
@@ -115,12 +126,14 @@ class Watcher:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.armed = threading.Event()
-        """Set once no change since the first scan can be missed: by events, or by looking every so often."""
+        """Set once no change since the first scan can be missed: by events, or by looking every so
+        often."""
         self._trouble = ""
         """Why there are no events, as it was last logged; empty while there are."""
 
     def start(self) -> None:
-        """Begin: load the registry, arm the watch, then follow. Returns at once; `registry.loaded` says when it is."""
+        """Begin: load the registry, arm the watch, then follow. Returns at once; `registry.loaded`
+        says when it is."""
         self._registry.followed = True
         self._thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
         self._thread.start()
@@ -161,7 +174,8 @@ class Watcher:
 
     def _follow(self) -> None:
         if self._registry.await_sources is not None:
-            self._registry.await_sources()  # before it is looked where the roots lead: that changes what these are
+            # before it is looked where the roots lead: that changes what these are
+            self._registry.await_sources()
         while not self._stop.is_set():
             try:
                 if self._poll:
@@ -175,20 +189,24 @@ class Watcher:
                 self._look_every_so_often(time.monotonic() + self._again)
                 continue
             except Exception:
-                # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
+                # Whatever it was, a catalogue that no longer follows its folder is worse than a
+                # line in the log.
                 self._report("the file watch failed; arming it again", traceback=True)
                 self._load_or_refresh()
                 self.armed.set()
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Look everywhere and arm, then follow events until a root is another directory or it is time to look again."""
+        """Look everywhere and arm, then follow events until a root is another directory or it is
+        time to look again."""
         roots = self._registry.roots
         identities = _identities(roots)
         # Where they lead now, and not at the start: a root may be a link that is moved.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
-        with closing(DirectoryEvents(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
+        with closing(
+            DirectoryEvents(tops, self._stop, hidden=self._registry.limits.hidden)
+        ) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
             else:
@@ -209,7 +227,8 @@ class Watcher:
                 not self._stop.is_set()
                 and time.monotonic() < until
                 and _identities(roots) == identities
-                and _targets(roots) == targets  # else the watch ends, and the next one has these as well
+                # else the watch ends, and the next one has these as well
+                and _targets(roots) == targets
                 and {path: now for path, (_, now) in _link_states(roots).items()} == behind
             ):
                 if paths := events.wait(patience):
@@ -232,7 +251,9 @@ class Watcher:
             self._registry.keep_index()
             worked = time.thread_time() - worked
             now = time.monotonic()
-            self._stop.wait(min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now)))
+            self._stop.wait(
+                min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now))
+            )
 
     def _report(self, trouble: str, *, traceback: bool = False) -> None:
         if trouble != self._trouble:
@@ -248,21 +269,28 @@ class Watcher:
 
 
 def _targets(roots: Iterable[Root]) -> list[str]:
-    """Return the folders that are served through links: the system reports no change behind a link."""
+    """Return the folders that are served through links: the system reports no change behind a
+    link."""
     return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
 
 
 def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the state of what each link leads to, as it was judged and as it is now, by the link's path.
+    """Return the state of what each link leads to, as it was judged and as it is now, by the link's
+    path.
 
     Polled, because what a link leads to may come and go where nothing is watched.
     """
-    found = {os.path.join(root.path, place): link for root in roots for place, link in [*root.links.items()]}
+    found = {
+        os.path.join(root.path, place): link
+        for root in roots
+        for place, link in [*root.links.items()]
+    }
     return {path: (link.state, link_state(path)) for path, link in found.items()}
 
 
 def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
-    """Return what tells each root from another directory at its path, and from itself with other permissions."""
+    """Return what tells each root from another directory at its path, and from itself with other
+    permissions."""
     out: list[tuple[int, ...] | None] = []
     for root in roots:
         try:

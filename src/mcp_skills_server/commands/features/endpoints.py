@@ -1,4 +1,5 @@
-"""The features that are an endpoint beside MCP: discovery, the Skills Protocol, the webhook, OAuth, the page."""
+"""The features that are an endpoint beside MCP: discovery, the Skills Protocol, the webhook, OAuth,
+the page."""
 
 from __future__ import annotations
 
@@ -20,15 +21,23 @@ logger = logging.getLogger(__name__)
 class Publishing(Feature, heading="Discovery (--transport http)"):
     """Discovery by `/.well-known/agent-skills`, the AI Catalog and the Server Card."""
 
-    publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
+    publish: bool = switch(
+        True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open."
+    )
     publish_only: bool = flag("Publish the skills and answer no MCP.")
-    publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
-    publish_grace: float = seconds(3600, "Keep what an index has named for so long after it changed.")
+    publish_open: bool = flag(
+        "Ask no token for what is published, as /mcp does where tokens are given."
+    )
+    publish_grace: float = seconds(
+        3600, "Keep what an index has named for so long after it changed."
+    )
     only_http = False
 
     def start(self, server: Server) -> None:
         if self.publish_only and not self.publish:
-            raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
+            raise UsageError(
+                "--publish-only and --no-publish leave nothing to serve; give one of them"
+            )
         if self.publish_only and server.options.transport != "http":
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
@@ -37,7 +46,12 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
             return None
         from mcp_skills_server.web.published import Publisher
 
-        return Publisher(server.views, is_open=self.publish_open, alone=self.publish_only, grace_s=self.publish_grace)
+        return Publisher(
+            server.views,
+            is_open=self.publish_open,
+            alone=self.publish_only,
+            grace_s=self.publish_grace,
+        )
 
 
 class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
@@ -50,7 +64,9 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
             return None
         from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
 
-        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=server.options.allow_code)
+        return SkillsProtocolEndpoint(
+            server.runtime, server.views, allow_code=server.options.allow_code
+        )
 
 
 class Webhook(Feature, heading="Webhook (--transport http)"):
@@ -58,7 +74,8 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
 
     refresh_secret: str | None = option(
         None,
-        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
+        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they "
+        "know this secret: "
         "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
         metavar="SECRET",
         is_secret=True,
@@ -71,7 +88,13 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
 
         secret = checked_secret(self.refresh_secret)
         if server.opened.mirrors is None:
-            logger.warning("--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to fetch", PATH)
+            logger.warning(
+                (
+                    "--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to "
+                    "fetch"
+                ),
+                PATH,
+            )
         return WebhookEndpoint(secret)
 
 
@@ -84,14 +107,19 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
 
     oauth_issuer: str | None = option(
         None,
-        "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table [oauth] of a "
+        "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table "
+        "[oauth] of a "
         "configuration says more.",
         metavar="URL",
         in_file=False,
         if_empty="an issuer",
     )
     oauth_audience: str | None = option(
-        None, "What aud of those tokens must name.", metavar="TEXT", in_file=False, if_empty="an audience"
+        None,
+        "What aud of those tokens must name.",
+        metavar="TEXT",
+        in_file=False,
+        if_empty="an audience",
     )
     oauth_resource: str | None = option(
         None,

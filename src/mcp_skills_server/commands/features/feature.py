@@ -1,8 +1,8 @@
 """Interface of a feature of `serve`: a part of the server that can be off.
 
-A feature is a class of options in this package, and a row of `FEATURES` in `table.py`. The command line, the
-environment and the configuration file give its values. `serve` starts it when the parts of the server are there, and
-stops it at the end. Over HTTP it can add a part of the application.
+A feature is a class of options in this package, and a row of `FEATURES` in `table.py`. The command
+line, the environment and the configuration file give its values. `serve` starts it when the parts
+of the server are there, and stops it at the end. Over HTTP it can add a part of the application.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Server:
         watcher: of the folders; None without `--watch`.
         views: the skills of each principal.
         quotas: of each principal.
-        reloader: follows the configuration, the tokens and the lock file; None until these are read.
+        reloader: follows the configuration, the tokens and the lock file; None until these are
+            read.
         tokens: over HTTP those that clients bear; None until they are read.
     """
 
@@ -65,7 +66,8 @@ class Server:
 
 
 class Feature(Options):
-    """A part of the server that can be off, with its options. It adds nothing but what it overrides."""
+    """A part of the server that can be off, with its options. It adds nothing but what it
+    overrides."""
 
     only_http: ClassVar[bool] = True
     """Whether the feature does nothing over stdio, and is not started there."""
@@ -78,7 +80,8 @@ class Feature(Options):
         """
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        """Return what the feature adds to the application over HTTP; None where it is off or adds nothing.
+        """Return what the feature adds to the application over HTTP; None where it is off or adds
+        nothing.
 
         Raises:
             UsageError: as for `start`.

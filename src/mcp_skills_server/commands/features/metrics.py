@@ -23,12 +23,16 @@ _RELOAD: Final = "skills_config_last_reload"
 
 
 class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
-    """Metrics for Prometheus: counters of requests, and the gauges of the server and of all features."""
+    """Metrics for Prometheus: counters of requests, and the gauges of the server and of all
+    features."""
 
-    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
+    metrics: bool = flag(
+        "Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics]."
+    )
     metrics_address: str | None = option(
         None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by an IP address or "
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it "
+        "by an IP address or "
         "by a name of --allowed-host.",
         metavar="HOST:PORT",
     )
@@ -52,13 +56,22 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
 
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise UsageError(f"--metrics-address {address}: write HOST:PORT, such as 127.0.0.1:9464")
+            raise UsageError(
+                f"--metrics-address {address}: write HOST:PORT, such as 127.0.0.1:9464"
+            )
         names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
         try:
-            show_at(self._metrics, host.strip("[]"), int(port), lambda header: _names_us(names, host_name(header)))
+            show_at(
+                self._metrics,
+                host.strip("[]"),
+                int(port),
+                lambda header: _names_us(names, host_name(header)),
+            )
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UsageError(f"--metrics-address {address}: cannot be listened on ({reason})") from None
+            raise UsageError(
+                f"--metrics-address {address}: cannot be listened on ({reason})"
+            ) from None
 
     def part(self, server: Server) -> Part | None:
         metrics = self._metrics
@@ -87,19 +100,35 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         expiring = sum(each.expires <= now + SOON_S for each in server.tokens or ())
         out: dict[str, Gauge] = {
             "skills_build_info": ("The version that runs.", "version", {__version__: 1}),
-            "skills_tokens_expiring": ("Tokens that expire within 14 days, or have expired.", expiring),
-            "skills_source_age_seconds": ("Seconds since a source was last found to be current.", "source", ages),
+            "skills_tokens_expiring": (
+                "Tokens that expire within 14 days, or have expired.",
+                expiring,
+            ),
+            "skills_source_age_seconds": (
+                "Seconds since a source was last found to be current.",
+                "source",
+                ages,
+            ),
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
             "skills_problems": (
-                "What a scan finds wrong with skills and roots; validate reads every file and finds more.",
+                (
+                    "What a scan finds wrong with skills and roots; validate reads every file and "
+                    "finds more."
+                ),
                 len(snapshot.all_problems),
             ),
-            "skills_sources_failing": ("Roots whose last look failed.", count_failing(registry, states)),
+            "skills_sources_failing": (
+                "Roots whose last look failed.",
+                count_failing(registry, states),
+            ),
         }
         has_files = reloader is not None and reloader.has_files
         is_taken = reloader is None or not has_files or not reloader.refused
-        out[f"{_RELOAD}_successful"] = ("Whether all of configuration and tokens was taken.", float(is_taken))
+        out[f"{_RELOAD}_successful"] = (
+            "Whether all of configuration and tokens was taken.",
+            float(is_taken),
+        )
         if reloader is not None and has_files:
             when = "When configuration and tokens were last read."
             out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.read_at)
@@ -107,7 +136,8 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
 
 
 def _names_us(names: Container[str], name: str | None) -> bool:
-    """Tell whether a Host header names an IP address, which DNS rebinding cannot forge, or one of these names."""
+    """Tell whether a Host header names an IP address, which DNS rebinding cannot forge, or one of
+    these names."""
     if name is None or "*" in names:
         return name is not None
     with suppress(ValueError):

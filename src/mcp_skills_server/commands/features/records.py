@@ -23,11 +23,14 @@ _SQLITE: Final = "sqlite:"
 
 class AuditOptions(Options, heading="Audit log"):
     audit_log: str | None = file(
-        "Append a line of JSON to this file for every skill that is loaded, read or run, and for who was let in or "
-        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs."
+        "Append a line of JSON to this file for every skill that is loaded, read or run, and for "
+        "who was let in or "
+        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no "
+        "script runs."
     )
     audit_required: bool = flag(
-        "With --audit-log: write the line before a file of a skill is answered, and refuse the request where "
+        "With --audit-log: write the line before a file of a skill is answered, and refuse the "
+        "request where "
         "that fails."
     )
 
@@ -48,7 +51,8 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
 
 
 class Audit(AuditOptions, Feature):
-    """The audit log. Of the features that read events it is the first: where it cannot write, no script starts."""
+    """The audit log. Of the features that read events it is the first: where it cannot write, no
+    script starts."""
 
     only_http = False
     log: AuditLog | None = None
@@ -100,7 +104,9 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
         if make:
             os.makedirs(os.path.dirname(file), exist_ok=True)
     elif not store.startswith(_SQLITE) or store == _SQLITE:
-        raise UsageError(f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, or off")
+        raise UsageError(
+            f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, or off"
+        )
     else:
         file = store.removeprefix(_SQLITE)
     if not make and not os.path.exists(file):
@@ -134,7 +140,9 @@ class UsageCounts(UsageOptions, Feature):
                 return
         if self.store is None:
             if self.usage_questions:
-                raise UsageError("--usage-questions keeps words beside the counts; give --usage too")
+                raise UsageError(
+                    "--usage-questions keeps words beside the counts; give --usage too"
+                )
             return
         from mcp_skills_server.telemetry.usage import Usage
 
@@ -152,8 +160,14 @@ class UsageCounts(UsageOptions, Feature):
         if self._usage is None:
             return {}
         return {
-            "skills_usage_waiting": ("Different counts of uses that wait to be written.", self._usage.waiting),
-            "skills_usage_lost": ("Uses that were not counted, because too many waited.", self._usage.lost),
+            "skills_usage_waiting": (
+                "Different counts of uses that wait to be written.",
+                self._usage.waiting,
+            ),
+            "skills_usage_lost": (
+                "Uses that were not counted, because too many waited.",
+                self._usage.lost,
+            ),
         }
 
 
@@ -161,7 +175,8 @@ class Traces(Feature, heading="Traces"):
     """Traces by OpenTelemetry."""
 
     traces: bool = flag(
-        "Send a span for each request by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT says. Needs the extra "
+        "Send a span for each request by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT "
+        "says. Needs the extra "
         "[otel]."
     )
     only_http = False

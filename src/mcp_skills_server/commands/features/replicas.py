@@ -1,4 +1,5 @@
-"""The feature of several replicas: what they share by Redis, and how each hears of what another has seen."""
+"""The feature of several replicas: what they share by Redis, and how each hears of what another has
+seen."""
 
 from __future__ import annotations
 
@@ -52,9 +53,14 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         metavar="URL",
     )
     redis_password: str | None = option(
-        None, "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.", metavar="PASSWORD", is_secret=True
+        None,
+        "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.",
+        metavar="PASSWORD",
+        is_secret=True,
     )
-    redis_prefix: str = option("mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT")
+    redis_prefix: str = option(
+        "mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT"
+    )
     redis_ca: str | None = file(
         "The authorities that its certificate must be from, in PEM, instead of those of the system."
     )
@@ -64,7 +70,10 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
     def start(self, server: Server) -> None:
         if self.redis is None:
-            for name, value in (("--redis-password", self.redis_password), ("--redis-ca", self.redis_ca)):
+            for name, value in (
+                ("--redis-password", self.redis_password),
+                ("--redis-ca", self.redis_ca),
+            ):
                 if value is not None:
                     raise UsageError(f"{name} is for Redis; give --redis URL too")
             return
@@ -80,7 +89,9 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
         registry, mirrors = server.opened.registry, server.opened.mirrors
         link = self._link = Link(
-            redis_settings(self.redis, prefix=self.redis_prefix, ca=self.redis_ca, password=self.redis_password)
+            redis_settings(
+                self.redis, prefix=self.redis_prefix, ca=self.redis_ca, password=self.redis_password
+            )
         )
         share = server.quotas.runtime_sessions
         records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
@@ -98,7 +109,9 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             return mirrors.look() if mirrors is not None else 0
 
         def take(owner: str, per_minute: int) -> Awaitable[float]:
-            return SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60).take(owner)
+            return SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60).take(
+                owner
+            )
 
         self._part = _Shared(
             sessions=sharing(records, share),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mcp_skills_server.commands.features.endpoints import OAuth, PageFeature, Publishing, SkillsProtocol, Webhook
+from mcp_skills_server.commands.features.endpoints import (
+    OAuth,
+    PageFeature,
+    Publishing,
+    SkillsProtocol,
+    Webhook,
+)
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.metrics import PrometheusMetrics
 from mcp_skills_server.commands.features.records import Audit, Traces, UsageCounts

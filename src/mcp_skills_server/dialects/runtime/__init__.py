@@ -1,8 +1,9 @@
-"""The Agent Skills Runtime: what a model sees of the skills, and the tools it loads, reads and runs them with.
+"""The Agent Skills Runtime: what a model sees of the skills, and the tools it loads, reads and runs
+them with.
 
-Plain values in, plain dicts and texts out. Every text is a function of the skills alone, so that prompt caches
-hold. Of a tool's result the text alone and the structure alone are enough for a model, because some hosts hand it only
-the one, some only the other.
+Plain values in, plain dicts and texts out. Every text is a function of the skills alone, so that
+prompt caches hold. Of a tool's result the text alone and the structure alone are enough for a
+model, because some hosts hand it only the one, some only the other.
 """
 
 from mcp_skills_server.dialects.runtime import apps
@@ -65,11 +66,12 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 
 __all__ = [
-    "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE", "READ",
-    "RESULT_CHARACTERS", "RUN", "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE", "Loaded", "Offer", "Overview",
-    "Shown", "ToolResult", "apps", "argument_schemas", "available", "binary_file", "canonical", "changed",
-    "definitions", "depends_on", "entry", "failure", "groups", "in_instructions", "in_loading", "in_workspace",
-    "instructions", "is_offered", "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending",
-    "problems", "proposal_kept", "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part", "text_file",
-    "turns", "unseen", "with_note",
+    "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE",
+    "READ", "RESULT_CHARACTERS", "RUN", "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE",
+    "Loaded", "Offer", "Overview", "Shown", "ToolResult", "apps", "argument_schemas", "available",
+    "binary_file", "canonical", "changed", "definitions", "depends_on", "entry", "failure",
+    "groups", "in_instructions", "in_loading", "in_workspace", "instructions", "is_offered",
+    "is_usable", "listing", "made_file", "news", "nothing_fits", "outcome", "pending", "problems",
+    "proposal_kept", "proposals_listed", "proposing", "receipt", "scripts_of", "shown_part",
+    "text_file", "turns", "unseen", "with_note",
 ]  # fmt: skip

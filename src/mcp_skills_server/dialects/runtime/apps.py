@@ -1,6 +1,8 @@
-"""The MCP App of the tools (SEP-1865): the views in which a host shows a catalogue and a loaded skill.
+"""The MCP App of the tools (SEP-1865): the views in which a host shows a catalogue and a loaded
+skill.
 
-Hosts that declare the extension with its media type find the views in the tools' `_meta`. For others nothing changes.
+Hosts that declare the extension with its media type find the views in the tools' `_meta`. For
+others nothing changes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _CATALOGUE: Final = "ui://mcp-skills-server/catalogue"
 _SKILL: Final = "ui://mcp-skills-server/skill"
 _VIEW_OF: Final = {LIST: _CATALOGUE, LOAD: _SKILL}
 _DOMAINS: Final = ("connectDomains", "resourceDomains", "frameDomains", "baseUriDomains")
-_META: Final[dict[str, Json]] = {"ui": {"csp": {each: [] for each in _DOMAINS}, "prefersBorder": True}}
+_META: Final[dict[str, Json]] = {
+    "ui": {"csp": {each: [] for each in _DOMAINS}, "prefersBorder": True}
+}
 """The view loads nothing from anywhere."""
 
 
@@ -31,9 +35,17 @@ def descriptors() -> list[Json]:
     """Return the views as `resources/list` shows them."""
     return [
         _view(
-            _CATALOGUE, name="skills-catalogue", title="Skills", description="The skills, to be searched and loaded."
+            _CATALOGUE,
+            name="skills-catalogue",
+            title="Skills",
+            description="The skills, to be searched and loaded.",
         ),
-        _view(_SKILL, name="loaded-skill", title="Loaded skill", description="What a loaded skill says."),
+        _view(
+            _SKILL,
+            name="loaded-skill",
+            title="Loaded skill",
+            description="What a loaded skill says.",
+        ),
     ]
 
 
@@ -48,7 +60,8 @@ def is_view(target: str) -> bool:
 
 
 def with_views(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """Return the tools with the views of their results. The deprecated flat key `ui/resourceUri` is left out."""
+    """Return the tools with the views of their results. The deprecated flat key `ui/resourceUri` is
+    left out."""
     out = [dict(tool) for tool in tools]
     for tool in out:
         view = _VIEW_OF.get(str(tool["name"]))

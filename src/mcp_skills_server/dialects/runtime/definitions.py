@@ -26,7 +26,8 @@ _MOST_AT_ONCE: Final = 64
 """Names in one call."""
 
 _ABOUT_SESSION: Final = (
-    f"The session that {LOAD} returned. Give it whenever you have one; without it only a host that keeps its "
+    f"The session that {LOAD} returned. Give it whenever you have one; without it only a host "
+    "that keeps its "
     "connection finds what was loaded. A session ends after 24 hours without use."
 )
 
@@ -41,14 +42,17 @@ def definitions(
         characters: how long that description may be.
         scripts: whether scripts may be run.
         handles: whether the session is an argument, because no host binds it.
-        words: words of the skills for the description of the searching tool, for a host that searches among tools
-            before its model sees any.
+        words: words of the skills for the description of the searching tool, for a host that
+            searches among tools before its model sees any.
     """
     if not found:
         return []
     bound: dict[str, Json] = {}
     if handles:
-        bound = {SESSION: _text(_ABOUT_SESSION), CONVERSATION: _text(f"The same, where {SESSION} is not passed on.")}
+        bound = {
+            SESSION: _text(_ABOUT_SESSION),
+            CONVERSATION: _text(f"The same, where {SESSION} is not passed on."),
+        }
     tools = [
         _list_tool(),
         _search_tool(words),
@@ -62,8 +66,8 @@ def definitions(
 
 
 def argument_schemas() -> dict[str, Json]:
-    """Return what each tool takes, by its name, where the host binds the session. Names of skills are judged by
-    look-up.
+    """Return what each tool takes, by its name, where the host binds the session. Names of skills
+    are judged by look-up.
     """
     some = Overview(more=True)
     tools = (*definitions(some, 0, scripts=True, handles=False), *proposing())
@@ -71,33 +75,50 @@ def argument_schemas() -> dict[str, Json]:
 
 
 def proposing() -> list[dict[str, Json]]:
-    """Return the tools for proposals, for a server that takes them; they need no skill to be there, and no session."""
+    """Return the tools for proposals, for a server that takes them; they need no skill to be there,
+    and no session."""
     propose = _tool(
         PROPOSE,
         "Propose a skill",
-        "Propose a new skill, or a change of one, to the people who look after the skills. Do so when the user "
-        "corrects how a skill has you work, when a skill is wrong or out of date, or when you have worked out a "
-        "procedure that you will need again; tell the user that you did. Do not propose what holds for this "
-        "conversation alone, what a skill says already, or anything secret or personal. Nothing changes until a "
+        "Propose a new skill, or a change of one, to the people who look after the skills. Do so "
+        "when the user "
+        "corrects how a skill has you work, when a skill is wrong or out of date, or when you "
+        "have worked out a "
+        "procedure that you will need again; tell the user that you did. Do not propose what "
+        "holds for this "
+        "conversation alone, what a skill says already, or anything secret or personal. Nothing "
+        "changes until a "
         f"person approves it. {FAMILY}",
         {
             "name": _text(
-                f"The skill to change, as {LIST} names it; or the path of a new one, such as billing/refunds."
+                f"The skill to change, as {LIST} names it; or the path of a new one, such as "
+                "billing/refunds."
             ),
             "files": {
                 "type": "object",
                 "additionalProperties": {"type": ["string", "null"]},
                 "minProperties": 1,
-                "description": "The whole text of each new or changed file by its path in the skill, such as SKILL.md; "
+                "description": "The whole text of each new or changed file by its path in the "
+                "skill, "
+                "such as SKILL.md; "
                 "null removes a file. Files that are not named stay.",
             },
-            "reason": _text("Why, for the person who decides: what happened, and what gets better."),
-            "base": _text(f"For a change: the digest that {LOAD} returned for the skill. None for a new skill."),
+            "reason": _text(
+                "Why, for the person who decides: what happened, and what gets better."
+            ),
+            "base": _text(
+                f"For a change: the digest that {LOAD} returned for the skill. None for a new "
+                "skill."
+            ),
         },
         required=["name", "files", "reason"],
         output=_PROPOSAL,
     )
-    propose["annotations"] = {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}
+    propose["annotations"] = {
+        "readOnlyHint": False,
+        "destructiveHint": False,
+        "openWorldHint": False,
+    }
     own = _tool(
         PROPOSALS,
         "Your proposals",
@@ -125,7 +146,9 @@ def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> d
                 "type": "string",
                 "enum": ["replace", "add"],
                 "default": "replace",
-                "description": "replace: these skills only, unloading others; add: beside what is loaded.",
+                "description": (
+                    "replace: these skills only, unloading others; add: beside what is loaded."
+                ),
             },
             **bound,
         },
@@ -138,9 +161,16 @@ def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
     return _tool(
         UNLOAD,
         "Unload skills",
-        f"Unload skills whose task is done: the named ones, or all. Their instructions count no more. {FAMILY}",
+        (
+            "Unload skills whose task is done: the named ones, or all. Their instructions count no "
+            f"more. {FAMILY}"
+        ),
         {
-            "names": {**_TEXTS, "maxItems": _MOST_AT_ONCE, "description": "Names of the skills to unload."},
+            "names": {
+                **_TEXTS,
+                "maxItems": _MOST_AT_ONCE,
+                "description": "Names of the skills to unload.",
+            },
             "all": {"type": "boolean", "description": "Unload every skill."},
             **bound,
         },
@@ -168,21 +198,29 @@ def _search_tool(words: Sequence[str]) -> dict[str, Json]:
     return _tool(
         SEARCH,
         "Search skills",
-        "Find skills for a task: searches names, descriptions, tags and headings, best match first. Send keywords in "
+        "Find skills for a task: searches names, descriptions, tags and headings, best match "
+        "first. Send keywords in "
         f"the language of the skills. {FAMILY}{about}",
-        {"query": _text("Words for the task or the name of a skill."), "limit": _number("How many to find.", 5, 50)},
+        {
+            "query": _text("Words for the task or the name of a skill."),
+            "limit": _number("How many to find.", 5, 50),
+        },
         required=["query"],
         output=_LISTING,
     )
 
 
 def _read_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
-    # No output schema: what comes is text, a picture, sound or a link, and a host that shows a model the structure
-    # alone would lose the picture.
+    # No output schema: what comes is text, a picture, sound or a link, and a host that shows a
+    # model the structure alone would lose the picture.
     return _tool(
         READ,
         "Read a file of a skill",
-        f"Read a file of a loaded skill: references, assets, scripts. A long text comes in parts. {FAMILY}",
+        (
+            "Read a file of a loaded skill: references, assets, scripts. A long text comes in "
+            "parts. "
+            f"{FAMILY}"
+        ),
         {
             "path": _text("The file's path in the skill, such as references/guide.md."),
             "skill": _text("The loaded skill; without it the one that was loaded last."),
@@ -199,9 +237,12 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
     tool = _tool(
         RUN,
         "Run a script of a skill",
-        "Run a script from the scripts/ directory of a loaded skill and return its exit code and output. It runs "
-        "without a shell and without input, in a work directory that later scripts of the session share; SKILL_DIR "
-        f"tells it where the skill's files are. The result names the files that it made there; {READ} reads them. "
+        "Run a script from the scripts/ directory of a loaded skill and return its exit code and "
+        "output. It runs "
+        "without a shell and without input, in a work directory that later scripts of the session "
+        "share; SKILL_DIR "
+        "tells it where the skill's files are. The result names the files that it made there; "
+        f"{READ} reads them. "
         f"{FAMILY}",
         {
             "path": _text("The script's path in the skill, such as scripts/extract.py."),
@@ -213,14 +254,23 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
                 "description": "Environment variables to set: those that the skill says it takes.",
             },
             "workdir": _text("Directory to run in, below the work directory."),
-            "timeout_s": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds after which to stop it."},
+            "timeout_s": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "description": "Seconds after which to stop it.",
+            },
             **bound,
         },
         required=["path"],
         output=_OUTCOME,
     )
     # What a script does is not known.
-    hints: Json = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+    hints: Json = {
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "idempotentHint": False,
+        "openWorldHint": True,
+    }
     return tool | {"annotations": hints}
 
 
@@ -233,10 +283,19 @@ def _tool(
     required: list[Json] | None = None,
     output: dict[str, Json] | None = None,
 ) -> dict[str, Json]:
-    schema: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
+    schema: dict[str, Json] = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
     if required:
         schema["required"] = required
-    tool: dict[str, Json] = {"name": name, "title": title, "description": description, "inputSchema": schema}
+    tool: dict[str, Json] = {
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": schema,
+    }
     if output is not None:
         tool["outputSchema"] = output
     # Loading is bookkeeping of the conversation; nothing outside of it changes.
@@ -299,7 +358,9 @@ _ACTIVE: Final = _object(
     problems=_TEXTS,
     origin=_STRING,
 )
-_RECEIPT: Final = _object(("active_skills",), session=_STRING, active_skills=_list(_ACTIVE), note=_STRING)
+_RECEIPT: Final = _object(
+    ("active_skills",), session=_STRING, active_skills=_list(_ACTIVE), note=_STRING
+)
 _LISTED: Final = _object(
     ("name", "description", "location"),
     name=_STRING,

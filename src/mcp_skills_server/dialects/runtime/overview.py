@@ -1,9 +1,10 @@
 """The overview of the skills that a model is shown before it asks.
 
-Texts of a bounded length, each a function of the overview alone, so that prompt caches hold. The length is spent
-fairly: first what every model has to know, then every name, then descriptions that begin with the sentence that
-says when to use the skill: all cut to one length, or, where that would leave stumps, those of some skills. Where not
-even the names fit: groups with counts, and as many names as fit, of each group in turn.
+Texts of a bounded length, each a function of the overview alone, so that prompt caches hold. The
+length is spent fairly: first what every model has to know, then every name, then descriptions that
+begin with the sentence that says when to use the skill: all cut to one length, or, where that would
+leave stumps, those of some skills. Where not even the names fit: groups with counts, and as many
+names as fit, of each group in turn.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+(?=[^a-z])|(?<=[�
 _TRIGGER: Final = re.compile(
     r"\b(?:used?|invoke|apply|call|load)\b[^.]{0,40}\b(?:when|whenever|while|if|for|before|after|at)\b"
     r"|\buse (?:it|this(?: skill)?) to\b"
-    r"|\bwhen(?:ever)? (?:(?:the|a) user|users|you|asked|working)\b|\btriggers? (?:on|when|whenever|if|include)\b"
+    r"|\bwhen(?:ever)? (?:(?:the|a) user|users|you|asked|working)\b|\btriggers? "
+    r"(?:on|when|whenever|if|include)\b"
     r"|\b(?:verwende|nutze|benutze)\w{0,8}\b[^.]{0,40}\b(?:wenn|falls|sobald|bei|beim|für|um|zum)\b"
     r"|\butilise\w{0,8}\b[^.]{0,40}\b(?:quand|lorsqu\w{1,8}|si|pour|avant|après)\b"
     r"|\b(?:us(?:ar|[aeo])|usare|[uú]sal[aeo]|utili[sz][aeo]\w{0,8})\b[^.]{0,40}\b(?:cuando|quando|si|se|para|per|antes|al)\b"
@@ -51,21 +53,26 @@ _TRIGGER: Final = re.compile(
     r"|(?:当|當|在|需要)[^。]{0,40}(?:时|時)|[适適]用[于於]|用[于於]|場合|とき|際に|때|경우",
     re.IGNORECASE,
 )
-"""Found in the sentence that says when to use a skill, in the languages that most skills are written in."""
+"""Found in the sentence that says when to use a skill, in the languages that most skills are
+written in."""
 _MOST_GROUPS: Final = 24
 _LONGEST_LABEL: Final = 40
 
 _RULE: Final = (
-    f"When a task fits a skill, you MUST call {LOAD} with its name before you use its instructions, files or scripts; "
+    f"When a task fits a skill, you MUST call {LOAD} with its name before you use its "
+    "instructions, files or scripts; "
     "do not guess what they say. Load only what the task needs."
 )
-_SOME: Final = f"Not all names fit here: call {SEARCH} with words of the task first; {LIST} goes through all."
+_SOME: Final = (
+    f"Not all names fit here: call {SEARCH} with words of the task first; {LIST} goes through all."
+)
 _TAG: Final = "available_skills"
 _DOTS: Final = "..."
 _NO_FOLDER: Final = "in no folder"
 _OTHERS: Final = "\n- in other folders: "
 FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
-"""Stands in the description of each tool, so that a search among tools finds all of them at once."""
+"""Stands in the description of each tool, so that a search among tools finds all of them at
+once."""
 
 
 class Shown(NamedTuple):
@@ -74,7 +81,8 @@ class Shown(NamedTuple):
     Attributes:
         text: the text.
         names: positions of the skills that it names; None for all of them.
-        cut: what it shows of the descriptions that are not whole, by position; "" of those that it leaves out.
+        cut: what it shows of the descriptions that are not whole, by position; "" of those that it
+            leaves out.
     """
 
     text: str
@@ -82,11 +90,14 @@ class Shown(NamedTuple):
     cut: Mapping[int, str] = MappingProxyType({})
 
 
-def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
-    """Return the top-level instructions of a model call: the rule, what there is, and what is loaded.
+def instructions(
+    overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None
+) -> str:
+    """Return the top-level instructions of a model call: the rule, what there is, and what is
+    loaded.
 
-    The first line, of at most 240 characters, says all that a model needs, because some hosts show no more. Nothing
-    where there is no skill.
+    The first line, of at most 240 characters, says all that a model needs, because some hosts show
+    no more. Nothing where there is no skill.
 
     Args:
         overview: the skills.
@@ -111,7 +122,8 @@ def instructions(overview: Overview, characters: int, *, scripts: bool, active: 
 
 
 def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Shown:
-    """Return how much of the skills the instructions show; the text is what stands between the tags."""
+    """Return how much of the skills the instructions show; the text is what stands between the
+    tags."""
     if not overview:
         return Shown("")
     return _between_tags(overview, characters - len(_head(overview, scripts=scripts)) - 2)
@@ -125,10 +137,13 @@ def _head(overview: Overview, *, scripts: bool) -> str:
 
 
 def lead(overview: Overview) -> str:
-    """Return one line with all that a model needs: the number of skills, and the tools to find, load and read them."""
+    """Return one line with all that a model needs: the number of skills, and the tools to find,
+    load and read them."""
     return (
-        f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills for a task, {LOAD} "
-        f"loads them by name, {READ} reads their files. Search and load before you begin a task that may have one."
+        f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills "
+        f"for a task, {LOAD} "
+        f"loads them by name, {READ} reads their files. Search and load before you begin a task "
+        "that may have one."
     )
 
 
@@ -143,7 +158,8 @@ def counted(overview: Overview) -> str:
 
 
 def available(overview: Overview, budget: int) -> str:
-    """Return `<available_skills>`: an element for each skill where all fit whole, else the text of `within`."""
+    """Return `<available_skills>`: an element for each skill where all fit whole, else the text of
+    `within`."""
     shown = _between_tags(overview, budget).text
     if shown:
         return f"<{_TAG}>\n{shown}\n</{_TAG}>"
@@ -161,7 +177,8 @@ def _between_tags(overview: Overview, budget: int) -> Shown:
 def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> Shown:
     """Return the skills in at most so many characters.
 
-    `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
+    `spell` writes a name or a description in the manner of the text around it; it must leave blanks
+    as they are.
     """
     if not overview.more:
         names = [spell(one_line(offer.name)) for offer in overview.offers]
@@ -170,14 +187,23 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
     return _grouped(overview.offers, budget, spell)
 
 
-def _described(overview: Overview, names: Sequence[str], budget: int, spell: Callable[[str], str]) -> Shown:
+def _described(
+    overview: Overview, names: Sequence[str], budget: int, spell: Callable[[str], str]
+) -> Shown:
     """Return every name, and as many descriptions as fit: of all skills, else of some."""
     descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
     most = even(map(len, descriptions), left)
-    cut = {position: _part(text, most) for position, text in enumerate(descriptions) if len(text) > most}
+    cut = {
+        position: _part(text, most)
+        for position, text in enumerate(descriptions)
+        if len(text) > most
+    }
     if left >= 0 and all(cut.values()):
-        lines = (f"- {name}: {cut.get(position, descriptions[position])}" for position, name in enumerate(names))
+        lines = (
+            f"- {name}: {cut.get(position, descriptions[position])}"
+            for position, name in enumerate(names)
+        )
         return Shown("\n".join(lines), cut=cut)
     chosen = _chosen(overview, names, descriptions, budget)
     cut = {position: chosen.get(position, "") for position in range(len(names))}
@@ -194,7 +220,8 @@ def _described(overview: Overview, names: Sequence[str], budget: int, spell: Cal
 
 
 def _part(description: str, most: int) -> str:
-    """Return at most so much of a description, from its trigger on; "" where only a stump would be left."""
+    """Return at most so much of a description, from its trigger on; "" where only a stump would be
+    left."""
     if len(description) <= most:
         return description
     part = clipped(trigger_first(description), most)
@@ -203,7 +230,9 @@ def _part(description: str, most: int) -> str:
     return part
 
 
-def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int) -> Mapping[int, str]:
+def _chosen(
+    overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int
+) -> Mapping[int, str]:
     """Return the descriptions to show, by position, where those of some skills only fit.
 
     Preferred skills come first, then those of each group in turn.
@@ -213,7 +242,9 @@ def _chosen(overview: Overview, names: Sequence[str], descriptions: Sequence[str
     preferred = [positions[path] for path in overview.preferred if path in positions]
     left = budget - sum(len(name) + 2 for name in names) + 2 - len(_ALSO)
     chosen: dict[int, str] = {}
-    for position in dict.fromkeys([*preferred, *turns(groups([(offer.root, offer.path) for offer in offers]))]):
+    for position in dict.fromkeys(
+        [*preferred, *turns(groups([(offer.root, offer.path) for offer in offers]))]
+    ):
         text = _part(descriptions[position], _SOME_DESCRIPTION)
         cost = len(f"- {names[position]}: {text}\n") - len(f"{names[position]}, ")
         if text and cost <= left:
@@ -246,14 +277,15 @@ def shown_part(overview: Overview, shown: Shown, position: int) -> str:
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
-    """Group skills by their folder, or else by their root, and return the largest groups, the largest first.
+    """Group skills by their folder, or else by their root, and return the largest groups, the
+    largest first.
 
     Args:
         places: (what the root is called, skill path) of each skill.
 
     Returns:
-        for each group the positions of its skills, in an order that has nothing to do with the alphabet and that
-        stays when others come or go.
+        for each group the positions of its skills, in an order that has nothing to do with the
+        alphabet and that stays when others come or go.
     """
     folders = [tuple(path.split("/")[:-1]) for _, path in places]
     shared = _shared(folders)
@@ -263,12 +295,15 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
         found.setdefault(label, []).append(position)
     largest = sorted(found.items(), key=lambda group: (-len(group[1]), group[0]))[:_MOST_GROUPS]
     for _, positions in largest:
-        positions.sort(key=lambda position: (crc32(places[position][1].encode("utf-8", "replace")), position))
+        positions.sort(
+            key=lambda position: (crc32(places[position][1].encode("utf-8", "replace")), position)
+        )
     return dict(largest)
 
 
 def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
-    """Yield the positions of each group in turn: the order in which skills are named where not all fit."""
+    """Yield the positions of each group in turn: the order in which skills are named where not all
+    fit."""
     for step in range(max(map(len, found.values()), default=0)):
         yield from (positions[step] for positions in found.values() if step < len(positions))
 
@@ -291,7 +326,8 @@ def in_loading(overview: Overview, characters: int) -> Shown:
 
 def _loading_head(overview: Overview) -> str:
     return (
-        "Load one or more skills by name: returns the instructions of each and the list of its files. When a task fits "
+        "Load one or more skills by name: returns the instructions of each and the list of its "
+        "files. When a task fits "
         f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{counted(overview)}:"
     )
 
@@ -300,8 +336,14 @@ def _elements(overview: Overview, budget: int) -> str | None:
     """Return every skill with its whole description, None where that does not fit."""
     pieces: list[str] = []
     for offer in overview.offers:
-        fields = {"name": offer.name, "description": one_line(offer.description), "location": offer.location}
-        lines = "\n".join(f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items() if value is not None)
+        fields = {
+            "name": offer.name,
+            "description": one_line(offer.description),
+            "location": offer.location,
+        }
+        lines = "\n".join(
+            f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items() if value is not None
+        )
         pieces.append(f"<skill>\n{lines}\n</skill>")
         budget -= len(pieces[-1]) + 1
         if budget < -1:
@@ -322,7 +364,10 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
     for label, positions in found.items():
         head = ""
         if len(found) > 1:
-            head = f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} ({len(positions):,}): "
+            head = (
+                f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} "
+                f"({len(positions):,}): "
+            )
         if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
             break
         heads[label] = head
@@ -355,7 +400,9 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
         if len(names) < len(found[label]):
             names.append(_DOTS)
         lines.append(head + ", ".join(names))
-    return Shown("\n".join(lines) + last, {position for each in named.values() for position in each})
+    return Shown(
+        "\n".join(lines) + last, {position for each in named.values() for position in each}
+    )
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
@@ -363,4 +410,7 @@ def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     if not folders:
         return 0
     first, last = min(folders), max(folders)
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )

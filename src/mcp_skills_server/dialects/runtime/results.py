@@ -27,10 +27,12 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.model.clients import UNKNOWN, Shows
 
 CHARACTERS: Final = UNKNOWN.result_characters
-"""The longest result, in characters: hosts cut the middle out of 40,000 and more, or put them in a file."""
+"""The longest result, in characters: hosts cut the middle out of 40,000 and more, or put them in a
+file."""
 _MOST_FILES: Final = 200
 _ELSEWHERE: Final = (
-    f"The instructions and files are in active_skills of this result's structured content. If they are not shown to "
+    "The instructions and files are in active_skills of this result's structured content. If "
+    "they are not shown to "
     f"you, read each skill's {SKILL_MD} with {READ}."
 )
 _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
@@ -47,23 +49,29 @@ def receipt(
     shows: Shows = "text",
     note: str | None = None,
 ) -> ToolResult:
-    """Return the answer of loading and unloading: what is active now, in order, and what came with it.
+    """Return the answer of loading and unloading: what is active now, in order, and what came with
+    it.
 
     Args:
         active: the loaded skills, the latest last.
         session: the handle, None where a host binds it.
         fresh: those that this call loaded.
-        bodies: whether the instructions travel in the result rather than at the top of the next call.
-        characters: how long the instructions and the lists of files may be together; longer instructions are cut at
-            the end of a paragraph and say where to read on.
-        shows: where the client's model looks. The instructions stand there alone, so that no host carries them twice.
+        bodies: whether the instructions travel in the result rather than at the top of the next
+            call.
+        characters: how long the instructions and the lists of files may be together; longer
+            instructions are cut at the end of a paragraph and say where to read on.
+        shows: where the client's model looks. The instructions stand there alone, so that no host
+            carries them twice.
         note: one line more, for the model.
     """
     shown: dict[str, Loaded] = {}
     if bodies:
         shown = {each.name: each for each in _cut(fresh, characters)}
     in_structure = shows != "text"
-    entries = [_receipt_entry(shown.get(each.name, each), in_structure and each.name in shown) for each in active]
+    entries = [
+        _receipt_entry(shown.get(each.name, each), in_structure and each.name in shown)
+        for each in active
+    ]
     structure: dict[str, Json] = {"active_skills": entries}
     names = contained(", ".join(one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}."]
@@ -79,32 +87,49 @@ def receipt(
     elif fresh:
         for each in fresh:
             if each.problems:
-                lines.append(contained(f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"))
+                lines.append(
+                    contained(
+                        f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
+                    )
+                )
         lines.append("Their instructions stand at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
-    """Say that the skills have changed since the model was shown them; `uncounted`: by more than this."""
-    counts = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
+    """Say that the skills have changed since the model was shown them; `uncounted`: by more than
+    this."""
+    counts = [
+        f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count
+    ]
     shown = " and ".join(counts)
     if uncounted:
         shown += " or more"
-    return f"The skills have changed since this session began: {shown}. {LIST} shows what there is now."
+    return (
+        f"The skills have changed since this session began: {shown}. {LIST} shows what there "
+        "is now."
+    )
 
 
 def pending(sources: Sequence[str]) -> str | None:
     """Return the words for sources of which nothing was read yet; None for none."""
     if not sources:
         return None
-    return f"Not read yet: {', '.join(sources)}. {LIST} shows the skills from there once they have arrived."
+    return (
+        f"Not read yet: {', '.join(sources)}. {LIST} shows the skills from there once they "
+        "have arrived."
+    )
 
 
 def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
-    """Return the words for skills that loaded ones depend on, and that are not loaded; None for none."""
+    """Return the words for skills that loaded ones depend on, and that are not loaded; None for
+    none."""
     words: list[str] = []
     if more:
-        words.append(f"These depend on more skills, to be loaded (mode add) where they are needed: {', '.join(more)}.")
+        words.append(
+            "These depend on more skills, to be loaded (mode add) where they are needed: "
+            f"{', '.join(more)}."
+        )
     if missing:
         names = ", ".join(printable(each)[:100] for each in missing[:20])
         words.append(f"They name skills that are not here: {names}.")
@@ -112,12 +137,19 @@ def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
 
 
 def text_file(
-    path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
+    path: str,
+    text: str,
+    start: int,
+    most_lines: int | None,
+    most_characters: int,
+    *,
+    start_character: int = 1,
 ) -> ToolResult:
-    """Return the answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
+    """Return the answer of reading a text file: its exact text, or whole lines of it and word of
+    where to go on.
 
-    The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
-    part; `start_character` is where in the first line to begin.
+    The parts that the words lead through make the exact text again. Of a line that is longer than
+    an answer comes a part; `start_character` is where in the first line to begin.
     """
     if start == 1 and start_character == 1 and most_lines is None and len(text) <= most_characters:
         return _part(text)
@@ -155,18 +187,30 @@ def _part(text: str, *notes: str) -> ToolResult:
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
-    """Return the answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
+    """Return the answer of reading any other file: a picture or sound as such, for the rest a link
+    to the resource.
 
     `target` is its URI, None where `resources/read` does not serve it.
     """
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) <= most_bytes and _is_shown(kind):
-        block: Json = {"type": kind.partition("/")[0], "data": b64encode(raw).decode("ascii"), "mimeType": kind}
-        return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])  # some hosts show their model text alone
+        block: Json = {
+            "type": kind.partition("/")[0],
+            "data": b64encode(raw).decode("ascii"),
+            "mimeType": kind,
+        }
+        # some hosts show their model text alone
+        return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])
     text = f"{path} is no text ({kind}, {len(raw)} bytes)"
     if target is None:
         return _result(f"{text}, and cannot be shown here.")
-    link: Json = {"type": "resource_link", "uri": target, "name": path, "mimeType": kind, "size": len(raw)}
+    link: Json = {
+        "type": "resource_link",
+        "uri": target,
+        "name": path,
+        "mimeType": kind,
+        "size": len(raw),
+    }
     return _result(f"{text}. It can be fetched as the resource {target}.", more=[link])
 
 
@@ -176,11 +220,13 @@ def _is_shown(kind: str) -> bool:
 
 
 def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
-    """Return the answer of reading a file that a script left and that is no text: shown, or its bytes in base64."""
+    """Return the answer of reading a file that a script left and that is no text: shown, or its
+    bytes in base64."""
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) > most_bytes:
         return failure(
-            f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most {most_bytes:,} bytes are "
+            f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most "
+            f"{most_bytes:,} bytes are "
             "returned; let a script make it smaller, or in parts"
         )
     if _is_shown(kind):
@@ -190,11 +236,15 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
         "mimeType": kind,
         "blob": b64encode(raw).decode("ascii"),
     }
-    return _result(f"{path} is no text ({kind}, {len(raw)} bytes).", more=[{"type": "resource", "resource": resource}])
+    return _result(
+        f"{path} is no text ({kind}, {len(raw)} bytes).",
+        more=[{"type": "resource", "resource": resource}],
+    )
 
 
 def outcome(run: Mapping[str, Json]) -> ToolResult:
-    """Return the answer of running a script. One that failed is marked as an error too; its exit code says which."""
+    """Return the answer of running a script. One that failed is marked as an error too; its exit
+    code says which."""
     code = run["exit_code"]
     if run["timed_out"]:
         state = "was stopped at the time limit"
@@ -238,7 +288,8 @@ def failure(message: str) -> ToolResult:
 def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
     """Return the receipt of a proposal."""
     words = (
-        f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing has changed yet; tell "
+        f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing "
+        "has changed yet; tell "
         f"the user. {PROPOSALS} shows its state."
     )
     return _result(words, proposal)
@@ -247,14 +298,24 @@ def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
 def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the proposals of a caller, the newest first."""
     lines = [
-        ", ".join(map(str, filter(None, (f"{each['id']} {each['name']}: {each['state']}", each.get("message")))))
+        ", ".join(
+            map(
+                str,
+                filter(
+                    None, (f"{each['id']} {each['name']}: {each['state']}", each.get("message"))
+                ),
+            )
+        )
         for each in proposals
     ]
-    return _result("\n".join(lines) or "You have proposed nothing here.", {"proposals": [*proposals]})
+    return _result(
+        "\n".join(lines) or "You have proposed nothing here.", {"proposals": [*proposals]}
+    )
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
-    """Return these skills with instructions that fit, all cut to one length, and word of where each goes on."""
+    """Return these skills with instructions that fit, all cut to one length, and word of where each
+    goes on."""
     files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
     budget = max(characters - files, characters // 2)
     if sum(len(each.instructions) for each in fresh) <= budget:
@@ -271,14 +332,17 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
             if begun > 1:
                 within = f", start_character={begun}"
             kept += (
-                f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, read on: call {READ} "
+                f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, "
+                f"read on: call {READ} "
                 f'with skill="{each.name}", path="{SKILL_MD}", start_line={line}{within}.]'
             )
         out.append(each._replace(instructions=kept))
     return out
 
 
-def noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> ToolResult:
+def noted(
+    lines: list[str], structure: dict[str, Json], note: str | None, between: str
+) -> ToolResult:
     """Return these lines and this structure as a result; the note is one line more in both."""
     if note is not None:
         lines, structure = [*lines, note], {**structure, "note": note}
@@ -293,7 +357,9 @@ def with_note(result: ToolResult, note: str) -> ToolResult:
     return {**result, "content": content, "structuredContent": structure}
 
 
-def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()) -> ToolResult:
+def _result(
+    text: str, structure: dict[str, Json] | None = None, more: Sequence[dict[str, Any]] = ()
+) -> ToolResult:
     out: ToolResult = {"content": [{"type": "text", "text": text}, *more]}
     if structure is not None:
         out["structuredContent"] = structure
@@ -326,7 +392,8 @@ def _with_files(loaded: Loaded) -> str:
         attributes["origin"] = loaded.origin  # S40-48
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
-        shown = [printable(path) for path in loaded.files[:_MOST_FILES]]  # a name may hold a line break
+        # a name may hold a line break
+        shown = [printable(path) for path in loaded.files[:_MOST_FILES]]
         cut = len(loaded.files) - len(shown)
         if cut:
             shown.append(f"({cut} more are not shown)")  # ASG-28
@@ -345,8 +412,8 @@ def listing(
 ) -> ToolResult:
     """Return the answer of the listing and of the search.
 
-    Descriptions that together are longer than `characters` are cut to one length. One that a skill before it has is
-    not repeated, but said to be the same.
+    Descriptions that together are longer than `characters` are cut to one length. One that a skill
+    before it has is not repeated, but said to be the same.
 
     Args:
         entries: what `entry` made of each skill.
@@ -357,7 +424,8 @@ def listing(
     said = _without_repeats(entries)
     most = even(map(len, said), characters)
     shown = [
-        {**each, "description": clipped(description, most)} for each, description in zip(entries, said, strict=True)
+        {**each, "description": clipped(description, most)}
+        for each, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
     lines = [_listed(each) for each in shown] or ["No skill fits."]
@@ -368,8 +436,11 @@ def listing(
 
 
 def nothing_fits(near: Sequence[str], tags: Sequence[str] = (), groups: Sequence[str] = ()) -> str:
-    """Advise a model whose question found nothing, with the nearest names, and the commonest tags and folders."""
-    advice = [f"Try other keywords, in the language of the skills; {LIST} goes through all of them."]
+    """Advise a model whose question found nothing, with the nearest names, and the commonest tags
+    and folders."""
+    advice = [
+        f"Try other keywords, in the language of the skills; {LIST} goes through all of them."
+    ]
     for what, names in (("Nearest names", near), ("Tags", tags), ("Groups", groups)):
         if names:
             advice.append(f"{what}: {contained(', '.join(map(one_line, names)))}.")
@@ -386,7 +457,11 @@ def entry(
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
     """Return a skill as the listing and the search show it, marked with its problems."""
-    out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
+    out: dict[str, Json] = {
+        "name": name,
+        "description": hidden.without(skill.description),
+        "location": location,
+    }
     more: dict[str, Json] = {
         "title": title,
         "version": version,
@@ -398,7 +473,8 @@ def entry(
 
 
 def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
-    """Return the descriptions; for one that stood before, if that is shorter, at which skill it stands."""
+    """Return the descriptions; for one that stood before, if that is shorter, at which skill it
+    stands."""
     first: dict[str, str] = {}
     out: list[str] = []
     for each in entries:
@@ -413,7 +489,8 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
 def _listed(shown: Mapping[str, Json]) -> str:
     text = f"- {one_line(str(shown['name']))}"
     if "origin" in shown:
-        text += f" [from {shown['origin']}]"  # before the description, which could end with the same words
+        # before the description, which could end with the same words
+        text += f" [from {shown['origin']}]"
     text += f": {one_line(str(shown['description']))}"
     for key, words, between in (("also_at", "also at", ", "), ("problems", "has problems:", "; ")):
         found = shown.get(key)

@@ -1,4 +1,5 @@
-"""Names and objects of the runtime's tools, which skills a model is shown, and how texts are cut to a length.
+"""Names and objects of the runtime's tools, which skills a model is shown, and how texts are cut to
+a length.
 
 Lengths are characters.
 """
@@ -24,13 +25,18 @@ LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
 """The argument that carries a session's handle where no host binds it."""
 CONVERSATION: Final = "conversation"
-"""The same argument for hosts that keep the name `session` for themselves, such as Microsoft's Agent Framework."""
+"""The same argument for hosts that keep the name `session` for themselves, such as Microsoft's
+Agent Framework."""
 SCRIPTS: Final = "scripts/"
 WORKSPACE: Final = "/workspace/"
 """The prefix of paths of files that scripts of the session leave; no path of a skill begins so."""
 
 _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN, PROPOSE, PROPOSALS)
-_OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
+_OTHER_NAMES: Final = {
+    "skills_readresource": READ,
+    "skills_read_resource": READ,
+    "skills_runscript": RUN,
+}
 _MOST_PROBLEMS: Final = 10
 _ELLIPSIS: Final = "..."
 _HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
@@ -133,9 +139,11 @@ def is_usable(skill: Skill) -> bool:
 
 
 def is_offered(skill: Skill) -> bool:
-    """Tell whether a model is shown it. One that only the user may start can still be loaded by name.
+    """Tell whether a model is shown it. One that only the user may start can still be loaded by
+    name.
 
-    One whose path holds hidden characters is not shown: no name would be left that can be shown and asked for.
+    One whose path holds hidden characters is not shown: no name would be left that can be shown and
+    asked for.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
@@ -143,12 +151,17 @@ def is_offered(skill: Skill) -> bool:
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
-    """Tell whether what a model is shown of the skills may differ once these took the place of those."""
+    """Tell whether what a model is shown of the skills may differ once these took the place of
+    those."""
 
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
-        # A hidden skill counts with its name: another skill of that name goes by its path (`identity.name_of`).
+        # A hidden skill counts with its name: another skill of that name goes by its path
+        # (`identity.name_of`).
         usable = ((path, each) for path, each in skills.items() if is_usable(each))
-        return {path: (each.name, each.description if is_offered(each) else None) for path, each in usable}
+        return {
+            path: (each.name, each.description if is_offered(each) else None)
+            for path, each in usable
+        }
 
     return shown_of(before) != shown_of(after)
 
@@ -159,7 +172,8 @@ def problems(skill: Skill) -> tuple[str, ...]:
 
 
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
-    """Return what to say of characters that a reader of the skill does not see. The texts stay as they are."""
+    """Return what to say of characters that a reader of the skill does not see. The texts stay as
+    they are."""
     remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
     if remark:
         return (f"it holds {remark}",)
@@ -172,7 +186,8 @@ def scripts_of(skill: Skill) -> Iterator[str]:
 
 
 def in_workspace(path: str) -> str | None:
-    """Return what follows `/workspace/`, for a file that a script left; None for a file of a skill."""
+    """Return what follows `/workspace/`, for a file that a script left; None for a file of a
+    skill."""
     if path.startswith(WORKSPACE):
         return path.removeprefix(WORKSPACE)
     return None
@@ -206,7 +221,8 @@ def clipped(text: str, most: int) -> str:
         return ""
     kept = text[:budget]
     if not text[budget].isspace():
-        # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half of an entity.
+        # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half
+        # of an entity.
         whole = kept.rpartition(" ")[0]
         if whole and len(whole) >= budget - _LONGEST_WORD:
             kept = whole
@@ -218,7 +234,8 @@ def clipped(text: str, most: int) -> str:
 
 
 def paragraphs(text: str, most: int) -> tuple[str, int]:
-    """Return the whole paragraphs at the beginning of a text, at most so long, and the position to go on from.
+    """Return the whole paragraphs at the beginning of a text, at most so long, and the position to
+    go on from.
 
     A first paragraph that is longer is cut at the end of a line, a line that is longer anywhere.
     """

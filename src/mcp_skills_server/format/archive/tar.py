@@ -1,4 +1,5 @@
-"""Tar archives: read as ustar, v7, GNU and PAX out of a gzip stream that is unpacked in pieces; written as ustar."""
+"""Tar archives: read as ustar, v7, GNU and PAX out of a gzip stream that is unpacked in pieces;
+written as ustar."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
+from mcp_skills_server.format.archive.tree import (
+    ArchiveRefusedError,
+    Tree,
+    UnpackLimits,
+    check_ratio,
+    decoded,
+)
 from mcp_skills_server.format.excerpts import quoted
 
 _BLOCK: Final = 512
@@ -22,14 +29,16 @@ _DEVICES: Final = {b"3": "device", b"4": "device", b"6": "named pipe"}
 
 
 class _Inflated:
-    """A gzip stream read piece by piece: no more is unpacked than was asked for, but for one piece."""
+    """A gzip stream read piece by piece: no more is unpacked than was asked for, but for one
+    piece."""
 
     def __init__(self, raw: bytes, limits: UnpackLimits) -> None:
         self._raw = memoryview(raw)
         self._next = 0
         self._limits = limits
         self._given = 0
-        self._left = memoryview(b"")  # so that to take a little of a piece is not to copy the rest of it
+        # so that to take a little of a piece is not to copy the rest of it
+        self._left = memoryview(b"")
         self._inflate = zlib.decompressobj(31)
 
     def _piece(self) -> bytes:
@@ -42,7 +51,9 @@ class _Inflated:
             try:
                 piece = self._inflate.decompress(feed, _PIECE)
             except zlib.error:
-                raise ArchiveRefusedError("the archive is damaged: its gzip stream cannot be read") from None
+                raise ArchiveRefusedError(
+                    "the archive is damaged: its gzip stream cannot be read"
+                ) from None
             if piece:
                 self._given += len(piece)
                 check_ratio(self._given, len(self._raw), self._limits)
@@ -106,7 +117,8 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             raise ArchiveRefusedError(f"{quoted(shown)} is a {_DEVICES[kind]}")
         if kind not in {b"0", b"\0", b"7", b"5"}:
             raise ArchiveRefusedError(
-                f"{quoted(shown)} is of a kind that no skill needs (type {quoted(kind.decode('latin-1'))})"
+                f"{quoted(shown)} is of a kind that no skill needs (type "
+                f"{quoted(kind.decode('latin-1'))})"
             )
         if size is not None and own_size not in {0, size}:
             raise ArchiveRefusedError(f"{quoted(shown)} has two sizes")
@@ -141,8 +153,14 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
         prefix = head[345:500].split(b"\0", 1)[0]
         name = prefix + b"/" + name if prefix else name
     kind = head[156:157]
-    # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a character.
-    return kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
+    # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a
+    # character.
+    return (
+        kind,
+        name.decode("utf-8", "surrogateescape"),
+        _octal(head[124:136]),
+        _octal(head[100:108]),
+    )
 
 
 def _octal(field: bytes) -> int:
@@ -189,7 +207,8 @@ def fits_ustar(path: str, size: int) -> bool:
 
 
 def write_tar(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
-    """Return these files as a `.tar.gz`. A name that ustar cannot hold stands in a PAX header before its member.
+    """Return these files as a `.tar.gz`. A name that ustar cannot hold stands in a PAX header
+    before its member.
 
     Raises:
         ArchiveRefusedError: a file is too large for the format.

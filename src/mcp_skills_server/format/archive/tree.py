@@ -1,4 +1,5 @@
-"""The tree that an archive unpacks to: its limits, its names, and the tree of files that is admitted one by one."""
+"""The tree that an archive unpacks to: its limits, its names, and the tree of files that is
+admitted one by one."""
 
 from __future__ import annotations
 
@@ -18,18 +19,21 @@ Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
 _MAX_SEGMENT: Final = 255
 _MAX_PATH: Final = 1024
 _MAX_DEPTH: Final = 32
-"""Bytes of a name, bytes of a path, levels: what common file systems hold, and no tree is deeper for a good reason."""
+"""Bytes of a name, bytes of a path, levels: what common file systems hold, and no tree is deeper
+for a good reason."""
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FREE_BYTES: Final = 1 << 20
 _MAX_HEADER: Final = 1 << 16
 _FREE_HEADERS: Final = 1 << 20
 _HEADER_BYTES: Final = 1 << 10
-"""Of all headers together for each file. They are read record by record, and nothing else bounds what that takes."""
+"""Of all headers together for each file. They are read record by record, and nothing else bounds
+what that takes."""
 
 
 class ArchiveRefusedError(SkillsServerError, ValueError):
-    """An archive that is not unpacked, or a name that no archive may hold. The message is one line for people."""
+    """An archive that is not unpacked, or a name that no archive may hold. The message is one line
+    for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,12 @@ class UnpackLimits:
     """Limits of an unpacked archive. The defaults are those of the most used consumer.
 
     Attributes:
-        files: files; four times as many members of any kind, and as many directories; 1 KiB of tar's own headers for
-            each, and 1 MiB at least.
+        files: files; four times as many members of any kind, and as many directories; 1 KiB of
+            tar's own headers for each, and 1 MiB at least.
         bytes: bytes of all files.
         file: bytes of one file.
-        ratio: unpacked bytes for each byte of the archive; the first MiB is free, since it does no harm.
+        ratio: unpacked bytes for each byte of the archive; the first MiB is free, since it does no
+            harm.
     """
 
     files: int = 1000  # WK-30, WKO-9
@@ -51,7 +56,8 @@ class UnpackLimits:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Prove that a tree of files with these paths can be written on any platform, below one directory.
+    """Prove that a tree of files with these paths can be written on any platform, below one
+    directory.
 
     Raises:
         ArchiveRefusedError: the first that cannot, as for `unpack`.
@@ -106,11 +112,14 @@ def decoded(name: bytes) -> str:
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError:
-        raise ArchiveRefusedError(f"the name {quoted(name.decode('latin-1'))} is not UTF-8") from None
+        raise ArchiveRefusedError(
+            f"the name {quoted(name.decode('latin-1'))} is not UTF-8"
+        ) from None
 
 
 class Tree:
-    """The files of an archive as they come, none admitted that could not be written beside the others."""
+    """The files of an archive as they come, none admitted that could not be written beside the
+    others."""
 
     def __init__(self, limits: UnpackLimits) -> None:
         self._limits = limits
@@ -140,7 +149,8 @@ class Tree:
             raise ArchiveRefusedError(f"the archive holds more than {most} {what}")
 
     def place(self, name: str) -> tuple[str, bool]:
-        """Return the path of a member, "" for the root of the archive, and whether its name is that of a directory."""
+        """Return the path of a member, "" for the root of the archive, and whether its name is that
+        of a directory."""
         path = name.removeprefix("./")
         is_directory = path.endswith("/") or path in {"", "."}
         path = path.removesuffix("/")
@@ -171,7 +181,9 @@ class Tree:
         limits = self._limits
         self._bytes += size
         if size > limits.file:
-            raise ArchiveRefusedError(f"{quoted(path)} has {size} bytes, at most {limits.file} are unpacked")
+            raise ArchiveRefusedError(
+                f"{quoted(path)} has {size} bytes, at most {limits.file} are unpacked"
+            )
         if self._bytes > limits.bytes:
             raise ArchiveRefusedError(f"the archive unpacks to more than {limits.bytes} bytes")
         if len(self._files) >= limits.files:

@@ -1,4 +1,5 @@
-"""Zip archives: stored and deflated members that fill the archive without a gap, as its directory has them."""
+"""Zip archives: stored and deflated members that fill the archive without a gap, as its directory
+has them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
+from mcp_skills_server.format.archive.tree import (
+    ArchiveRefusedError,
+    Tree,
+    UnpackLimits,
+    check_ratio,
+    decoded,
+)
 from mcp_skills_server.format.excerpts import quoted
 
 LOCAL: Final = b"PK\3\4"
@@ -77,7 +84,8 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 
 
 def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
-    """Return where the central directory begins, and its members. It must lie right before its end record."""
+    """Return where the central directory begins, and its members. It must lie right before its end
+    record."""
     at = _end_record(raw)
     _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
@@ -85,7 +93,9 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
     if count == _MOST_MEMBERS or _MOST_BYTES in {size, start}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
     if start + size != at:
-        raise ArchiveRefusedError("the archive is damaged, or bytes stand before or between its members")
+        raise ArchiveRefusedError(
+            "the archive is damaged, or bytes stand before or between its members"
+        )
     members: list[_Member] = []
     place = start
     while place < at:
@@ -97,15 +107,20 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
         place += _CENTRAL_HEAD.size
         system, attributes = made >> 8, head[15]
         mode = attributes >> 16
-        # A link is a link whatever system claims to have made it; the other bits count on systems that have them.
+        # A link is a link whatever system claims to have made it; the other bits count on systems
+        # that have them.
         if not (system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode)):
             mode = 0
-        member = _Member(raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16])
+        member = _Member(
+            raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16]
+        )
         _check_member(member)
         members.append(member)
         place += name_size + head[11] + head[12]
     if place != at or len(members) != count:
-        raise ArchiveRefusedError("the archive is damaged: its directory has another size than it says")
+        raise ArchiveRefusedError(
+            "the archive is damaged: its directory has another size than it says"
+        )
     return start, members
 
 
@@ -114,9 +129,9 @@ def _end_record(raw: bytes) -> int:
     found: list[int] = []
     at = len(raw)
     while (at := raw.rfind(END, max(0, len(raw) - _END_RECORD.size - 0xFFFF), at)) >= 0:
-        if len(raw) - at >= _END_RECORD.size and at + _END_RECORD.size + _END_RECORD.unpack_from(raw, at)[7] == len(
-            raw
-        ):
+        if len(raw) - at >= _END_RECORD.size and at + _END_RECORD.size + _END_RECORD.unpack_from(
+            raw, at
+        )[7] == len(raw):
             found.append(at)
     if not found:
         raise ArchiveRefusedError("the archive is truncated, or data follows its end")
@@ -129,14 +144,16 @@ def _check_member(member: _Member) -> None:
     if member.flags & _ENCRYPTED:
         raise ArchiveRefusedError(f"{member.shown} is encrypted")
     if member.method not in {_STORED, _DEFLATED}:
-        raise ArchiveRefusedError(f"{member.shown} is compressed by a method other than deflate ({member.method})")
+        raise ArchiveRefusedError(
+            f"{member.shown} is compressed by a method other than deflate ({member.method})"
+        )
     if _MOST_BYTES in {member.packed, member.size, member.offset}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
 
 
 def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int, int]]:
-    """Return where each member's content begins and ends. Together the members fill all that is before the
-    directory.
+    """Return where each member's content begins and ends. Together the members fill all that is
+    before the directory.
     """
     out: dict[int, tuple[int, int]] = {}
     reached = 0
@@ -147,26 +164,37 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
             raise ArchiveRefusedError(f"bytes that belong to no member stand before {member.shown}")
         begin = _content_begin(raw, start, member)
         out[position] = begin, begin + member.packed
-        reached = begin + member.packed + _descriptor_size(raw, start, member, begin + member.packed)
+        reached = (
+            begin + member.packed + _descriptor_size(raw, start, member, begin + member.packed)
+        )
         if reached > start:
-            raise ArchiveRefusedError(f"the archive is damaged: {member.shown} reaches into its directory")
+            raise ArchiveRefusedError(
+                f"the archive is damaged: {member.shown} reaches into its directory"
+            )
     if reached != start:
         raise ArchiveRefusedError("bytes that belong to no member stand behind the last one")
     return [out[position] for position in range(len(members))]
 
 
 def _content_begin(raw: bytes, start: int, member: _Member) -> int:
-    """Return where the content begins, when the member's own header says what the directory says."""
+    """Return where the content begins, when the member's own header says what the directory
+    says."""
     if member.offset + _LOCAL_HEAD.size > start:
-        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} has no header of its own")
+        raise ArchiveRefusedError(
+            f"the archive is damaged: {member.shown} has no header of its own"
+        )
     head = _LOCAL_HEAD.unpack_from(raw, member.offset)
     name_at = member.offset + _LOCAL_HEAD.size
     same = head[0] == LOCAL and head[2:4] == (member.flags, member.method)
     same = same and raw[name_at : name_at + head[9]] == member.name
     described = (member.crc, member.packed, member.size)
     unknown = {0} if member.flags & _STREAMED else set[int]()  # the writer did not know it yet
-    if not same or any(own != other and own not in unknown for own, other in zip(head[6:9], described, strict=True)):
-        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is described in two ways")
+    if not same or any(
+        own != other and own not in unknown for own, other in zip(head[6:9], described, strict=True)
+    ):
+        raise ArchiveRefusedError(
+            f"the archive is damaged: {member.shown} is described in two ways"
+        )
     return name_at + head[9] + head[10]
 
 
@@ -191,10 +219,14 @@ def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:
         try:
             out = inflate.decompress(content, member.size + 1)
         except zlib.error:
-            raise ArchiveRefusedError(f"the archive is damaged: {member.shown} cannot be read") from None
+            raise ArchiveRefusedError(
+                f"the archive is damaged: {member.shown} cannot be read"
+            ) from None
         whole = inflate.eof and not inflate.unused_data
     if not whole or len(out) != member.size or zlib.crc32(out) != member.crc:
-        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is not what its size or checksum says")
+        raise ArchiveRefusedError(
+            f"the archive is damaged: {member.shown} is not what its size or checksum says"
+        )
     return out
 
 
@@ -214,9 +246,15 @@ def write_zip(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
         name = path.encode()
         mode = stat.S_IFREG | (0o755 if executable else 0o644)
         shared = (20, _UTF8, _STORED, 0, _1980, zlib.crc32(raw), len(raw), len(raw), len(name), 0)
-        if offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MOST_BYTES or len(central) + 1 >= _MOST_MEMBERS:
+        if (
+            offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MOST_BYTES
+            or len(central) + 1 >= _MOST_MEMBERS
+        ):
             raise ArchiveRefusedError("the skill is too large for a .zip of 65,534 files and 4 GiB")
-        central.append(_CENTRAL_HEAD.pack(_CENTRAL, _UNIX << 8 | 20, *shared, 0, 0, 0, mode << 16, offset) + name)
+        central.append(
+            _CENTRAL_HEAD.pack(_CENTRAL, _UNIX << 8 | 20, *shared, 0, 0, 0, mode << 16, offset)
+            + name
+        )
         parts += [_LOCAL_HEAD.pack(LOCAL, *shared) + name, raw]
         offset += _LOCAL_HEAD.size + len(name) + len(raw)
     size = sum(map(len, central))

@@ -1,1 +1,2 @@
-"""Skills found by what their descriptions mean: models that make vectors of texts, a cache of these, and the search."""
+"""Skills found by what their descriptions mean: models that make vectors of texts, a cache of
+these, and the search."""

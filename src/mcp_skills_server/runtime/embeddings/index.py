@@ -1,7 +1,8 @@
 """Semantic search of skills by the vectors of their descriptions.
 
-A thread of its own loads the model once the skills are read, makes the vectors of what is new, and follows the
-registry. Until they are there, and whenever the model fails, a search goes on without them.
+A thread of its own loads the model once the skills are read, makes the vectors of what is new, and
+follows the registry. Until they are there, and whenever the model fails, a search goes on without
+them.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ _PAUSE_S: Final = 30.0
 class Embeddings:
     """The vectors of a registry's skills. Any thread may use it.
 
-    `index` keeps them for the next process; `pause_s` is how long a model that failed is left alone.
+    `index` keeps them for the next process; `pause_s` is how long a model that failed is left
+    alone.
     """
 
     def __init__(
-        self, registry: Registry, embedder: Embedder, index: Index | None, *, pause_s: float = _PAUSE_S
+        self,
+        registry: Registry,
+        embedder: Embedder,
+        index: Index | None,
+        *,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self._registry = registry
         self._embedder = embedder
@@ -84,9 +91,11 @@ class Embeddings:
             return self._followed.wait_for(lambda: self._seen is self._registry.snapshot, timeout_s)
 
     def ranked(self, query: str, among: Container[str] | None = None) -> list[tuple[str, float]]:
-        """Return the paths of the skills that mean most nearly the same, with the cosines, the highest first.
+        """Return the paths of the skills that mean most nearly the same, with the cosines, the
+        highest first.
 
-        Nothing where no vectors are there yet, or where the model fails. With `among` no other skill counts.
+        Nothing where no vectors are there yet, or where the model fails. With `among` no other
+        skill counts.
         """
         if not self._known or time.monotonic() < self._again_at or not query.strip():
             return []
@@ -102,7 +111,9 @@ class Embeddings:
             if self._length != asked.shape[1] * asked.itemsize:
                 return []
             if self._table is None:
-                rows = np.frombuffer(b"".join(vector for _, vector in self._known.values()), dtype=np.float32)
+                rows = np.frombuffer(
+                    b"".join(vector for _, vector in self._known.values()), dtype=np.float32
+                )
                 self._table = list(self._known), rows.reshape(len(self._known), -1)
             paths, vectors = self._table
         alike = vectors @ asked[0]
@@ -129,7 +140,8 @@ class Embeddings:
                 timer.start()
 
     def _follow(self, snapshot: Snapshot) -> None:
-        """Have the vectors of this snapshot's skills. What was made is used and kept even if the rest fails."""
+        """Have the vectors of this snapshot's skills. What was made is used and kept even if the
+        rest fails."""
         texts: dict[str, str] = {}
         for path in snapshot.differing(self._seen):
             skill = snapshot.skills.get(path)
@@ -137,7 +149,10 @@ class Embeddings:
                 self._put({path: None})
             else:
                 texts[path] = _text(skill)
-        digests = {path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for path, text in texts.items()}
+        digests = {
+            path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            for path, text in texts.items()
+        }
         # Most edits are of bodies.
         known = {path: digest for path, (digest, _) in self._known.items()}
         digests = {path: digest for path, digest in digests.items() if known.get(path) != digest}
@@ -148,7 +163,9 @@ class Embeddings:
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
             raise EmbeddingError("the kept vectors are not of one length, so all are made anew")
-        self._put({path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept})
+        self._put(
+            {path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept}
+        )
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
         rest = iter(missing.items())
         while batch := dict(islice(rest, self._embedder.batch)):
@@ -158,11 +175,15 @@ class Embeddings:
             self._works()
             if self._length not in (0, made.shape[1] * made.itemsize):
                 self._forget(model)
-                raise EmbeddingError("the model's vectors have another length than before, so all are made anew")
+                raise EmbeddingError(
+                    "the model's vectors have another length than before, so all are made anew"
+                )
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
                 self._index.keep_memos(model, new)
-            self._put({path: (digest, new[digest]) for path, digest in digests.items() if digest in new})
+            self._put(
+                {path: (digest, new[digest]) for path, digest in digests.items() if digest in new}
+            )
         with self._followed:
             self._seen = snapshot
             self._followed.notify_all()

@@ -1,4 +1,5 @@
-"""Embedding models: a model2vec model in a local folder, or an endpoint that speaks OpenAI's embeddings.
+"""Embedding models: a model2vec model in a local folder, or an endpoint that speaks OpenAI's
+embeddings.
 
 Neither downloads anything, and neither is imported or asked before it is needed.
 """
@@ -91,13 +92,17 @@ class LocalModel:
         except EmbeddingError:
             raise
         except Exception as error:  # whatever three libraries raise about files that are not theirs
-            raise EmbeddingError(f"{self._folder}: the model cannot be used: {clipped(_line(error))}") from None
+            raise EmbeddingError(
+                f"{self._folder}: the model cannot be used: {clipped(_line(error))}"
+            ) from None
 
 
 class Endpoint:
-    """An address that answers `POST {"model", "input"}` as OpenAI's does. Redirects and proxies are not followed.
+    """An address that answers `POST {"model", "input"}` as OpenAI's does. Redirects and proxies are
+    not followed.
 
-    `url` is that of the endpoint, or of the API that has it at `/embeddings`; `secret` is sent as a bearer token.
+    `url` is that of the endpoint, or of the API that has it at `/embeddings`; `secret` is sent as a
+    bearer token.
     """
 
     batch = 64
@@ -142,10 +147,13 @@ class Endpoint:
     def _post(self, body: str, headers: Mapping[str, str], timeout_s: float) -> bytes:
         if self._tls:
             secure = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=secure)
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout_s, context=secure
+            )
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        # The time of the socket is that of each wait, and an endpoint that drips would have us wait for ever.
+        # The time of the socket is that of each wait, and an endpoint that drips would have us wait
+        # for ever.
         end = threading.Timer(timeout_s, _cut, [connection])
         end.daemon = True
         end.start()

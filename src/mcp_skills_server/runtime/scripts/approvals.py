@@ -1,4 +1,5 @@
-"""The file of approvals: the fetched skills whose scripts may run, by origin and digest over all files."""
+"""The file of approvals: the fetched skills whose scripts may run, by origin and digest over all
+files."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _LOCK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One skill that may run: its origin as `policy.canonical` has it, its path when it was approved, and its digest.
+    """One skill that may run: its origin as `policy.canonical` has it, its path when it was
+    approved, and its digest.
 
     `digest` is `sha256:` and 64 hex digits over all files, `approved_at` seconds of the epoch.
     """
@@ -55,7 +57,9 @@ def read(path: Path) -> tuple[Approval, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise UsageError(f"{printable(str(path))}: cannot be read ({error.strerror}); check it") from None
+        raise UsageError(
+            f"{printable(str(path))}: cannot be read ({error.strerror}); check it"
+        ) from None
     if why_untrusted(found):
         problem = "others may write it; let it belong to you or to root, with mode 0600"
         raise UsageError(f"{printable(str(path))}: {problem}")
@@ -66,11 +70,18 @@ def read(path: Path) -> tuple[Approval, ...]:
         if content["version"] != 1:
             raise ValueError(content["version"])
         return tuple(
-            Approval(str(each["origin"]), str(each["skill"]), str(each["digest"]), _moment(each["approved_at"]))
+            Approval(
+                str(each["origin"]),
+                str(each["skill"]),
+                str(each["digest"]),
+                _moment(each["approved_at"]),
+            )
             for each in content["approvals"]
         )
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(f"{printable(str(path))}: this is no file of approvals; give another --approvals") from None
+        raise UsageError(
+            f"{printable(str(path))}: this is no file of approvals; give another --approvals"
+        ) from None
 
 
 def _moment(value: Any) -> float:
@@ -81,7 +92,8 @@ def _moment(value: Any) -> float:
 
 
 def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
-    """Replace the approvals of a file by what `edit` makes of them, under a lock: no concurrent change is lost.
+    """Replace the approvals of a file by what `edit` makes of them, under a lock: no concurrent
+    change is lost.
 
     The file is for its owner alone, and so is the lock beside it.
 
@@ -96,11 +108,15 @@ def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
             replace_file(path, _encoded(edit(read(path))), 0o600)
     except Timeout:
-        raise UsageError(f"{printable(str(path))}: another process is changing it; try again") from None
+        raise UsageError(
+            f"{printable(str(path))}: another process is changing it; try again"
+        ) from None
     except OSError as error:
         problem = f"cannot be written ({error.strerror}); give another --approvals"
         raise UsageError(f"{printable(str(path))}: {problem}") from None
 
 
 def _encoded(approvals: Sequence[Approval]) -> bytes:
-    return json.dumps({"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1).encode()
+    return json.dumps(
+        {"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1
+    ).encode()

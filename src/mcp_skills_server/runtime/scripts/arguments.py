@@ -1,8 +1,8 @@
 """Validation of the arguments and environment variables that a client gives to a script.
 
-The script is the operator's choice; what the client adds is data. Many programs execute the value of a variable
-(`TAR_OPTIONS`, `PYTHONPATH`), and no list of those is complete. So a client sets only variables that the skill declares
-(`metadata.env` of its frontmatter) or that the operator allows.
+The script is the operator's choice; what the client adds is data. Many programs execute the value
+of a variable (`TAR_OPTIONS`, `PYTHONPATH`), and no list of those is complete. So a client sets only
+variables that the skill declares (`metadata.env` of its frontmatter) or that the operator allows.
 """
 
 from __future__ import annotations
@@ -23,26 +23,39 @@ _MAX_VALUE_BYTES: Final = 32 << 10
 _MAX_ENV_BYTES: Final = 256 << 10
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OWN: Final = frozenset(("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN))
-_LOADER: Final = frozenset(("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH"))
-"""What the dynamic loader and the C library read (compared in upper case), beside what begins with these:"""
+_OWN: Final = frozenset(
+    ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN)
+)
+_LOADER: Final = frozenset(
+    ("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH")
+)
+"""What the dynamic loader and the C library read (compared in upper case), beside what begins with
+these:"""
 _LOADER_BEGINS: Final = ("LD_", "DYLD_")
 _WHY_OURS: Final = "is set by the server, or read by the programs that start the sandbox"
 _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
 def checked_args(args: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments; RequestError if they are too many, too long, or no text that a program can be given."""
+    """Return the arguments; RequestError if they are too many, too long, or no text that a program
+    can be given."""
     if len(args) > _MAX_ARGS:
-        raise RequestError(f"args has {len(args)} elements, and at most {_MAX_ARGS} are passed on; put them in a file")
+        raise RequestError(
+            f"args has {len(args)} elements, and at most {_MAX_ARGS} are passed on; put them in a "
+            "file"
+        )
     for number, each in enumerate(args):
         if len(checked_text(each, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
-            raise RequestError(f"args[{number}] is longer than {_MAX_ARG_BYTES:,} bytes; put what it says in a file")
+            raise RequestError(
+                f"args[{number}] is longer than {_MAX_ARG_BYTES:,} bytes; put what it says in a "
+                "file"
+            )
     return tuple(args)
 
 
 def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
-    """Return the variables that a skill declares: `metadata.env`, names with spaces or commas between, or a list.
+    """Return the variables that a skill declares: `metadata.env`, names with spaces or commas
+    between, or a list.
 
     Invalid names are left out, and so are names beyond the limit of a call.
     """
@@ -58,44 +71,57 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
 
 
 def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that the operator lets callers set for every skill; UsageError for one that cannot be."""
+    """Return the variables that the operator lets callers set for every skill; UsageError for one
+    that cannot be."""
     for name in names:
         shown = printable(name[:80])
         if not _is_name(name):
-            raise UsageError(f"{shown!r} is no name for a variable of scripts; use letters, digits and _")
+            raise UsageError(
+                f"{shown!r} is no name for a variable of scripts; use letters, digits and _"
+            )
         if _is_ours(name):
             raise UsageError(f"{shown} {_WHY_OURS}; leave it out of what scripts may be given")
     return tuple(names)
 
 
 def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict[str, str]:
-    """Return the variables, whose names must be in `allowed`; None allows any, for the operator's own.
+    """Return the variables, whose names must be in `allowed`; None allows any, for the operator's
+    own.
 
     Raises:
         RequestError: too many, too long, badly named, or not allowed.
     """
     if len(env) > _MAX_VARIABLES:
-        raise RequestError(f"env has {len(env)} variables, and at most {_MAX_VARIABLES} are passed on")
+        raise RequestError(
+            f"env has {len(env)} variables, and at most {_MAX_VARIABLES} are passed on"
+        )
     total = 0
     for name, value in env.items():
         shown = printable(checked_text(name, "a name in env")[:80])
         if not _is_name(name):
             raise RequestError(
-                f"env: {shown!r} is no name for a variable; use letters, digits and _, at most {_MAX_NAME_BYTES}"
+                f"env: {shown!r} is no name for a variable; use letters, digits and _, at most "
+                f"{_MAX_NAME_BYTES}"
             )
         if _is_ours(name):
             raise RequestError(f"env: {shown} {_WHY_OURS}; leave it out")
         if allowed is not None and name not in allowed:
             raise RequestError(
-                f"env: {shown} is not passed on; this skill takes {listed(allowed)}. A skill declares its variables as "
-                "metadata.env in its SKILL.md, and whoever runs the server allows others with --script-env"
+                f"env: {shown} is not passed on; this skill takes {listed(allowed)}. A skill "
+                "declares its variables as "
+                "metadata.env in its SKILL.md, and whoever runs the server allows others with "
+                "--script-env"
             )
         size = len(checked_text(value, f"env: {shown}").encode())
         if size > _MAX_VALUE_BYTES:
-            raise RequestError(f"env: {shown} is longer than {_MAX_VALUE_BYTES:,} bytes; use a file")
+            raise RequestError(
+                f"env: {shown} is longer than {_MAX_VALUE_BYTES:,} bytes; use a file"
+            )
         total += len(name) + size
     if total > _MAX_ENV_BYTES:
-        raise RequestError(f"env takes {total:,} bytes, and at most {_MAX_ENV_BYTES:,} are passed on; use a file")
+        raise RequestError(
+            f"env takes {total:,} bytes, and at most {_MAX_ENV_BYTES:,} are passed on; use a file"
+        )
     return dict(env)
 
 
@@ -111,9 +137,13 @@ def _is_ours(name: str) -> bool:
 def checked_text(text: str, what: str) -> str:
     """Return the text; RequestError if it has a NUL, or a surrogate that no UTF-8 stands for."""
     if "\0" in text:
-        raise RequestError(f"{what} has a NUL character, which no program can be given; leave it out")
+        raise RequestError(
+            f"{what} has a NUL character, which no program can be given; leave it out"
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"{what} has half a character (a lone surrogate); leave it out") from None
+        raise RequestError(
+            f"{what} has half a character (a lone surrogate); leave it out"
+        ) from None
     return text

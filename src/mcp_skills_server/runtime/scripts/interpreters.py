@@ -1,8 +1,8 @@
 """Choice of interpreter: by the script's extension, else by its first line.
 
-Programs are found on the server's PATH when they are first needed. Version managers put small scripts there instead
-of programs; those work neither in the minimal environment nor in a sandbox, so an interpreter is asked where it really
-is and what it must be able to read.
+Programs are found on the server's PATH when they are first needed. Version managers put small
+scripts there instead of programs; those work neither in the minimal environment nor in a sandbox,
+so an interpreter is asked where it really is and what it must be able to read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from mcp_skills_server.runtime.scripts.processes import ask
 _FIRST_LINE: Final = b"#!"
 _PROGRAMS: Final = (_FIRST_LINE, b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """Magic numbers of programs: scripts, and the executables of Linux and macOS."""
-_PYTHON: Final = ("-I", "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')")
+_PYTHON: Final = (
+    "-I",
+    "-c",
+    "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')",
+)
 _NODE: Final = ("-p", "process.execPath")
 _NODE_TYPES: Final = ("-p", "process.features.typescript ? process.execPath : ''")
 _RUBY: Final = ("-e", "puts RbConfig.ruby, RbConfig::CONFIG['prefix']")
 _PERL: Final = ("-MConfig", "-e", r'print join "\n", $^X, @Config{qw(privlibexp archlibexp)}')
 _PROBES: Final = {"python": _PYTHON, "node": _NODE, "ruby": _RUBY, "perl": _PERL}
-"""What to ask a program whose name begins so: it prints its own path, then the folders that it needs."""
+"""What to ask a program whose name begins so: it prints its own path, then the folders that it
+needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,17 @@ BUILT_IN: Final[Mapping[str, tuple[_Candidate, ...]]] = {
     ".ps1": (_Candidate("pwsh", ("-NoProfile", "-NonInteractive", "-File")),),
 }
 """The interpreter map: the first candidate that is installed and will do runs the script."""
-_ASKED_FOR: Final = {".ts": "bun, deno, tsx or node 22.18", ".mts": "bun, deno, tsx or node 22.18", ".py": "python3"}
+_ASKED_FOR: Final = {
+    ".ts": "bun, deno, tsx or node 22.18",
+    ".mts": "bun, deno, tsx or node 22.18",
+    ".py": "python3",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The words before a script's path, none if it is executed directly, and the absolute paths that it must read."""
+    """The words before a script's path, none if it is executed directly, and the absolute paths
+    that it must read."""
 
     argv: tuple[str, ...]
     needs: tuple[str, ...]
@@ -87,7 +97,8 @@ def is_program(raw: bytes) -> bool:
 
 
 class Interpreters:
-    """The interpreter map, with what the operator put over it: `named` has programs by extension, `.py` and the like.
+    """The interpreter map, with what the operator put over it: `named` has programs by extension,
+    `.py` and the like.
 
     Raises:
         UsageError: no extension, or no such program. No program is started for that.
@@ -99,8 +110,17 @@ class Interpreters:
         for extension, program in named.items():
             key = extension.lower()
             if not key.startswith(".") or len(key) == 1 or "/" in key:
-                raise UsageError(f"{extension!r} is no extension; write it with its dot, as in .py=python3.12")
-            probe = next((words for name, words in _PROBES.items() if os.path.basename(program).startswith(name)), ())
+                raise UsageError(
+                    f"{extension!r} is no extension; write it with its dot, as in .py=python3.12"
+                )
+            probe = next(
+                (
+                    words
+                    for name, words in _PROBES.items()
+                    if os.path.basename(program).startswith(name)
+                ),
+                (),
+            )
             if shutil.which(program) is None:
                 raise UsageError(f"{program}: no such program; name another for {extension}")
             self._candidates[key] = (_Candidate(program, probe=probe),)
@@ -110,10 +130,11 @@ class Interpreters:
         return sorted(self._candidates)
 
     def choose(self, path: str, head: Callable[[], bytes]) -> Interpreter:
-        """Return what runs a script, by its extension, else by its first line, with which `head` begins.
+        """Return what runs a script, by its extension, else by its first line, with which `head`
+        begins.
 
-        Programs may be started to query them. The executable bit has no say: no digest, lock file, signature or
-        approval covers it.
+        Programs may be started to query them. The executable bit has no say: no digest, lock file,
+        signature or approval covers it.
 
         Raises:
             RequestError: nothing that could is installed, or it is no script that can be run.
@@ -132,8 +153,10 @@ class Interpreters:
                 if self._candidates[extension] is BUILT_IN.get(extension):
                     wanted = _ASKED_FOR.get(extension, wanted)
                 raise RequestError(
-                    f"{printable(path)} cannot be run: it needs {wanted}, which is not installed, or does not "
-                    "start, where this server runs; do its work another way, or ask the user to install it"
+                    f"{printable(path)} cannot be run: it needs {wanted}, which is not installed, "
+                    "or does not "
+                    "start, where this server runs; do its work another way, or ask the user to "
+                    "install it"
                 )
             self._found[extension] = found
         return self._found[extension]
@@ -141,15 +164,20 @@ class Interpreters:
     def _by_first_line(self, path: str, head: bytes) -> Interpreter:
         if not head.startswith(_FIRST_LINE):
             raise RequestError(
-                f"{printable(path)} cannot be run: its extension is none of {' '.join(self.known())}, "
+                f"{printable(path)} cannot be run: its extension is none of "
+                f"{' '.join(self.known())}, "
                 "and it has no line #! at its start"
             )
         line = os.fsdecode(head[2:].partition(b"\n")[0])
         program = (line.split(None, 1) or [""])[0]
         if line.endswith("\r"):
-            raise FileNotFoundError(errno.ENOENT, "its first line ends with CR LF; it must be saved with LF line ends")
+            raise FileNotFoundError(
+                errno.ENOENT, "its first line ends with CR LF; it must be saved with LF line ends"
+            )
         if not os.path.isfile(program):
-            raise FileNotFoundError(errno.ENOENT, f"its first line asks for {printable(program)!r}, which is not there")
+            raise FileNotFoundError(
+                errno.ENOENT, f"its first line asks for {printable(program)!r}, which is not there"
+            )
         return Interpreter((), (program,))
 
 
@@ -171,7 +199,8 @@ def _find(candidate: _Candidate) -> Interpreter | None:
 
 
 def _libraries(program: str) -> tuple[str, ...]:
-    """Return the program, and if it is a package of npm the folder that it shares with what it depends on."""
+    """Return the program, and if it is a package of npm the folder that it shares with what it
+    depends on."""
     real = os.path.realpath(program)
     before, folder, _ = real.partition(f"{os.sep}node_modules{os.sep}")
     if not folder:

@@ -1,7 +1,7 @@
 """Limits of runs: concurrency with a share for each owner, and memory and disk for each run.
 
-The kernel's limits of a process do not count shared memory, and none counts a whole run. So a run is measured often. It
-can exceed a limit by what it takes between two measurements.
+The kernel's limits of a process do not count shared memory, and none counts a whole run. So a run
+is measured often. It can exceed a limit by what it takes between two measurements.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from mcp_skills_server.runtime.scripts.processes import entries, lines
 from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 
 _PAUSE: Final = 10
-"""The pause after a measurement of the disk, as a factor of its length: a large tree is not walked all the time."""
+"""The pause after a measurement of the disk, as a factor of its length: a large tree is not walked
+all the time."""
 _SPARE: Final = 8
 """The part of the memory limit that the programs around a script may add."""
 
 
 class Turns:
-    """Concurrency limit of one server's runs, on one event loop. The owner with the fewest runs comes first.
+    """Concurrency limit of one server's runs, on one event loop. The owner with the fewest runs
+    comes first.
 
-    By default one owner's `share` is all but one of `total`, so that another owner need not wait for them.
+    By default one owner's `share` is all but one of `total`, so that another owner need not wait
+    for them.
     """
 
     def __init__(self, total: int, share: int | None = None) -> None:
@@ -41,7 +44,8 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, owner: Owner, patience_s: float) -> AsyncGenerator[None]:
-        """Wait up to `patience_s` for a turn, and hold it while this is entered. No share limits the owner None.
+        """Wait up to `patience_s` for a turn, and hold it while this is entered. No share limits
+        the owner None.
 
         Raises:
             QuotaError: the wait was too long because of the owner's own runs.
@@ -66,10 +70,14 @@ class Turns:
 
     def _refusal(self, owner: Owner) -> RequestError:
         if not self._may(owner):
-            message = f"{self.share} scripts of yours are running already, which is all that one client may run at once"
+            message = (
+                f"{self.share} scripts of yours are running already, which is all that one "
+                "client may run at once"
+            )
             return QuotaError(f"{message}; try again in a moment", "runs")
         return RequestError(
-            f"{self.total} scripts are running already, which is all that run at once; try again in a moment"
+            f"{self.total} scripts are running already, which is all that run at once; try again "
+            "in a moment"
         )
 
     def _may(self, owner: Owner) -> bool:
@@ -90,8 +98,8 @@ class Turns:
 class ResourceUsage:
     """Memory and disk of one run, whose files lie below `tops`. For one thread at a time.
 
-    `disk_bytes` limits them with removed files that are still open; `memory_bytes` is that of one process, and all
-    together may have an eighth more.
+    `disk_bytes` limits them with removed files that are still open; `memory_bytes` is that of one
+    process, and all together may have an eighth more.
     """
 
     def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
@@ -107,7 +115,8 @@ class ResourceUsage:
             return f"its processes took more than {self._memory_bytes:,} bytes of memory"
         if time.monotonic() >= self._due and self._is_full(pids):
             return (
-                f"its files took more than {self._disk_bytes:,} bytes, were more than {MOST_FILES:,}, or could not be "
+                f"its files took more than {self._disk_bytes:,} bytes, were more than "
+                f"{MOST_FILES:,}, or could not be "
                 "measured"
             )
         return None
@@ -124,14 +133,18 @@ class ResourceUsage:
 def _memory(pids: Sequence[int], most: int) -> int:
     """Return the bytes of these processes; 0 where the system does not tell.
 
-    The quick sum counts shared memory for each process; the exact one, made only above `most`, counts it once.
+    The quick sum counts shared memory for each process; the exact one, made only above `most`,
+    counts it once.
     """
     named = ("RssAnon:", "RssShmem:", "VmSwap:")
     quick = {pid: sum(_kibibytes(f"/proc/{pid}/status", named)) for pid in pids}
     if sum(quick.values()) * 1024 <= most:
         return sum(quick.values()) * 1024
     exact = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-    return sum(sum(_kibibytes(f"/proc/{pid}/smaps_rollup", exact)) or quick[pid] for pid in pids) * 1024
+    return (
+        sum(sum(_kibibytes(f"/proc/{pid}/smaps_rollup", exact)) or quick[pid] for pid in pids)
+        * 1024
+    )
 
 
 def _kibibytes(path: str, names: tuple[str, ...]) -> list[int]:
@@ -139,7 +152,8 @@ def _kibibytes(path: str, names: tuple[str, ...]) -> list[int]:
 
 
 def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
-    """Return the bytes of removed files on these directories' disks that the processes still hold open or mapped."""
+    """Return the bytes of removed files on these directories' disks that the processes still hold
+    open or mapped."""
     disks: set[int] = set()
     for top in tops:
         with suppress(OSError):
@@ -163,4 +177,8 @@ def _mapped(pid: int) -> Iterator[tuple[int, int, int]]:
         if line.endswith(" (deleted)"):
             span, _, _, disk, inode = line.split()[:5]
             (begin, end), (major, minor) = span.split("-"), disk.split(":")
-            yield os.makedev(int(major, 16), int(minor, 16)), int(inode), int(end, 16) - int(begin, 16)
+            yield (
+                os.makedev(int(major, 16), int(minor, 16)),
+                int(inode),
+                int(end, 16) - int(begin, 16),
+            )

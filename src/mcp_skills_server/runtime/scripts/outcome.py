@@ -1,4 +1,5 @@
-"""The result of a run, with the server's remarks and advice on failures that the operator can correct."""
+"""The result of a run, with the server's remarks and advice on failures that the operator can
+correct."""
 
 from __future__ import annotations
 
@@ -18,15 +19,21 @@ OURS: Final = "mcp-skills-server:"
 _END: Final = 16 << 10
 """Characters at the end of stderr that are searched: errors come last."""
 _NETWORK: Final = re.compile(
-    r"Network is unreachable|Temporary failure in name resolution|Name or service not known|Could not resolve host"
-    r"|EAI_AGAIN|ENETUNREACH|ENOTFOUND|No address associated with hostname|unable to resolve host address"
+    r"Network is unreachable|Temporary failure in name resolution|Name or service not known|Could "
+    r"not resolve host"
+    r"|EAI_AGAIN|ENETUNREACH|ENOTFOUND|No address associated with hostname|unable to resolve host "
+    r"address"
 )
 _MODULE: Final = re.compile(
     r"No module named '?([\w.]{1,100})|Cannot find (?:module|package) '([^'\n]{1,100})'"
     r"|cannot load such file -- (\S{1,100})|Can't locate (\S{1,100}) in @INC"
 )
 _PROGRAM: Final = re.compile(
-    r"(?:^|: )([\w.+-]{1,64}): (?:command )?not found$|No such file or directory: '([\w.+-]{1,64})'$", re.MULTILINE
+    (
+        r"(?:^|: )([\w.+-]{1,64}): (?:command )?not found$|No such file or directory: "
+        r"'([\w.+-]{1,64})'$"
+    ),
+    re.MULTILINE,
 )
 
 
@@ -35,10 +42,11 @@ class Outcome:
     """The result of a script.
 
     Attributes:
-        exit_code: 128 and the number of the signal that ended it; 127 when it could not be started; None when the
-            server ended it.
+        exit_code: 128 and the number of the signal that ended it; 127 when it could not be started;
+            None when the server ended it.
         stdout: its output, with U+FFFD for bytes that are not UTF-8.
-        stderr: likewise; the server's own remarks are lines at its end that begin with `mcp-skills-server:`.
+        stderr: likewise; the server's own remarks are lines at its end that begin with
+            `mcp-skills-server:`.
         user: its user id to the kernel; None where there are none.
         sandbox_gaps: the parts of a whole sandbox that this machine lacks, in words.
         files: files of the work directory that are new or changed since it began.
@@ -61,12 +69,18 @@ class Outcome:
 
     def as_json(self) -> dict[str, Json]:
         """Return this as JSON, with files by the paths that `read` takes."""
-        files: list[Json] = [{"path": WORKSPACE + each.path, "size": each.size} for each in self.files]
+        files: list[Json] = [
+            {"path": WORKSPACE + each.path, "size": each.size} for each in self.files
+        ]
         return {**asdict(self), "sandbox_gaps": [*self.sandbox_gaps], "files": files}
 
 
 def outcome_of(
-    path: str, ended: Ended, remarks: str, sandbox: Bubblewrap | None, files: tuple[tuple[OutputFile, ...], int]
+    path: str,
+    ended: Ended,
+    remarks: str,
+    sandbox: Bubblewrap | None,
+    files: tuple[tuple[OutputFile, ...], int],
 ) -> Outcome:
     """Return the outcome of a run, with the server's remarks behind stderr.
 
@@ -96,8 +110,11 @@ def outcome_of(
     )
 
 
-def remarks_on(ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool) -> list[str]:
-    """Return the remarks on a run, without prefix and end of line. `reason` is why the server stopped it, if it did."""
+def remarks_on(
+    ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool
+) -> list[str]:
+    """Return the remarks on a run, without prefix and end of line. `reason` is why the server
+    stopped it, if it did."""
     remarks: list[str] = []
     if ended.timed_out:
         remarks.append(f"the script was ended after its time limit of {timeout_s:g} s")
@@ -118,16 +135,21 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
     end = stderr[-_END:]
     lines: list[str] = []
     if network_closed and _NETWORK.search(end):
-        lines.append("scripts have no network here; whoever runs this server can give it to them with --script-network")
+        lines.append(
+            "scripts have no network here; whoever runs this server can give it to them with "
+            "--script-network"
+        )
     module, program = _MODULE.search(end), _PROGRAM.search(end)
     if module:
         lines.append(
-            f"the package {_first(module)} is missing; whoever runs this server can name a program that has it, such "
+            f"the package {_first(module)} is missing; whoever runs this server can name a "
+            "program that has it, such "
             "as the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
         )
     elif program:
         lines.append(
-            f"the program {_first(program)} is not there for scripts; they see the system's programs alone, so whoever "
+            f"the program {_first(program)} is not there for scripts; they see the system's "
+            "programs alone, so whoever "
             "runs this server must install it for all users"
         )
     return lines

@@ -1,8 +1,10 @@
-"""Safe reading of files that untrusted scripts left: one path part at a time from a directory, no link followed.
+"""Safe reading of files that untrusted scripts left: one path part at a time from a directory, no
+link followed.
 
-Every step goes from the descriptor of the directory above, so that a script which swaps directories meanwhile swaps in
-only what it has. A file that has a second name is not read: it may be another's. Where a system has no such
-descriptors (Windows), each step looks first whether it would follow a link.
+Every step goes from the descriptor of the directory above, so that a script which swaps directories
+meanwhile swaps in only what it has. A file that has a second name is not read: it may be another's.
+Where a system has no such descriptors (Windows), each step looks first whether it would follow a
+link.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Final
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import printable
 
-BY_DESCRIPTOR: Final = hasattr(os, "O_NOFOLLOW") and hasattr(os, "O_DIRECTORY") and os.open in os.supports_dir_fd
+BY_DESCRIPTOR: Final = (
+    hasattr(os, "O_NOFOLLOW") and hasattr(os, "O_DIRECTORY") and os.open in os.supports_dir_fd
+)
 _MAX_DEPTH: Final = 32
 _MAX_ENTRIES: Final = 20_000
 _MAX_PATH: Final = 4096
@@ -36,7 +40,8 @@ class OutputFile:
 
 
 class OutputDirectory:
-    """An open directory. Made by `open_directory` and `inner`; close it, or use it in a `with` statement."""
+    """An open directory. Made by `open_directory` and `inner`; close it, or use it in a `with`
+    statement."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
@@ -45,7 +50,12 @@ class OutputDirectory:
     def __enter__(self) -> OutputDirectory:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        of: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -72,16 +82,21 @@ class OutputDirectory:
         return None
 
     def take(self, name: str, most: int) -> bytes | None:
-        """Return the bytes of a plain file; None for any other entry, or for more than `most` bytes."""
+        """Return the bytes of a plain file; None for any other entry, or for more than `most`
+        bytes."""
         found = self.look(name)
         if found is None or not is_plain(found):
             return None
         file = -1
         with _nothing_if_absent():
             if self._descriptor is None:
-                file = os.open(os.path.join(self._path, name), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                file = os.open(
+                    os.path.join(self._path, name), os.O_RDONLY | getattr(os, "O_BINARY", 0)
+                )
             else:
-                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor)
+                file = os.open(
+                    name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor
+                )
         if file < 0:
             return None
         with suppress(OSError), os.fdopen(file, "rb") as opened:
@@ -105,7 +120,8 @@ def open_directory(path: str) -> OutputDirectory | None:
 
 @contextmanager
 def _nothing_if_absent() -> Generator[None]:
-    """Treat an entry that cannot be opened as absent, but refuse when the process is out of descriptors."""
+    """Treat an entry that cannot be opened as absent, but refuse when the process is out of
+    descriptors."""
     try:
         yield
     except OSError as error:
@@ -120,23 +136,33 @@ def _nothing_if_absent() -> Generator[None]:
 def _opened(name: str, within: int | None, path: str) -> OutputDirectory | None:
     with _nothing_if_absent():
         if BY_DESCRIPTOR:
-            return OutputDirectory(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within), path)
+            return OutputDirectory(
+                os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within), path
+            )
         if stat.S_ISDIR(os.lstat(path).st_mode) and os.path.realpath(path) == os.path.abspath(path):
             return OutputDirectory(None, path)
     return None
 
 
 def read(top: str, path: str, most: int) -> bytes:
-    """Return at most `most` bytes of a file below `top`, by a relative, `/`-separated path of a client.
+    """Return at most `most` bytes of a file below `top`, by a relative, `/`-separated path of a
+    client.
 
     Raises:
-        RequestError: there is no such file that can be read. The message says why, also where it cannot be read now.
+        RequestError: there is no such file that can be read. The message says why, also where it
+            cannot be read now.
     """
     shown = printable(path[:200])
     *above, name = path.split("/")
-    if len(path) > _MAX_PATH or len(above) > _MAX_DEPTH or {"", ".", ".."} & {*above, name} or "\\" in path:
+    if (
+        len(path) > _MAX_PATH
+        or len(above) > _MAX_DEPTH
+        or {"", ".", ".."} & {*above, name}
+        or "\\" in path
+    ):
         raise RequestError(
-            f"{shown!r} is no path of a file in the work directory; write it as a script's result has it"
+            f"{shown!r} is no path of a file in the work directory; write it as a script's result "
+            "has it"
         )
     here = _below(top, above)
     if here is not None:
@@ -146,21 +172,25 @@ def read(top: str, path: str, most: int) -> bytes:
             return raw
         if found is not None and is_plain(found):
             raise RequestError(
-                f"{shown!r} has {found.st_size:,} bytes, and at most {most:,} are read; let a script make it shorter"
+                f"{shown!r} has {found.st_size:,} bytes, and at most {most:,} are read; let a "
+                "script make it shorter"
             )
         if found is not None:
             kind = "a link, or no plain file with one name"
             if stat.S_ISDIR(found.st_mode):
                 kind = "a directory"
-            raise RequestError(f"{shown!r} is {kind}, and only plain files of the work directory are read")
+            raise RequestError(
+                f"{shown!r} is {kind}, and only plain files of the work directory are read"
+            )
     raise RequestError(f"The work directory has no file {shown!r}")
 
 
 def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
-    """Return `most` new and changed files below a directory, sorted, and the number of those left out.
+    """Return `most` new and changed files below a directory, sorted, and the number of those left
+    out.
 
-    `since_ns` is a time of the same disk: only the kernel sets the time of a file's last change. RequestError: the
-    directory cannot be read now.
+    `since_ns` is a time of the same disk: only the kernel sets the time of a file's last change.
+    RequestError: the directory cannot be read now.
     """
     found: list[OutputFile] = []
     hidden = 0

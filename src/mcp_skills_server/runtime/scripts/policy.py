@@ -1,8 +1,10 @@
-"""The execution policy: whether a caller may run a script, and with which environment, secrets and network.
+"""The execution policy: whether a caller may run a script, and with which environment, secrets and
+network.
 
-It takes a grant, where there are grants, and a source whose scripts run: the operator's own folders, and of named
-origins what was approved as it stands. The network and secrets are given by skill. What is decided is decided by the
-digests that the files are laid out by, so that nothing can change between the answer and the run.
+It takes a grant, where there are grants, and a source whose scripts run: the operator's own
+folders, and of named origins what was approved as it stands. The network and secrets are given by
+skill. What is decided is decided by the digests that the files are laid out by, so that nothing can
+change between the answer and the run.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class RunRefusedError(RequestError):
 
 
 class Allowed(NamedTuple):
-    """The rights of a run: the network, and those variables of the operator that the skill's `skill.toml` declares."""
+    """The rights of a run: the network, and those variables of the operator that the skill's
+    `skill.toml` declares."""
 
     network: bool
     secrets: Mapping[str, str]
@@ -54,14 +57,15 @@ class Allowed(NamedTuple):
 def canonical(origin: str) -> str:
     """Return an origin as it is compared; "" for what no operator can name.
 
-    Of a site it is the address without index, query and default port, of an archive its path; what else has a scheme
-    (git, a registry) is spelled in one way only.
+    Of a site it is the address without index, query and default port, of an archive its path; what
+    else has a scheme (git, a registry) is spelled in one way only.
     """
     if origin == UNKNOWN:
         return ""
     if "://" not in origin:
         return os.path.realpath(origin)
-    from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX, is_site  # slow, and rarely needed
+    # slow, and rarely needed
+    from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX, is_site
 
     if not is_site(origin):
         return origin
@@ -72,7 +76,8 @@ def canonical(origin: str) -> str:
 
 
 def reference(skill: Skill) -> str:
-    """Return how an operator names a skill so that no other source's skill of that path is meant: `[ORIGIN#]PATH`."""
+    """Return how an operator names a skill so that no other source's skill of that path is meant:
+    `[ORIGIN#]PATH`."""
     return skill.path if skill.origin is None else f"{canonical(skill.origin)}#{skill.path}"
 
 
@@ -87,7 +92,10 @@ class ExecutionPolicy:
         file = settings.approvals
         self._file = approvals.default_file() if file is None else Path(file)
         if file is not None and not self._origins and not any(self._roots.values()):
-            logger.warning("--approvals %s is not used: --allow-scripts-of says of which origins", printable(file))
+            logger.warning(
+                "--approvals %s is not used: --allow-scripts-of says of which origins",
+                printable(file),
+            )
         self._reported: set[tuple[str, str]] = set()
 
     def decide(
@@ -120,7 +128,10 @@ class ExecutionPolicy:
         missing = [name for name in needs if name not in given]
         if missing and skill is not None:
             names = ", ".join(missing[:_NAMES_SHOWN])
-            words = f"{printable(skill.path)} needs {names}, which whoever runs the server has not given to it"
+            words = (
+                f"{printable(skill.path)} needs {names}, which whoever runs the server has "
+                "not given to it"
+            )
             raise RunRefusedError(words, "secret")
         named = self._settings.network_of
         network = bool(laid_out) and all(reference(each) in named for each in laid_out)
@@ -141,20 +152,25 @@ class ExecutionPolicy:
         said = self._roots.get(root.given)
         if said is False:
             raise RunRefusedError(
-                f"The scripts of {printable(skill.path)} are not run: whoever runs this server has excluded the "
-                "scripts of its source. Read the script and reach its result another way, or ask the user",
+                f"The scripts of {printable(skill.path)} are not run: whoever runs this server "
+                "has excluded the "
+                "scripts of its source. Read the script and reach its result another way, or ask "
+                "the user",
                 "source",
             )
         if skill.origin is not None:
-            # What a folder of the operator's own holds of another origin is not what was said of the folder.
+            # What a folder of the operator's own holds of another origin is not what was said of
+            # the folder.
             self._check_origin(skill, skill.origin, named=said is True and root.origin is not None)
 
     def _check_origin(self, skill: Skill, given: str, *, named: bool) -> None:
         name, origin, shown = printable(skill.path), canonical(given), identity.shown_origin(given)
         if origin not in self._origins and not named:
             raise RunRefusedError(
-                f"The scripts of {name} are not run: it comes from {printable(shown)}, and whoever runs this server "
-                "has not allowed the scripts of that origin (--allow-scripts-of). Read the script and reach its result "
+                f"The scripts of {name} are not run: it comes from {printable(shown)}, and "
+                "whoever runs this server "
+                "has not allowed the scripts of that origin (--allow-scripts-of). Read the script "
+                "and reach its result "
                 "another way, or ask the user",
                 "source",
             )
@@ -173,8 +189,10 @@ class ExecutionPolicy:
             state = f"changed since it was approved on {before.day}"
         self._report(skill, digest, state)
         raise RunRefusedError(
-            f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. Whoever runs this "
-            f"server must read it and run: mcp-skills-server approve ROOT {shlex.quote(name)} --digest {digest}",
+            f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. "
+            "Whoever runs this "
+            f"server must read it and run: mcp-skills-server approve ROOT {shlex.quote(name)} "
+            f"--digest {digest}",
             "source",
         )
 
@@ -183,10 +201,17 @@ class ExecutionPolicy:
             self._reported.add((skill.path, digest))
             root = self._registry.roots[skill.root].shown
             command = shlex.join(["approve", root, skill.path, "--digest", digest])
-            logger.warning("%s %s, and its scripts are not run; mcp-skills-server %s", skill.path, state, command)
+            logger.warning(
+                "%s %s, and its scripts are not run; mcp-skills-server %s",
+                skill.path,
+                state,
+                command,
+            )
 
 
-def _check_grants(permissions: Permissions, skill: Skill | None, laid_out: Collection[Skill]) -> None:
+def _check_grants(
+    permissions: Permissions, skill: Skill | None, laid_out: Collection[Skill]
+) -> None:
     """A script takes a grant of its skill, and code one of all that it can read."""
     if skill is not None:
         if permissions.may("scripts", skill.path):
@@ -200,7 +225,8 @@ def _check_grants(permissions: Permissions, skill: Skill | None, laid_out: Colle
             return
         thing = f"Code with the files of {printable(withheld.path)}"
     raise RunRefusedError(
-        f"{thing} is not run for you: whoever runs this server has not granted it. Reach the result another way, or "
+        f"{thing} is not run for you: whoever runs this server has not granted it. Reach the "
+        "result another way, or "
         "ask the user",
         "grant",
     )

@@ -1,8 +1,8 @@
 """Subprocess execution with a timeout and bounded output. Only this module starts a skill's script.
 
-No shell, nothing on stdin, no inherited descriptor. Whatever a program does - fork, leave its group, ignore signals,
-write without end, keep the pipes open - its run ends soon after its timeout, its output stays within its cap, and all
-of its processes that can be found are killed.
+No shell, nothing on stdin, no inherited descriptor. Whatever a program does - fork, leave its
+group, ignore signals, write without end, keep the pipes open - its run ends soon after its timeout,
+its output stays within its cap, and all of its processes that can be found are killed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Command:
         argv: the program, by absolute path, and its arguments.
         env: all of its environment.
         limits: as `launch` takes them, by name.
-        box: makes the words before `argv`, of the descriptor that a sandbox reports to and that of its filter.
+        box: makes the words before `argv`, of the descriptor that a sandbox reports to and that of
+            its filter.
         calls: the sandbox's filter of system calls; None for none.
     """
 
@@ -77,8 +78,8 @@ class Ended:
     """The result of a program.
 
     Attributes:
-        exit_code: 128 and the signal's number if one ended it, 127 if it was never started, None if it did not end by
-            itself.
+        exit_code: 128 and the signal's number if one ended it, 127 if it was never started, None if
+            it did not end by itself.
         stdout: what it wrote, as text, up to the cap; likewise `stderr`.
         timed_out: it reached its timeout.
         stopped: `beat` ended it.
@@ -95,7 +96,8 @@ class Ended:
 
 
 class Capture:
-    """The reading end of a pipe, kept up to `most` bytes and drained beyond; `held` closes both ends when it exits.
+    """The reading end of a pipe, kept up to `most` bytes and drained beyond; `held` closes both
+    ends when it exits.
 
     Attributes:
         writer: the end that a program writes to; -1 once this copy of it is closed.
@@ -139,7 +141,9 @@ class Capture:
     @property
     def text(self) -> str:
         """Return the output as text, without a character that the cap cuts in two."""
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._kept), final=not self.truncated)
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(
+            bytes(self._kept), final=not self.truncated
+        )
 
 
 async def execute(
@@ -210,7 +214,8 @@ async def execute(
 
 @contextmanager
 def piped(raw: bytes | None) -> Generator[int | None]:
-    """Yield a pipe's reading end with these bytes in it, which must fit into a pipe; None for None."""
+    """Yield a pipe's reading end with these bytes in it, which must fit into a pipe; None for
+    None."""
     if raw is None:
         yield None
         return
@@ -226,7 +231,8 @@ def piped(raw: bytes | None) -> Generator[int | None]:
 def ask(
     argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run a short query of a program of the operator, such as for its version, and wait a few seconds for it.
+    """Run a short query of a program of the operator, such as for its version, and wait a few
+    seconds for it.
 
     Raises:
         OSError: it could not be started, or gave no answer in time.
@@ -264,7 +270,12 @@ class _Run:
         """All of its processes have been killed."""
 
     async def follow(
-        self, streams: Sequence[Capture], timeout_s: float, beat_s: float, beat: Beat, progress: Progress | None
+        self,
+        streams: Sequence[Capture],
+        timeout_s: float,
+        beat_s: float,
+        beat: Beat,
+        progress: Progress | None,
     ) -> None:
         """Wait for its end, or end it."""
         wanted = False
@@ -304,7 +315,8 @@ class _Run:
         if code < 0:
             return _SIGNALLED - code
         if code > 0 and report is not None and "exit-code" not in report.text:
-            return NOT_STARTED  # the sandbox, or in it the exec, failed: a program's own code would have been reported
+            # the sandbox, or in it the exec, failed: a program's own code would have been reported
+            return NOT_STARTED
         return code
 
     async def _report(self, progress: Progress) -> None:
@@ -337,7 +349,9 @@ class _Run:
         with anyio.move_on_after(KILLING_S):
             await self._process.wait()
         if self._process.returncode is None:
-            logger.warning("process %d of a script does not end although it was killed", self._process.pid)
+            logger.warning(
+                "process %d of a script does not end although it was killed", self._process.pid
+            )
         self.over = True
 
 
@@ -360,7 +374,8 @@ async def _closed(streams: Sequence[Capture]) -> None:
 
 
 class ProcessTree:
-    """The processes of one run: `pid` leads a group, and the environment of all has `token` as `TOKEN`."""
+    """The processes of one run: `pid` leads a group, and the environment of all has `token` as
+    `TOKEN`."""
 
     def __init__(self, pid: int, token: str) -> None:
         self._pid = pid
@@ -369,7 +384,8 @@ class ProcessTree:
         self._due = 0.0
 
     def processes(self) -> set[int]:
-        """Return the known processes: all descendants, and once a second those that left the family."""
+        """Return the known processes: all descendants, and once a second those that left the
+        family."""
         now = time.monotonic()
         if now >= self._due:  # this reads the environment of every process
             self._strays = list(having(TOKEN, self._token))
@@ -378,10 +394,12 @@ class ProcessTree:
 
     def terminate_group(self) -> None:
         """Ask the program and its group to end."""
-        _signal_group(self._pid, signal.SIGTERM, signal.SIGCONT)  # a stopped process handles no other signal
+        # a stopped process handles no other signal
+        _signal_group(self._pid, signal.SIGTERM, signal.SIGCONT)
 
     def terminate_inside(self) -> None:
-        """Ask all but the program itself: a sandbox's own process would end at once and take the script with it."""
+        """Ask all but the program itself: a sandbox's own process would end at once and take the
+        script with it."""
         inside = [pid for pid in having(TOKEN, self._token) if pid != self._pid]
         _signal(inside, signal.SIGTERM, signal.SIGCONT)
 
@@ -390,7 +408,8 @@ class ProcessTree:
         _signal_group(self._pid, signal.SIGKILL)
         deadline = time.monotonic() + KILLING_S
         clear = 0
-        # A process that is being replaced by `exec` shows no environment for a moment: one look is not enough.
+        # A process that is being replaced by `exec` shows no environment for a moment: one look is
+        # not enough.
         while clear < 2:
             found = list(having(TOKEN, self._token))
             clear += 1
@@ -398,7 +417,9 @@ class ProcessTree:
                 clear = 0
             _signal(found, signal.SIGKILL)
             if time.monotonic() > deadline:
-                logger.warning("processes of a script do not end although they were killed: %s", found)
+                logger.warning(
+                    "processes of a script do not end although they were killed: %s", found
+                )
                 return
             time.sleep(0.005)
 

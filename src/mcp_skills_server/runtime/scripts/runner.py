@@ -1,11 +1,13 @@
-"""Runs scripts of skills: checks the call, prepares the disk and the environment, executes, and tidies up.
+"""Runs scripts of skills: checks the call, prepares the disk and the environment, executes, and
+tidies up.
 
-What runs is a private copy of the bytes that were scanned, in an environment that holds nothing of ours, with limits on
-processor time, memory, files and processes, and in a sandbox where there is one.
+What runs is a private copy of the bytes that were scanned, in an environment that holds nothing of
+ours, with limits on processor time, memory, files and processes, and in a sandbox where there is
+one.
 
-Off unless the operator turns it on. A script is a file of the skill, looked up in the snapshot; no text of the client
-becomes a path outside the session's work directory, or reaches a shell. What a model can put right is a RequestError
-that says how.
+Off unless the operator turns it on. A script is a file of the skill, looked up in the snapshot; no
+text of the client becomes a path outside the session's work directory, or reaches a shell. What a
+model can put right is a RequestError that says how.
 """
 
 from __future__ import annotations
@@ -45,7 +47,14 @@ from mcp_skills_server.runtime.scripts.limits import ResourceUsage, Turns
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
-from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Command, Ended, ProcessTree, Progress, execute
+from mcp_skills_server.runtime.scripts.processes import (
+    NOT_STARTED,
+    Command,
+    Ended,
+    ProcessTree,
+    Progress,
+    execute,
+)
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, SandboxView
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, lay_out
@@ -65,7 +74,8 @@ _HEAD: Final = 256
 """Bytes of a script in which its first line must end."""
 _PROCESSES: Final = 64
 _OPEN_FILES: Final = 64
-"""Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few processes hold little."""
+"""Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few
+processes hold little."""
 _CPU_SPARE_S: Final = 5
 _WINDOWS_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC")
 
@@ -112,11 +122,13 @@ class Scripts:
     """Runs scripts for one server, on one event loop.
 
     Raises:
-        UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
-            none that a caller may be given.
+        UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not
+            there, or a name is none that a caller may be given.
     """
 
-    def __init__(self, registry: Registry, settings: ScriptSettings, server: events.Events | None = None) -> None:
+    def __init__(
+        self, registry: Registry, settings: ScriptSettings, server: events.Events | None = None
+    ) -> None:
         self._registry = registry
         self._server = server or events.Events()
         self._settings = settings
@@ -172,11 +184,14 @@ class Scripts:
             self._chosen.set_exception(error)
 
     def _sandbox(self) -> Bubblewrap | None:
-        """Return the sandbox, None for none. Block until it was tried out; RequestError where it does not work."""
+        """Return the sandbox, None for none. Block until it was tried out; RequestError where it
+        does not work."""
         try:
             return self._chosen.result()
         except UsageError as error:
-            raise RequestError(f"Nothing was run: {error}. Whoever runs this server must correct that") from None
+            raise RequestError(
+                f"Nothing was run: {error}. Whoever runs this server must correct that"
+            ) from None
 
     async def run(
         self,
@@ -197,20 +212,26 @@ class Scripts:
         permissions: Permissions | None = None,
         needs: Sequence[str] = (),
     ) -> Outcome:
-        """Run a file of a skill or of the work directory, and wait for its end. Cancelled, it leaves nothing behind.
+        """Run a file of a skill or of the work directory, and wait for its end. Cancelled, it
+        leaves nothing behind.
 
         Args:
             skill: the skill; None for a file in the work directory.
-            path: its path in the skill, by exact look-up; or in the work directory, as no client says it.
-            env: variables for its environment, of those that the skill declares or the operator allows.
+            path: its path in the skill, by exact look-up; or in the work directory, as no client
+                says it.
+            env: variables for its environment, of those that the skill declares or the operator
+                allows.
             workdir: where it starts, relative to the work directory; made if it is not there.
             timeout_s: the time limit; None for the operator's.
             progress: awaited now and then with the seconds that it has run.
             directory: the name of the skill's directory; None for the skill's own.
-            skills: without a skill, what is laid out below `SKILL_DIR`, by the name of the directory.
-            launcher: a file in the work directory that the interpreter runs, with the script as its first argument.
-            fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
-                for its turn takes nothing of the disk. Only for a work directory in which nothing else runs.
+            skills: without a skill, what is laid out below `SKILL_DIR`, by the name of the
+                directory.
+            launcher: a file in the work directory that the interpreter runs, with the script as its
+                first argument.
+            fill: called in a thread with the work directory when it is this run's turn, before the
+                start: what waits for its turn takes nothing of the disk. Only for a work directory
+                in which nothing else runs.
             owner: among whose runs it counts.
             permissions: of the caller; None where the options alone decide.
             needs: secrets without which it is not to begin.
@@ -219,7 +240,8 @@ class Scripts:
             QuotaError: the owner runs too much already; try again later.
             RunRefusedError: it may not run for this caller.
             RequestError: the call must be changed, or be tried again later; the message says how.
-            OSError: a file of a skill changed; scan it again and call again. The script was not started.
+            OSError: a file of a skill changed; scan it again and call again. The script was not
+                started.
         """
         declared = declared_env(skill.frontmatter if skill is not None else {})
         request = replace(
@@ -233,8 +255,11 @@ class Scripts:
         )
         return await self._run(request, workspace, progress, owner)
 
-    def explain(self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()) -> Explained:
-        """Return what `run` would execute, and what it may see; raises as `run` does. Blocks; nothing is executed."""
+    def explain(
+        self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()
+    ) -> Explained:
+        """Return what `run` would execute, and what it may see; raises as `run` does. Blocks;
+        nothing is executed."""
         box = self._sandbox()
         request = self._allowed(self._request(skill, path, args))
         directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
@@ -263,8 +288,12 @@ class Scripts:
             skills = {within: skill}
         for name in skills or ():
             if not _DIRECTORY_NAME.fullmatch(name):
-                raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
-        return _RunRequest(skills or {}, within, path, file, checked_args(args), self._checked_timeout(timeout_s))
+                raise RequestError(
+                    f"No directory can have the name {printable(name[:200])!r}; leave the skill out"
+                )
+        return _RunRequest(
+            skills or {}, within, path, file, checked_args(args), self._checked_timeout(timeout_s)
+        )
 
     async def _run(
         self, request: _RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner
@@ -272,11 +301,16 @@ class Scripts:
         box = self._sandbox()
         # SP-30: this process was not root when it chose to have no sandbox.
         if box is None and sandbox.is_off_forbidden():
-            raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
+            raise RequestError(
+                f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct "
+                "that"
+            )
         request = await to_thread.run_sync(self._allowed, request)
         async with self._turns.turn(owner, PATIENCE_S):
             if not workspace.open:
-                raise RequestError("The work directory of this session is gone; start a new session")
+                raise RequestError(
+                    "The work directory of this session is gone; start a new session"
+                )
             files: tuple[tuple[OutputFile, ...], int] = (), 0
             emptied, reason = False, None
             directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
@@ -287,22 +321,33 @@ class Scripts:
             except SkillsServerError:
                 raise
             except OSError as error:
-                problem = f"{printable(request.path)} could not be started: {error.strerror or error}"
+                problem = (
+                    f"{printable(request.path)} could not be started: {error.strerror or error}"
+                )
                 ended = Ended(NOT_STARTED, "", as_line(problem), 0)
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
-                    files, emptied = await to_thread.run_sync(self._tidy, directory, workspace, abandon_on_cancel=True)
+                    files, emptied = await to_thread.run_sync(
+                        self._tidy, directory, workspace, abandon_on_cancel=True
+                    )
         closed = box is not None and not request.network
         remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
         if emptied:
             files = (), 0
             most = f"more than {self._settings.workspace_bytes:,} bytes"
-            remarks.append(f"the session's work directory took {most}, or could not be measured, and was emptied")
+            remarks.append(
+                f"the session's work directory took {most}, or could not be measured, and was "
+                "emptied"
+            )
         self._log(request, ended)
         return outcome_of(request.path, ended, "".join(map(as_line, remarks)), box, files)
 
     async def _execute(
-        self, request: _RunRequest, workspace: Workspace, directory: RunDirectory, progress: Progress | None
+        self,
+        request: _RunRequest,
+        workspace: Workspace,
+        directory: RunDirectory,
+        progress: Progress | None,
     ) -> tuple[Ended, str | None]:
         """Return what the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._command, request, workspace, directory)
@@ -329,7 +374,9 @@ class Scripts:
         )
         return ended, reason
 
-    def _command(self, request: _RunRequest, workspace: Workspace, directory: RunDirectory) -> Command:
+    def _command(
+        self, request: _RunRequest, workspace: Workspace, directory: RunDirectory
+    ) -> Command:
         """Put everything on the disk and say what is to be executed. Blocks."""
         bubblewrap = self._sandbox()
         owner = _user_of(bubblewrap)
@@ -346,7 +393,13 @@ class Scripts:
         if bubblewrap is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
             view = SandboxView(
-                skills, work, temporary, directory.shared, start, interpreter.needs, network=request.network
+                skills,
+                work,
+                temporary,
+                directory.shared,
+                start,
+                interpreter.needs,
+                network=request.network,
             )
             box, calls = bubblewrap.box(view), bubblewrap.calls
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
@@ -358,7 +411,11 @@ class Scripts:
         launched: list[str] = []
         if request.launcher is not None:
             launched.append(os.path.join(work, request.launcher))
-        platform = {name: os.environ[name] for name in _WINDOWS_NEEDS if os.name == "nt" and name in os.environ}
+        platform = {
+            name: os.environ[name]
+            for name in _WINDOWS_NEEDS
+            if os.name == "nt" and name in os.environ
+        }
         env = {
             **platform,
             "PATH": path or os.defpath,
@@ -376,8 +433,9 @@ class Scripts:
         return b"" if file is None else self._registry.read(file)[:_HEAD]
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
-        # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
-        # escapes the time limit. Address space would stop runtimes that reserve much and use little (V8, Go).
+        # Processor time counts every thread, so that eight threads may use eight seconds in one; it
+        # is for what escapes the time limit. Address space would stop runtimes that reserve much
+        # and use little (V8, Go).
         limits = {
             "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
             "DATA": self._settings.memory_bytes,
@@ -394,12 +452,15 @@ class Scripts:
     def _allowed(self, request: _RunRequest) -> _RunRequest:
         """Return the run with what the policy gives to it. Blocks."""
         skill, skills = request.skills.get(request.within), tuple(request.skills.values())
-        allowed = self._policy.decide(skill, skills, permissions=request.permissions, needs=request.needs)
+        allowed = self._policy.decide(
+            skill, skills, permissions=request.permissions, needs=request.needs
+        )
         own = checked_env(allowed.secrets, None)
         return replace(request, env={**request.env, **own}, network=allowed.network)
 
     def _record(self, request: _RunRequest) -> None:
-        """Emit the event of a run that begins; NotRecordedError if the audit log cannot record it. Blocks."""
+        """Emit the event of a run that begins; NotRecordedError if the audit log cannot record it.
+        Blocks."""
         if not self._server.has_readers:
             return
         with self._server.serving():  # also of a run that no request caused
@@ -408,11 +469,16 @@ class Scripts:
                 events.runs(skill.path, request.path, self._registry.digest_over(skill))
                 return
             # Code that came with the call can read all of what is laid out for it.
-            laid_out = {each.path: self._registry.digest_over(each) for each in request.skills.values()}
+            laid_out = {
+                each.path: self._registry.digest_over(each) for each in request.skills.values()
+            }
             events.runs("", request.path, "", laid_out=laid_out)
 
-    def _tidy(self, directory: RunDirectory, workspace: Workspace) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
-        """Remove what was made for one run; returns the files that it left, and whether they had to be removed too."""
+    def _tidy(
+        self, directory: RunDirectory, workspace: Workspace
+    ) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
+        """Remove what was made for one run; returns the files that it left, and whether they had to
+        be removed too."""
         files = directory.files_made(workspace.path)
         directory.discard()
         return files, workspace.leave(self._settings.workspace_bytes)
@@ -436,7 +502,9 @@ class Scripts:
         if timeout_s is None:
             return min(self._settings.timeout_s, most)
         if not 0 < timeout_s <= most:
-            raise RequestError(f"The time limit (timeout_s) must be more than 0 and at most {most:g} seconds")
+            raise RequestError(
+                f"The time limit (timeout_s) must be more than 0 and at most {most:g} seconds"
+            )
         return timeout_s
 
 
@@ -449,7 +517,9 @@ def _file(skill: Skill, path: str) -> SkillFile:
             hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}"
         if len(there) > _NAMES_SHOWN:
             hint += f" and {len(there) - _NAMES_SHOWN} more"
-        raise RequestError(f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}")
+        raise RequestError(
+            f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}"
+        )
     return file
 
 

@@ -22,19 +22,22 @@ class ScriptSettings:
         runs: those of one client; None for all but one.
         memory_bytes: of one process.
         file_bytes: of one file that a script writes.
-        workspace_bytes: of all files that a script makes, above which it is ended; and of a session's work directory,
-            above which it is emptied.
-        wait_for_sandbox: try bubblewrap out first. False does so in a thread that runs wait for, and where it does not
-            work, logs that and refuses every run.
+        workspace_bytes: of all files that a script makes, above which it is ended; and of a
+            session's work directory, above which it is emptied.
+        wait_for_sandbox: try bubblewrap out first. False does so in a thread that runs wait for,
+            and where it does not work, logs that and refuses every run.
         network: whether scripts in the sandbox may use the network.
-        network_of: skills whose scripts may use it although others may not, as `policy.reference` has them.
-        secrets: by skill (`policy.reference`), variables for its scripts, of those that its `skill.toml` declares.
+        network_of: skills whose scripts may use it although others may not, as `policy.reference`
+            has them.
+        secrets: by skill (`policy.reference`), variables for its scripts, of those that its
+            `skill.toml` declares.
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
-        env: names of variables that callers may set for every skill, beside those that a skill declares.
+        env: names of variables that callers may set for every skill, beside those that a skill
+            declares.
         origins: sites and archives whose approved skills may run, as `show` prints their origin.
-        roots: whether scripts of a root may run, by its folder as given and absolute; of a root with copies those that
-            are approved. What is not named here is decided by `origins`.
+        roots: whether scripts of a root may run, by its folder as given and absolute; of a root
+            with copies those that are approved. What is not named here is decided by `origins`.
         approvals: the file of approvals; None for the user's own.
     """
 

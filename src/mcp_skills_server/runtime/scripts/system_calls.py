@@ -129,7 +129,9 @@ def _instructions(here: Architecture) -> list[bytes]:
             if number is not None:
                 out += _when(_EQUAL, number, answer)
     out += _looked_at(_CLONE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES, refuse))
-    out += _looked_at(_UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse))
+    out += _looked_at(
+        _UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse)
+    )
     typing = [each for number in _TERMINAL_INPUT for each in _when(_EQUAL, number, refuse)]
     out += _looked_at(_IOCTL[here.column], 1, typing)
     out += _looked_at(_PRCTL[here.column], 0, _when(_EQUAL, _SET_DUMPABLE, refuse))

@@ -1,8 +1,9 @@
 """The directories that scripts work in, on a real disk and at the mercy of what scripts do to them.
 
-A workspace is private to one session and holds what its scripts make; a skill is laid out anew for each run, from bytes
-that the registry proved, so that what runs is what was scanned. Walking here needs no recursion and no long paths,
-follows no link, and expects any mode: trees that a script made may be as deep and as locked as it likes.
+A workspace is private to one session and holds what its scripts make; a skill is laid out anew for
+each run, from bytes that the registry proved, so that what runs is what was scanned. Walking here
+needs no recursion and no long paths, follows no link, and expects any mode: trees that a script
+made may be as deep and as locked as it likes.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ _DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.
 class Workspace:
     """A session's private work directory. What one script leaves in it, the next one finds.
 
-    It is emptied and removed only while no script runs in it: what walks a tree by name could be led out of it by a
-    script that changes the tree meanwhile. `path` is absolute and resolved; `open` says that it was not closed yet.
+    It is emptied and removed only while no script runs in it: what walks a tree by name could be
+    led out of it by a script that changes the tree meanwhile. `path` is absolute and resolved;
+    `open` says that it was not closed yet.
     """
 
-    def __init__(self, path: str, closed: Callable[[Workspace], None], owner: int | None = None) -> None:
+    def __init__(
+        self, path: str, closed: Callable[[Workspace], None], owner: int | None = None
+    ) -> None:
         self.path = path
         self.open = True
         self._closed = closed
@@ -58,7 +62,8 @@ class Workspace:
     def leave(self, most: int) -> bool:
         """Note that a script has ended, and return whether the directory had to be emptied.
 
-        After the last one it is emptied if it takes more than `most` bytes, and removed if it is closed.
+        After the last one it is emptied if it takes more than `most` bytes, and removed if it is
+        closed.
         """
         with self._lock:
             self._runs -= 1
@@ -76,40 +81,53 @@ class Workspace:
             return True
 
     def fill(self, put: Callable[[str], None]) -> None:
-        """Let our own code write while no script runs; then give the files to the user of the scripts."""
+        """Let our own code write while no script runs; then give the files to the user of the
+        scripts."""
         put(self.path)
         if self._owner is not None:
             for top, directories, files in os.walk(self.path):
                 for name in (*directories, *files):
-                    os.chown(os.path.join(top, name), self._owner, self._owner, follow_symlinks=False)
+                    os.chown(
+                        os.path.join(top, name), self._owner, self._owner, follow_symlinks=False
+                    )
 
     def prepare(self, workdir: str) -> str:
-        """Make sure that the directory is there, and return the absolute path of `workdir`, a relative path, in it.
+        """Make sure that the directory is there, and return the absolute path of `workdir`, a
+        relative path, in it.
 
         Raises:
             RequestError: it is not such a path, leads outside, or cannot be a directory.
         """
         if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
-            raise RequestError(f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one")
+            raise RequestError(
+                f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one"
+            )
         self._restore()
         if os.path.isabs(workdir) or ".." in workdir.replace("\\", "/").split("/"):
             raise RequestError(
-                f"workdir {printable(workdir)!r} must be a relative path without '..', below the session's work "
+                f"workdir {printable(workdir)!r} must be a relative path without '..', below the "
+                "session's work "
                 "directory; leave it out to run there"
             )
         # Resolved before anything is made: a script may have left a link that leads elsewhere.
         path = os.path.realpath(os.path.join(self.path, workdir))
         if path != self.path and not path.startswith(self.path + os.sep):
-            raise RequestError(f"workdir {printable(workdir)!r} leads out of the work directory; choose another")
+            raise RequestError(
+                f"workdir {printable(workdir)!r} leads out of the work directory; choose another"
+            )
         try:
             _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
         except OSError as error:
-            problem = f"workdir {printable(workdir[:200])!r} cannot be a directory ({error.strerror}); choose another"
+            problem = (
+                f"workdir {printable(workdir[:200])!r} cannot be a directory "
+                f"({error.strerror}); choose another"
+            )
             raise RequestError(problem) from None
         return path
 
     def _restore(self) -> None:
-        """Make it again if a script, or what cleans temporary directories, has removed or replaced it."""
+        """Make it again if a script, or what cleans temporary directories, has removed or replaced
+        it."""
         if os.path.islink(self.path) or os.path.isfile(self.path):
             os.unlink(self.path)
         if os.path.isdir(self.path):
@@ -122,7 +140,8 @@ class Workspace:
         return output_files.read(self.path, path, most)
 
     def close(self) -> None:
-        """Remove it, or let the last script that runs in it do so at its end. Safe to call twice."""
+        """Remove it, or let the last script that runs in it do so at its end. Safe to call
+        twice."""
         with self._lock:
             if self.open:
                 self.open = False
@@ -132,7 +151,8 @@ class Workspace:
 
 
 class RunDirectory:
-    """The directory of one run, beside the work directory of its session: skills, temporary files, shared memory."""
+    """The directory of one run, beside the work directory of its session: skills, temporary files,
+    shared memory."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -151,9 +171,12 @@ class RunDirectory:
         os.chmod(self.skills, 0o755)  # noqa: S103 - it lies in a private directory, and another user may have to read it
 
     def files_made(self, workspace: str) -> tuple[tuple[output_files.OutputFile, ...], int]:
-        """Return the new and changed files of a work directory since this was made, and how many more there are."""
+        """Return the new and changed files of a work directory since this was made, and how many
+        more there are."""
         with suppress(OSError, RequestError):
-            return output_files.files_since(workspace, os.lstat(self._begun).st_ctime_ns, _FILES_NAMED)
+            return output_files.files_since(
+                workspace, os.lstat(self._begun).st_ctime_ns, _FILES_NAMED
+            )
         return (), 0
 
     def discard(self) -> None:
@@ -162,7 +185,8 @@ class RunDirectory:
 
 
 def make_directory(path: str, owner: int | None) -> None:
-    """Make a private directory for this user and group, None for us; OSError if it cannot be made or given away."""
+    """Make a private directory for this user and group, None for us; OSError if it cannot be made
+    or given away."""
     os.mkdir(path, 0o700)
     if owner is not None:
         os.chown(path, owner, owner)
@@ -171,7 +195,8 @@ def make_directory(path: str, owner: int | None) -> None:
 def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
     """Make these directories, each in the one before, where they are missing. No link is followed.
 
-    A script that runs meanwhile may swap any of them; by descriptors it can only swap in what it has.
+    A script that runs meanwhile may swap any of them; by descriptors it can only swap in what it
+    has.
     """
     if os.name == "nt":
         os.makedirs(os.path.join(top, *parts), exist_ok=True)
@@ -193,7 +218,8 @@ def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
 
 
 def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> None:
-    """Write the files of a skill into a new directory, read-only; the script and other programs can be executed.
+    """Write the files of a skill into a new directory, read-only; the script and other programs can
+    be executed.
 
     Raises:
         OSError: a file is not the one that was scanned any more, or cannot be written.
@@ -217,8 +243,8 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
 
 
 def exceeds(tops: Iterable[str], most: int) -> bool:
-    """Tell whether these trees take more than this many bytes of the disk or hold more than `MOST_FILES`, or cannot be
-    measured."""
+    """Tell whether these trees take more than this many bytes of the disk or hold more than
+    `MOST_FILES`, or cannot be measured."""
     total = count = 0
     todo = [*tops]
     while todo:
@@ -252,7 +278,8 @@ def _bytes(entry: os.DirEntry[str]) -> int:
 
 
 def discard(top: str) -> None:
-    """Remove a directory and all that is in it, if it is there. What cannot be removed is logged."""
+    """Remove a directory and all that is in it, if it is there. What cannot be removed is
+    logged."""
     try:
         empty(top)
         os.rmdir(top)

@@ -1,6 +1,8 @@
-"""The address of a folder in a git repository, as people write it: `git+https://host/acme/skills@main#folder`.
+"""The address of a folder in a git repository, as people write it:
+`git+https://host/acme/skills@main#folder`.
 
-Pure. What could be taken for an option, a command or a helper program of git is refused here, before git sees it.
+Pure. What could be taken for an option, a command or a helper program of git is refused here,
+before git sees it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from mcp_skills_server.errors import UsageError, quoted
 PROTOCOLS: Final = ("https", "ssh", "file", "http")
 _IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)
 _NOT_IN_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")
-_NOT_IN_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z")
+_NOT_IN_REF: Final = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z"
+)
 """Patterns that `git check-ref-format` refuses."""
 _OBJECT_ID: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
@@ -61,7 +65,9 @@ class GitAddress:
     @property
     def name(self) -> str:
         """The name that a clone would have: the last part of the folder or of the repository."""
-        return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(".git") or "skills"
+        return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(
+            ".git"
+        ) or "skills"
 
 
 def is_commit(text: str) -> bool:
@@ -84,7 +90,9 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
     address, _, folder = given.partition("#")
     folder = unquote(folder)
     if " " in address or _NOT_IN_TEXT.search(unquote(address)):
-        raise refused("it holds a space, a backslash or a control character; write the address without them")
+        raise refused(
+            "it holds a space, a backslash or a control character; write the address without them"
+        )
     protocol, colon, rest = address.partition("://")
     protocol = protocol.lower().removeprefix("git+")
     if not colon or protocol not in PROTOCOLS:
@@ -99,20 +107,36 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise refused(f"the host or the port cannot be read; write {_FORM}, with '/' behind the host") from None
+        raise refused(
+            f"the host or the port cannot be read; write {_FORM}, with '/' behind the host"
+        ) from None
     if parts.password is not None:
-        raise refused("a password does not belong into an address; have a credential helper of git know it")
+        raise refused(
+            "a password does not belong into an address; have a credential helper of git know it"
+        )
     if parts.username is not None and protocol in {"https", "http"}:
         # Some hosts take a token in its place, and it would stand in every line and list.
-        raise refused("a user does not belong into an address of https; have a credential helper of git know it")
+        raise refused(
+            "a user does not belong into an address of https; have a credential helper of git "
+            "know it"
+        )
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
     if bool(host) == (protocol == "file") or not path.strip("/"):
-        raise refused("write git+file:///PATH" if protocol == "file" else f"it names no repository; write {_FORM}")
+        raise refused(
+            "write git+file:///PATH"
+            if protocol == "file"
+            else f"it names no repository; write {_FORM}"
+        )
     if protocol == "http" and not http and not _LOOPBACK.fullmatch(host):
-        raise refused("plain http can be read and changed on the way; use git+https, or give --allow-http")
+        raise refused(
+            "plain http can be read and changed on the way; use git+https, or give --allow-http"
+        )
     if address.rstrip("/").endswith("@") or (ref and _NOT_IN_REF.search(ref)):
-        raise refused(f"{quoted(ref)} cannot be a branch, a tag or a commit (an '@' of the path is written %40)")
+        raise refused(
+            f"{quoted(ref)} cannot be a branch, a tag or a commit (an '@' of the path is written "
+            "%40)"
+        )
     folder = folder.strip("/")
     if folder and (_NOT_IN_TEXT.search(folder) or {"", ".", ".."} & {*folder.split("/")}):
         raise refused(f"{quoted(folder)} is no folder of a repository")

@@ -1,10 +1,11 @@
 """History of a served repository: its last commits with their differences, fetched on demand.
 
-They lie in a repository of their own beside the one that skills are fetched into, and are fetched anew when another
-commit is served. A commit comes with its trees, and of the files those that the differences of one skill need.
+They lie in a repository of their own beside the one that skills are fetched into, and are fetched
+anew when another commit is served. A commit comes with its trees, and of the files those that the
+differences of one skill need.
 
-Nothing that the repository or a configuration could name is started. All of it is foreign text: the delimiter of fields
-is random for each call, so that no author and no message can end a field.
+Nothing that the repository or a configuration could name is started. All of it is foreign text: the
+delimiter of fields is random for each call, so that no author and no message can end a field.
 """
 
 from __future__ import annotations
@@ -47,14 +48,19 @@ _SECONDS: Final = 5.0
 _LAST_MOMENT: Final = 253_402_300_799
 """The end of the year 9999; a commit may name any."""
 _LOG: Final = (
-    "log", "--no-show-signature", "--no-color", "--no-mailmap", "--no-notes", "--encoding=UTF-8", "--no-renames",
-    f"--max-count={MOST}",
+    "log", "--no-show-signature", "--no-color", "--no-mailmap", "--no-notes", "--encoding=UTF-8",
+    "--no-renames", f"--max-count={MOST}",
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
-_IGNORED: Final = [f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")]
-"""The names that are never served, of files and of folders, however deep: a star of git fits slashes too."""
-_CHANGED: Final = re.compile(rb":\d{6} \d{6} ([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) [A-Z]\0")
+_IGNORED: Final = [
+    f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")
+]
+"""The names that are never served, of files and of folders, however deep: a star of git fits
+slashes too."""
+_CHANGED: Final = re.compile(
+    rb":\d{6} \d{6} ([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) [A-Z]\0"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,8 @@ class Commit:
 
 
 def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
-    """Return git pathspecs for a folder of the repository, without some folders in it and without what is never
-    served.
+    """Return git pathspecs for a folder of the repository, without some folders in it and without
+    what is never served.
     """
     before, places = "", [":(top)"]
     if folder:
@@ -86,17 +92,26 @@ def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
-    """Return the last commits that touched these places, newest first, or None if git fails. Blocks.
+    """Return the last commits that touched these places, newest first, or None if git fails.
+    Blocks.
 
     Args:
         revisions: where to begin, and with `^` before them where to end; HEAD where there are none.
     """
     mark = secrets.token_hex(16)
     words = [*_LOG, f"--format={mark}%H{mark}%at{mark}%an{mark}%s{mark}"]
-    for more in (_PATCH, ()):  # where the differences are too large, or not all there, the commits are shown alone
+    # where the differences are too large, or not all there, the commits are shown alone
+    for more in (_PATCH, ()):
         try:
             raw = git.run(
-                *words, *more, "--end-of-options", *revisions, "--", *places, seconds=_SECONDS, most=_MOST_BYTES
+                *words,
+                *more,
+                "--end-of-options",
+                *revisions,
+                "--",
+                *places,
+                seconds=_SECONDS,
+                most=_MOST_BYTES,
             )
         except (GitFailedError, SourceError):
             continue
@@ -107,25 +122,41 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
 
 def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
-    words = ("--format=", "--raw", "--no-abbrev", "-z", "--end-of-options", *revisions, "--", *places)
+    words = (
+        "--format=",
+        "--raw",
+        "--no-abbrev",
+        "-z",
+        "--end-of-options",
+        *revisions,
+        "--",
+        *places,
+    )
     raw = git.run(*_LOG, *words, seconds=_SECONDS, most=_MOST_BYTES)
     return {each.decode() for pair in _CHANGED.findall(raw) for each in pair if each.strip(b"0")}
 
 
 def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> Commit:
     lines = rest.strip("\n").split("\n")
-    shown = tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES]) if rest.strip("\n") else ()
+    shown = (
+        tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES]) if rest.strip("\n") else ()
+    )
     when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
     return Commit(
-        commit, float(when), author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS], shown, len(lines) <= _MOST_LINES
+        commit,
+        float(when),
+        author[:_MOST_CHARACTERS],
+        subject[:_MOST_CHARACTERS],
+        shown,
+        len(lines) <= _MOST_LINES,
     )
 
 
 def working_copy(root: Path) -> Path | None:
     """Return the directory of this user's own repository around a root, or None.
 
-    Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that refers to another place:
-    a file or link (`gitdir:`), `commondir`, or borrowed objects.
+    Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that
+    refers to another place: a file or link (`gitdir:`), `commondir`, or borrowed objects.
     """
     for top in (root, *root.parents):
         place = top / ".git"
@@ -147,7 +178,8 @@ def _is_whole(repository: Path) -> bool:
 
 
 class History(NamedTuple):
-    """The last commits that touched a skill, newest first, or a note in one line why there are none."""
+    """The last commits that touched a skill, newest first, or a note in one line why there are
+    none."""
 
     commits: Sequence[Commit] = ()
     note: str = ""
@@ -159,10 +191,12 @@ class Histories:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._failed: dict[Path, tuple[str, float, str]] = {}
-        """By the folder of a source: the commit that failed, until when it is not tried again, and why."""
+        """By the folder of a source: the commit that failed, until when it is not tried again, and
+        why."""
 
     def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
-        """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch them.
+        """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch
+        them.
 
         Args:
             place: folder of the skill below `served`; "" for that itself.
@@ -179,13 +213,18 @@ class Histories:
         if commit == tip.commit and self._now() < until:
             return History(note=why)
         try:
-            address = parse_address(origin, http=True)  # which the operator allowed when it was opened
+            # which the operator allowed when it was opened
+            address = parse_address(origin, http=True)
             inside = "/".join(each for each in (address.folder, folder) if each)
             with FileLock(source / "history.lock", timeout=0):  # waiting would hold a thread
                 found = _read(source / "history", address, tip, pathspecs(inside, without))
-                return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")
+                return History(
+                    found, "" if found else f"None of the last {DEPTH} commits changed it."
+                )
         except Timeout:
-            return History(note="The history is being fetched just now; load this page again in a moment.")
+            return History(
+                note="The history is being fetched just now; load this page again in a moment."
+            )
         except SourceError as error:
             why = f"The history could not be fetched: {error}"
         except (UsageError, GitFailedError, OSError):
@@ -195,7 +234,8 @@ class Histories:
 
 
 def _folder(served: str, place: str) -> str | None:
-    """Return the folder in the repository of a skill, given where it is served, or None if unknown."""
+    """Return the folder in the repository of a skill, given where it is served, or None if
+    unknown."""
     for record in read_records(served):
         if place == record.name or place.startswith(f"{record.name}/"):
             within = place[len(record.name) + 1 :]
@@ -205,9 +245,16 @@ def _folder(served: str, place: str) -> str | None:
     return None
 
 
-def _read(directory: Path, address: GitAddress, tip: Tip, places: Sequence[str]) -> Sequence[Commit]:
+def _read(
+    directory: Path, address: GitAddress, tip: Tip, places: Sequence[str]
+) -> Sequence[Commit]:
     repository = Repository(
-        directory, address, resolve_s=_FETCH_S, fetch_s=_FETCH_S, depth=DEPTH, most_bytes=_MOST_FETCHED_BYTES
+        directory,
+        address,
+        resolve_s=_FETCH_S,
+        fetch_s=_FETCH_S,
+        depth=DEPTH,
+        most_bytes=_MOST_FETCHED_BYTES,
     )
     # With no protocol: what is not here yet must not be fetched piece by piece.
     git = Git(directory, "", "none")

@@ -1,8 +1,8 @@
 """Run the program `git` so that a repository can make it do nothing but hand over objects.
 
-It is the program and no library, because people configure it: credential helpers, ssh, proxies. Whatever the server,
-the repository or the environment could add to that is off: hooks, filters, submodules, other protocols, other places to
-download from, prompts.
+It is the program and no library, because people configure it: credential helpers, ssh, proxies.
+Whatever the server, the repository or the environment could add to that is off: hooks, filters,
+submodules, other protocols, other places to download from, prompts.
 """
 
 from __future__ import annotations
@@ -29,10 +29,24 @@ if sys.platform != "win32":
 REMOTE: Final = "source"
 """The name of the remote in our configuration."""
 _KEPT: Final = frozenset(
-    ("GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT", "GIT_EXEC_PATH")
+    (
+        "GIT_SSH_COMMAND",
+        "GIT_SSH",
+        "GIT_SSH_VARIANT",
+        "GIT_CONFIG_GLOBAL",
+        "GIT_CONFIG_COUNT",
+        "GIT_EXEC_PATH",
+    )
 )
-"""Variables of git that are the user's configuration; others would lead it to another repository, or are debugging."""
-_KEPT_BEGINNINGS: Final = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_SSL_CA", "GIT_SSL_CERT", "GIT_SSL_KEY")
+"""Variables of git that are the user's configuration; others would lead it to another repository,
+or are debugging."""
+_KEPT_BEGINNINGS: Final = (
+    "GIT_CONFIG_KEY_",
+    "GIT_CONFIG_VALUE_",
+    "GIT_SSL_CA",
+    "GIT_SSL_CERT",
+    "GIT_SSL_KEY",
+)
 _SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
@@ -41,7 +55,8 @@ _SETTINGS: Final = (
     "core.packedGitWindowSize=16m",
     "core.packedGitLimit=256m",
     "credential.interactive=false",
-    "diff.submodule=short",  # otherwise a git runs in the folder of a submodule, with that one's configuration
+    # otherwise a git runs in the folder of a submodule, with that one's configuration
+    "diff.submodule=short",
     "fetch.recurseSubmodules=false",
     "fetch.unpackLimit=1",  # one pack, whose size the limit on files bounds
     "fetch.uriProtocols=",  # nor may the server send us to other places for parts of what it has
@@ -73,8 +88,8 @@ ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
 exec 3<&0; (read -r _ <&3; kill -9 0) >/dev/null 2>&1 &
 given=$3; shift 3; exec "$@" 3<&- <"/dev/fd/$given"
 """
-"""The shell's stdin is a pipe that ends with the server, however that ends, and all that git has started with it. It
-moves that to 3, so what becomes git's stdin has a higher number."""
+"""The shell's stdin is a pipe that ends with the server, however that ends, and all that git has
+started with it. It moves that to 3, so what becomes git's stdin has a higher number."""
 _ABOVE_THOSE_OF_SHELLS: Final = 10
 MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
@@ -98,7 +113,9 @@ class Git:
         most_bytes: of one file that git writes, such as a pack.
     """
 
-    def __init__(self, directory: Path, url: str, protocol: str, *, most_bytes: int = MOST_FILE_BYTES) -> None:
+    def __init__(
+        self, directory: Path, url: str, protocol: str, *, most_bytes: int = MOST_FILE_BYTES
+    ) -> None:
         self._directory = directory
         self._url = url
         self._protocol = protocol
@@ -109,8 +126,11 @@ class Git:
         self.warned = ""
         """The stderr of the last command that was done."""
 
-    def run(self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20) -> bytes:
-        """Run a command of git within `seconds` and return its stdout, at most `most` bytes. Blocks.
+    def run(
+        self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20
+    ) -> bytes:
+        """Run a command of git within `seconds` and return its stdout, at most `most` bytes.
+        Blocks.
 
         Args:
             arguments: the command and its own; `-c` may stand before it.
@@ -143,10 +163,13 @@ class Git:
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     env=self._env(),
-                    start_new_session=True,  # without a terminal ssh never prompts, and all of it ends at once
+                    # without a terminal ssh never prompts, and all of it ends at once
+                    start_new_session=True,
                 )
             except OSError as error:
-                raise UnreachableError(f"git cannot be started ({error.strerror or error})") from None
+                raise UnreachableError(
+                    f"git cannot be started ({error.strerror or error})"
+                ) from None
             self._running.add(process)
             overdue = threading.Event()
             timer = threading.Timer(seconds, lambda: (overdue.set(), _end(process)))
@@ -172,7 +195,9 @@ class Git:
             stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MOST_STDERR))
             self.warned = said = stderr.read().decode("utf-8", "replace")
             if code:
-                raise GitFailedError(said if code > 0 else f"{said}\nfatal: git was ended by signal {-code}")
+                raise GitFailedError(
+                    said if code > 0 else f"{said}\nfatal: git was ended by signal {-code}"
+                )
 
     def end(self) -> None:
         """End what runs, and start nothing any more."""
@@ -181,7 +206,8 @@ class Git:
             _end(process)
 
     def _words(self, program: str, given: int) -> list[str]:
-        """Return the command line before git's own command, with resource limits; `given` becomes its stdin."""
+        """Return the command line before git's own command, with resource limits; `given` becomes
+        its stdin."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]
@@ -189,16 +215,28 @@ class Git:
             return git
         # A repository on this machine is read by a git below this one, which may map all of it.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
-        return ["/bin/sh", "-c", _LIMITED, "git", str(self._most_bytes >> 9), memory, str(given), *git]
+        return [
+            "/bin/sh",
+            "-c",
+            _LIMITED,
+            "git",
+            str(self._most_bytes >> 9),
+            memory,
+            str(given),
+            *git,
+        ]
 
     def _env(self) -> dict[str, str]:
         if self._environment is None:
             kept = {
                 name: value
                 for name, value in os.environ.items()
-                if not name.startswith(("GIT_", "SSH_ASKPASS")) or name in _KEPT or name.startswith(_KEPT_BEGINNINGS)
+                if not name.startswith(("GIT_", "SSH_ASKPASS"))
+                or name in _KEPT
+                or name.startswith(_KEPT_BEGINNINGS)
             }
-            # Stronger than protocol.*.allow: it also reaches the git that reads a repository on this machine.
+            # Stronger than protocol.*.allow: it also reaches the git that reads a repository on
+            # this machine.
             self._environment = kept | _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": self._protocol}
             if self._protocol == "ssh" and not {"GIT_SSH_COMMAND", "GIT_SSH"} & kept.keys():
                 with suppress(GitFailedError):  # none is set
@@ -217,7 +255,8 @@ def _stdin(given: bytes) -> Generator[int]:
         if sys.platform == "win32":
             yield file.fileno()
             return
-        # The lowest that is free may be one that the shell needs for itself, or one of the standard three.
+        # The lowest that is free may be one that the shell needs for itself, or one of the standard
+        # three.
         above = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
         try:
             yield above
@@ -227,7 +266,8 @@ def _stdin(given: bytes) -> Generator[int]:
 
 @contextmanager
 def _lifeline() -> Generator[int]:
-    """Open a pipe whose reading end sees end-of-file once this process ends or leaves the `with`."""
+    """Open a pipe whose reading end sees end-of-file once this process ends or leaves the
+    `with`."""
     reading, writing = os.pipe()
     try:
         yield reading

@@ -1,8 +1,9 @@
 """Bare, partial clone of one remote: its refs, its newest commit, its blobs.
 
-Nothing is ever checked out. Of one folder the trees come with the commit, and blobs on demand, where the server can do
-that (`--filter=blob:none`); of a whole repository only large blobs come on demand. All of it can be fetched again, and
-is removed where it is damaged or has become large. Only one process at a time fetches.
+Nothing is ever checked out. Of one folder the trees come with the commit, and blobs on demand,
+where the server can do that (`--filter=blob:none`); of a whole repository only large blobs come on
+demand. All of it can be fetched again, and is removed where it is damaged or has become large. Only
+one process at a time fetches.
 """
 
 from __future__ import annotations
@@ -18,34 +19,56 @@ from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.git.address import GitAddress
 from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
-from mcp_skills_server.sources.source import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
+from mcp_skills_server.sources.source import (
+    SourceError,
+    UnacceptableError,
+    UnreachableError,
+    UnsignedCommitError,
+)
 
 _OURS: Final = "refs/kept/current"
 _FETCH: Final = (
-    "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
+    "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+    "--no-auto-maintenance",
 )  # fmt: skip
 _WITHOUT_BLOBS: Final = "--filter=blob:none"
 _WITHOUT_LARGE: Final = "--filter=blob:limit=1m"
 _NO_SUCH_OBJECT: Final = re.compile(
-    "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send all necessary objects",
+    (
+        "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send "
+        "all "
+        "necessary objects"
+    ),
     re.IGNORECASE,
 )
-_NO_SUCH_TREE: Final = re.compile("not a tree object|not a valid object name|from promisor", re.IGNORECASE)
+_NO_SUCH_TREE: Final = re.compile(
+    "not a tree object|not a valid object name|from promisor", re.IGNORECASE
+)
 _NO_FILTER: Final = "filtering not recognized"
 _MOST_PACKS: Final = 100
 _MOST_REFS_BYTES: Final = 16 << 20
 _MOST_LISTED_BYTES: Final = 256 << 20
 _MOST_FILES: Final = 300_000
 _HISTORY: Final = (64, 1024, 16384)
-"""Commits back from the newest in which the one of before is looked for, one step after the other."""
+"""Commits back from the newest in which the one of before is looked for, one step after the
+other."""
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
 """The same where each of them comes with its files."""
 
-_ACCESS: Final = "access is refused; have a credential helper of git, or ssh's agent, know a password or a key for it"
-_ELSEWHERE: Final = "it is elsewhere, or its address ends in .git; give the address that it leads to"
-_PROTOCOL: Final = "git's configuration or the server leads to another protocol than the address has"
+_ACCESS: Final = (
+    "access is refused; have a credential helper of git, or ssh's agent, know a password or a "
+    "key for it"
+)
+_ELSEWHERE: Final = (
+    "it is elsewhere, or its address ends in .git; give the address that it leads to"
+)
+_PROTOCOL: Final = (
+    "git's configuration or the server leads to another protocol than the address has"
+)
 _OWNER: Final = "the repository belongs to another user; add it to git's safe.directory"
-_HOST_KEY: Final = "ssh does not know the host's key; connect to it once with ssh, or add its key to known_hosts"
+_HOST_KEY: Final = (
+    "ssh does not know the host's key; connect to it once with ssh, or add its key to known_hosts"
+)
 _CERTIFICATE: Final = "its certificate is not trusted; have git's http.sslCAInfo name who issued it"
 _OLD: Final = "the program git is too old; install 2.30 or newer"
 _NO_ANSWER: Final = "no answer"
@@ -68,18 +91,23 @@ _REASONS: Final = {
     "could not resolve host|name or service not known": "its host is not known; check the address",
     "certificate|ssl |tls ": _CERTIFICATE,
     "no space left on device|quota exceeded": "the disk is full",
-    "ended by signal 25|file size limit|file too large": "it has more than 4 GiB, which is not fetched",
+    "ended by signal 25|file size limit|file too large": (
+        "it has more than 4 GiB, which is not fetched"
+    ),
     "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect": _NO_ANSWER,
-    "unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up": _NO_ANSWER,
+    "unreachable|no route to host|too slow|timed out|timeout|no answer": _NO_ANSWER,
+    "early eof|hung up": _NO_ANSWER,
     "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
     "unknown option|unknown switch|^usage:": _OLD,
 }
-"""Patterns for the messages of git, ssh and curl with LC_ALL=C, in the order to try, and their meaning."""
+"""Patterns for the messages of git, ssh and curl with LC_ALL=C, in the order to try, and their
+meaning."""
 _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
 
 
 class Tip(NamedTuple):
-    """The commit that a name means at the remote; the name in full (`refs/heads/main`, "HEAD"), "" for a commit id."""
+    """The commit that a name means at the remote; the name in full (`refs/heads/main`, "HEAD"), ""
+    for a commit id."""
 
     commit: str
     name: str
@@ -94,7 +122,8 @@ class TreeEntry(NamedTuple):
 
 
 class Repository:
-    """The objects of one remote. Every method blocks, and raises SourceError where it cannot be done now.
+    """The objects of one remote. Every method blocks, and raises SourceError where it cannot be
+    done now.
 
     Args:
         depth: commits that come with the requested one, itself included.
@@ -116,7 +145,9 @@ class Repository:
         self._resolve_s = resolve_s
         self._fetch_s = fetch_s
         self._depth = depth
-        self._git = Git(directory, address.url, address.protocol, most_bytes=most_bytes or MOST_FILE_BYTES)
+        self._git = Git(
+            directory, address.url, address.protocol, most_bytes=most_bytes or MOST_FILE_BYTES
+        )
         self._filters_at_all = self._filters = True
 
     def end(self) -> None:
@@ -139,7 +170,13 @@ class Repository:
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         with self._said():
             raw = self._git.run(
-                "ls-remote", "--quiet", REMOTE, *names, *peeled, seconds=self._resolve_s, most=_MOST_REFS_BYTES
+                "ls-remote",
+                "--quiet",
+                REMOTE,
+                *names,
+                *peeled,
+                seconds=self._resolve_s,
+                most=_MOST_REFS_BYTES,
             )
         found: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
@@ -150,7 +187,9 @@ class Repository:
             if name in found:
                 return Tip(found.get(f"{name}^{{}}", found[name]), name)
         if not ref:
-            raise UnacceptableError("it is empty, or no repository; check the address, or name a branch with @")
+            raise UnacceptableError(
+                "it is empty, or no repository; check the address, or name a branch with @"
+            )
         hint = "; a commit is named by its whole id" if self._address.is_abbreviated else ""
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
@@ -158,7 +197,8 @@ class Repository:
         """Fetch a commit with its trees; its blobs too where the server cannot leave them out."""
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
-        # Of a whole repository most files are those of skills, and one request brings them with the commit.
+        # Of a whole repository most files are those of skills, and one request brings them with the
+        # commit.
         without = _WITHOUT_BLOBS
         if not self._address.folder and self._depth == 1:
             without = _WITHOUT_LARGE
@@ -170,16 +210,20 @@ class Repository:
                 if not tip.name or not _NO_SUCH_OBJECT.search(error.said):
                     raise
                 self._fetch(*shallow, f"+{tip.name}:{_OURS}")
-            now = self._git.run("rev-parse", f"{_OURS}^{{commit}}", seconds=self._resolve_s).decode().strip()
+            now = (
+                self._git.run("rev-parse", f"{_OURS}^{{commit}}", seconds=self._resolve_s)
+                .decode()
+                .strip()
+            )
         if now != tip.commit:
             raise UnreachableError("it changed while it was fetched")
 
     def has(self, tip: Tip) -> bool:
         """Tell whether `fetch` has brought this commit, and no other since."""
         try:
-            return self._git.run("rev-parse", "--verify", "--quiet", _OURS, seconds=self._resolve_s) == (
-                f"{tip.commit}\n".encode()
-            )
+            return self._git.run(
+                "rev-parse", "--verify", "--quiet", _OURS, seconds=self._resolve_s
+            ) == (f"{tip.commit}\n".encode())
         except GitFailedError:
             return False
 
@@ -190,14 +234,24 @@ class Repository:
         except FileNotFoundError:
             return ()
 
-    def fetch_blobs(self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()) -> None:
-        """Fetch these blobs of a fetched commit, or with `places` of all fetched commits that touch these, at once."""
+    def fetch_blobs(
+        self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()
+    ) -> None:
+        """Fetch these blobs of a fetched commit, or with `places` of all fetched commits that touch
+        these, at once."""
         if not self._filters:
             return
         with self._said():
-            among = [tip.commit, "--", *places] if places else [f"{tip.commit}:{self._address.folder}"]
+            among = (
+                [tip.commit, "--", *places] if places else [f"{tip.commit}:{self._address.folder}"]
+            )
             listed = self._git.run(
-                "rev-list", "--objects", "--missing=print", *among, seconds=self._fetch_s, most=_MOST_LISTED_BYTES
+                "rev-list",
+                "--objects",
+                "--missing=print",
+                *among,
+                seconds=self._fetch_s,
+                most=_MOST_LISTED_BYTES,
             )
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(object_ids))
@@ -212,7 +266,8 @@ class Repository:
                 if not _NO_SUCH_OBJECT.search(error.said):
                     raise
                 self._filters_at_all = False
-        if not self._filters_at_all:  # it leaves blobs out and then does not give them: ask for all of the commit
+        # it leaves blobs out and then does not give them: ask for all of the commit
+        if not self._filters_at_all:
             self.clear()
             self.fetch(tip)
 
@@ -221,7 +276,9 @@ class Repository:
         with self._said():
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
                 self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
-                listed = self._git.run("rev-list", tip.commit, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+                listed = self._git.run(
+                    "rev-list", tip.commit, seconds=self._resolve_s, most=_MOST_REFS_BYTES
+                )
                 if before.encode() in listed.split():
                     return True
                 if not (self._directory / "shallow").exists():
@@ -229,19 +286,28 @@ class Repository:
         return False
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
-        """List all files below a folder, links and submodules included, or raise UnacceptableError."""
+        """List all files below a folder, links and submodules included, or raise
+        UnacceptableError."""
         with self._said():
             try:
                 raw = self._git.run(
-                    "ls-tree", "-r", "-z", f"{commit}:{folder}", seconds=self._fetch_s, most=_MOST_LISTED_BYTES
+                    "ls-tree",
+                    "-r",
+                    "-z",
+                    f"{commit}:{folder}",
+                    seconds=self._fetch_s,
+                    most=_MOST_LISTED_BYTES,
                 )
             except GitFailedError as error:
                 if folder and _NO_SUCH_TREE.search(error.said):
-                    raise UnacceptableError(f"commit {commit[:12]} has no folder {folder!r}") from None
+                    raise UnacceptableError(
+                        f"commit {commit[:12]} has no folder {folder!r}"
+                    ) from None
                 if "the answer has more than" in error.said:
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
-        if raw.count(b"\0") > _MOST_FILES:  # a tree of a few objects may hold itself a million times
+        # a tree of a few objects may hold itself a million times
+        if raw.count(b"\0") > _MOST_FILES:
             raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
         out: list[TreeEntry] = []
         for line in raw.split(b"\0")[:-1]:
@@ -256,12 +322,15 @@ class Repository:
         wanted = "\n".join(object_ids).encode() + b"\n"
         with (
             self._said(),
-            self._git.stream("cat-file", "--batch", "--buffer", seconds=self._fetch_s, given=wanted) as out,
+            self._git.stream(
+                "cat-file", "--batch", "--buffer", seconds=self._fetch_s, given=wanted
+            ) as out,
         ):
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
-        """Prove that one of these signers has signed a commit with an ssh key, or raise UnsignedCommitError."""
+        """Prove that one of these signers has signed a commit with an ssh key, or raise
+        UnsignedCommitError."""
         settings = [
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",
@@ -276,10 +345,16 @@ class Repository:
         except GitFailedError as error:
             why = _last_line(error.said)
             if "ssh-keygen" in error.said and "cannot run" in error.said:
-                raise UnreachableError("the program ssh-keygen is not installed; install OpenSSH") from None
-            said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip()) or "it is not signed"
+                raise UnreachableError(
+                    "the program ssh-keygen is not installed; install OpenSSH"
+                ) from None
+            said = (
+                "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip())
+                or "it is not signed"
+            )
             raise UnsignedCommitError(
-                f"commit {commit[:12]} is not signed by anybody that --require-signed-commits names ({said or why})"
+                f"commit {commit[:12]} is not signed by anybody that --require-signed-commits "
+                f"names ({said or why})"
             ) from None
 
     def clear(self) -> None:
@@ -296,21 +371,25 @@ class Repository:
 
     @contextmanager
     def _said(self) -> Generator[None]:
-        """Translate a failure of git for people. An unknown one may come from damaged objects, so clear them."""
+        """Translate a failure of git for people. An unknown one may come from damaged objects, so
+        clear them."""
         try:
             yield
         except GitFailedError as error:
             known = _reason(error.said)
             if known is None:
                 self.clear()
-            raise UnreachableError(known or f"git could not fetch it ({_last_line(error.said)})") from None
+            raise UnreachableError(
+                known or f"git could not fetch it ({_last_line(error.said)})"
+            ) from None
 
     def _make(self, id_length: int) -> None:
         """Make an empty repository for ids of this length, if there is none."""
         place = self._directory
         kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
         config = (
-            f"[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tpartialclone = {REMOTE}\n{kind}"
+            "[core]\n\trepositoryformatversion = 1\n\tbare = "
+            f"true\n[extensions]\n\tpartialclone = {REMOTE}\n{kind}"
         )
         try:
             for folder in (place / "objects", place / "refs"):
@@ -324,13 +403,21 @@ class Repository:
             ) from None
 
     def _tidy(self, id_length: int) -> None:
-        """Remove what a killed git left, and all of it where it has become large or is for other ids."""
+        """Remove what a killed git left, and all of it where it has become large or is for other
+        ids."""
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()
-            if is_long != (id_length == 64) or len(list(place.glob("objects/pack/*.pack"))) > _MOST_PACKS:
+            if (
+                is_long != (id_length == 64)
+                or len(list(place.glob("objects/pack/*.pack"))) > _MOST_PACKS
+            ):
                 self.clear()
-        for left in (*place.glob("*.lock"), *place.glob("refs/kept/*.lock"), *place.glob("objects/pack/tmp_*")):
+        for left in (
+            *place.glob("*.lock"),
+            *place.glob("refs/kept/*.lock"),
+            *place.glob("objects/pack/tmp_*"),
+        ):
             with suppress(OSError):
                 left.unlink()
         self._make(id_length)
@@ -346,5 +433,10 @@ def _reason(said: str) -> str | None:
 
 def _last_line(said: str) -> str:
     """Return the last line that git wrote, without what may be a secret."""
-    lines = [found[1] for line in said.splitlines() if (found := _SAID.search(line))] or said.splitlines()[:1]
-    return clipped(printable(re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip()))) or "git says nothing"
+    lines = [
+        found[1] for line in said.splitlines() if (found := _SAID.search(line))
+    ] or said.splitlines()[:1]
+    return (
+        clipped(printable(re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip())))
+        or "git says nothing"
+    )

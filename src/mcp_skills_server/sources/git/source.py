@@ -1,4 +1,5 @@
-"""Git source: the skills of a folder at one commit; only those that differ are fetched and written."""
+"""Git source: the skills of a folder at one commit; only those that differ are fetched and
+written."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ _EXECUTABLE: Final = b"100755"
 _PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
-"""Between two looks at a commit, which never changes; a copy that another process removed comes back."""
+"""Between two looks at a commit, which never changes; a copy that another process removed comes
+back."""
 _END_S: Final = 5.0
 """For what git has written to be taken after git was ended."""
 
@@ -61,11 +63,14 @@ class GitFolder(Source):
         if settings.pin is not None and not is_commit(settings.pin):
             raise UsageError(f"{origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
-        # What was not asked about signatures, or asked of others, is another copy: nothing of it is served first.
+        # What was not asked about signatures, or asked of others, is another copy: nothing of it is
+        # served first.
         asked = ""
         if signers is not None:
             asked = hashlib.sha256(_read(signers)).hexdigest()
-        self._kept = CacheFolder(settings.cache, "git", origin, str(settings.hidden), settings.pin or "", asked)
+        self._kept = CacheFolder(
+            settings.cache, "git", origin, str(settings.hidden), settings.pin or "", asked
+        )
         self._repository = Repository(
             self._kept.path / "objects",
             self._address,
@@ -86,7 +91,8 @@ class GitFolder(Source):
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
-        """Fetch the trees of the commit, which must be signed as required, and follow the one before."""
+        """Fetch the trees of the commit, which must be signed as required, and follow the one
+        before."""
         yield await self._in_thread(self._plan, revision.content, known.body)
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:
@@ -115,7 +121,9 @@ class GitFolder(Source):
         skills, hidden = select(entries, hidden=self.settings.hidden)
         limits = self.settings.fetch.limits
         if len(skills) > limits.skills:
-            raise UnacceptableError(f"it has more than {limits.skills} skills; name a folder with #")
+            raise UnacceptableError(
+                f"it has more than {limits.skills} skills; name a folder with #"
+            )
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
         for place, skill in skills.items():
@@ -128,9 +136,14 @@ class GitFolder(Source):
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
         if hidden:
             places = some_of([*hidden])
-            warnings.append(f"skills lie in folders whose names begin with a dot ({places}); --hidden serves them")
+            warnings.append(
+                f"skills lie in folders whose names begin with a dot ({places}); --hidden serves "
+                "them"
+            )
         elif not skills:
-            warnings.append("it has no SKILL.md; name another folder with #, or another branch with @")
+            warnings.append(
+                "it has no SKILL.md; name another folder with #, or another branch with @"
+            )
         index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
         index = replace(index, warnings=tuple(warnings))
 
@@ -160,18 +173,25 @@ class GitFolder(Source):
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
                 notes: tuple[str, ...] = ()
                 if skill.left_out:
-                    notes = (f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",)
+                    notes = (
+                        f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",
+                    )
                 reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
-            raise UnacceptableError(f"its skills have more than {most:,} bytes; name a folder with #")
+            raise UnacceptableError(
+                f"its skills have more than {most:,} bytes; name a folder with #"
+            )
 
     def _check_history(self, before: str, tip: Tip) -> Sequence[str]:
         """Refuse a rewritten branch or a moved tag, or return a warning where that is accepted."""
         if before in {"", tip.commit} or not tip.name:
             return ()
         if tip.name.startswith("refs/tags/"):
-            words = f"the tag {tip.name.removeprefix('refs/tags/')!r} was moved from {before[:12]} to {tip.commit[:12]}"
+            words = (
+                f"the tag {tip.name.removeprefix('refs/tags/')!r} was moved from "
+                f"{before[:12]} to {tip.commit[:12]}"
+            )
         elif self._repository.follows(tip, before):
             return ()
         else:
@@ -179,7 +199,9 @@ class GitFolder(Source):
             words = f"{name!r} was rewritten: {tip.commit[:12]} does not follow {before[:12]}"
         if self.settings.rewritten:
             return (words,)
-        raise RewrittenError(f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it")
+        raise RewrittenError(
+            f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it"
+        )
 
 
 def _read(path: Path) -> bytes:
@@ -188,7 +210,8 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(
-            f"--require-signed-commits {path} cannot be read ({reason}); name a file of allowed signers"
+            f"--require-signed-commits {path} cannot be read ({reason}); name a file of allowed "
+            "signers"
         ) from None
 
 
@@ -211,11 +234,14 @@ class WantedSkill:
     key: str = ""
 
 
-def select(entries: Iterable[TreeEntry], *, hidden: bool) -> tuple[Mapping[str, WantedSkill], Sequence[str]]:
-    """Return the skills among these entries by folder, and the folders of skills that lie hidden in dot folders.
+def select(
+    entries: Iterable[TreeEntry], *, hidden: bool
+) -> tuple[Mapping[str, WantedSkill], Sequence[str]]:
+    """Return the skills among these entries by folder, and the folders of skills that lie hidden in
+    dot folders.
 
-    What decides is the commit alone, so that it is the same set of files wherever it is fetched. A skill that holds
-    what no archive may hold is refused alone.
+    What decides is the commit alone, so that it is the same set of files wherever it is fetched. A
+    skill that holds what no archive may hold is refused alone.
     """
     files: dict[str, list[TreeEntry]] = {}  # a hostile tree has two files of one name
     for entry in entries:
@@ -234,15 +260,21 @@ def select(entries: Iterable[TreeEntry], *, hidden: bool) -> tuple[Mapping[str, 
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
-        lines = "".join(f"{executable:d} {object_id} {path}\0" for path, object_id, executable in sorted(skill.files))
-        skill.key = hashlib.sha256(f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")).hexdigest()
+        lines = "".join(
+            f"{executable:d} {object_id} {path}\0"
+            for path, object_id, executable in sorted(skill.files)
+        )
+        skill.key = hashlib.sha256(
+            f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")
+        ).hexdigest()
     for fault in file_names.faults(sorted(skills)):
         skills[fault.path].fault = skills[fault.path].fault or fault.message
     return skills, passed
 
 
 def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
-    """Read the files of a skill from `git cat-file --batch`, and return them with the paths of Git LFS pointers.
+    """Read the files of a skill from `git cat-file --batch`, and return them with the paths of Git
+    LFS pointers.
 
     All that git writes for the skill is read, also where the skill is refused.
 
@@ -278,7 +310,8 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decoded(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
-        check_name(path)  # before what is ignored is left out: `../x` is no file that was forgotten there
+        # before what is ignored is left out: `../x` is no file that was forgotten there
+        check_name(path)
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)
         return
@@ -287,7 +320,9 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     elif entry.mode == _LINK:
         skill.fault = skill.fault or f"{excerpts.quoted(path)} is a symbolic link"
     elif entry.mode == _SUBMODULE:
-        skill.fault = skill.fault or f"{excerpts.quoted(path)} is a submodule, which is another repository"
+        skill.fault = (
+            skill.fault or f"{excerpts.quoted(path)} is a submodule, which is another repository"
+        )
     else:
         skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
 

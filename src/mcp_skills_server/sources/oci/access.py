@@ -1,6 +1,8 @@
-"""Authentication at a registry: anonymous, Basic or Bearer tokens, and the credentials that `docker login` wrote.
+"""Authentication at a registry: anonymous, Basic or Bearer tokens, and the credentials that `docker
+login` wrote.
 
-A password goes to the registry that it was stored for, and to the token server that this registry names over https.
+A password goes to the registry that it was stored for, and to the token server that this registry
+names over https.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _LEEWAY_S: Final = 10
 _MOST_TOKEN: Final = 32_768
 MOST_BYTES: Final = 1 << 16
 """Of what a token server answers."""
-_CHALLENGE: Final = re.compile(r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?')
+_CHALLENGE: Final = re.compile(
+    r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?'
+)
 _CHALLENGES_LENGTH: Final = 16_384
 _HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HELPER_S: Final = 30.0
@@ -60,17 +64,24 @@ class Credentials:
     @property
     def basic(self) -> str:
         """The Authorization of the scheme Basic."""
-        return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode("ascii")
+        return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode(
+            "ascii"
+        )
 
 
-def find_credentials(registry: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
-    """Find the credentials for a registry, or None. A helper may run; if it fails, raise UsageError."""
+def find_credentials(
+    registry: str, environment: Mapping[str, str] | None = None
+) -> Credentials | None:
+    """Find the credentials for a registry, or None. A helper may run; if it fails, raise
+    UsageError."""
     environment = os.environ if environment is None else environment
     for path in _files(environment):
         config = _read_config(path)
         helpers = mapping(config.get("credHelpers"))
         keys = _keys(registry)
-        named = next((helpers[key] for key in keys if key in helpers), None) or config.get("credsStore")
+        named = next((helpers[key] for key in keys if key in helpers), None) or config.get(
+            "credsStore"
+        )
         found = None
         if named:
             found = _ask_helper(str(named), keys[0], path)
@@ -99,14 +110,23 @@ def _read_config(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{_shown(path)} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{_shown(path)} is not JSON; correct it, or run 'docker login' again") from None
+        raise UsageError(
+            f"{_shown(path)} is not JSON; correct it, or run 'docker login' again"
+        ) from None
     return mapping(found)
 
 
 def _keys(registry: str) -> list[str]:
-    """Return the names that a configuration may have for a registry; a helper is asked for the first."""
+    """Return the names that a configuration may have for a registry; a helper is asked for the
+    first."""
     plain = registry.lower()
-    own = [plain, f"https://{plain}", f"http://{plain}", f"https://{plain}/v1/", f"https://{plain}/v2/"]
+    own = [
+        plain,
+        f"https://{plain}",
+        f"http://{plain}",
+        f"https://{plain}/v1/",
+        f"https://{plain}/v2/",
+    ]
     if plain == "docker.io":
         return [_HUB_KEY, "index.docker.io", *own]
     return own
@@ -120,11 +140,16 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
             return Credentials("", token, identity=True)
         if isinstance(pair, str) and pair:
             try:
-                username, colon, password = base64.b64decode(pair, validate=True).decode().rstrip("\0").partition(":")
+                username, colon, password = (
+                    base64.b64decode(pair, validate=True).decode().rstrip("\0").partition(":")
+                )
             except ValueError:
                 colon = username = password = ""
             if not colon:
-                raise UsageError(f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}' again")
+                raise UsageError(
+                    f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}' "
+                    "again"
+                )
             return Credentials(username, password)
     return None
 
@@ -135,23 +160,39 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
     if shutil.which(program) is None:
-        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; install it, or log in anew")
+        raise UsageError(
+            f"{_shown(path)} names {program}, which is not on PATH; install it, or log in anew"
+        )
     try:
         done = subprocess.run(  # noqa: S603, the operator's own configuration names it
-            [program, "get"], input=server.encode(), capture_output=True, timeout=_HELPER_S, check=False
+            [program, "get"],
+            input=server.encode(),
+            capture_output=True,
+            timeout=_HELPER_S,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        reason = "it took too long" if isinstance(error, subprocess.TimeoutExpired) else "it cannot be started"
-        raise UsageError(f"{program} did not answer: {reason}; call it by hand with 'get'") from None
+        reason = (
+            "it took too long"
+            if isinstance(error, subprocess.TimeoutExpired)
+            else "it cannot be started"
+        )
+        raise UsageError(
+            f"{program} did not answer: {reason}; call it by hand with 'get'"
+        ) from None
     if done.returncode:
         said = (done.stdout + done.stderr).decode("utf-8", "replace")
         if _NOT_FOUND in said.lower():
             return None
-        raise UsageError(f"{program} failed with exit code {done.returncode}; call it by hand with 'get'")
+        raise UsageError(
+            f"{program} failed with exit code {done.returncode}; call it by hand with 'get'"
+        )
     try:
         found: object = json.loads(done.stdout[:_MOST_CONFIG_BYTES])
     except (ValueError, RecursionError):
-        raise UsageError(f"{program} did not answer with JSON; call it by hand with 'get'") from None
+        raise UsageError(
+            f"{program} did not answer with JSON; call it by hand with 'get'"
+        ) from None
     username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
@@ -222,7 +263,8 @@ class Access:
         return f"Bearer {self._token}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
-        """Return the Authorization that answers this WWW-Authenticate, or None, or raise SourceError."""
+        """Return the Authorization that answers this WWW-Authenticate, or None, or raise
+        SourceError."""
         offered = {each.scheme: each for each in reversed(parse_challenges(header))}
         if not self._has_looked:
             self._has_looked = True
@@ -242,12 +284,18 @@ class Access:
         try:
             realm = wellknown.absolute(realm, realm)
         except ValueError as error:
-            raise UnacceptableError(f"{self._registry} names a token server that cannot be asked: {error}") from None
+            raise UnacceptableError(
+                f"{self._registry} names a token server that cannot be asked: {error}"
+            ) from None
         known = self._credentials
         fields = ({"service": service} if service else {}) | {"scope": self._scope}
         headers = {"Accept": "application/json"}
         if known is not None and known.identity:
-            fields |= {"grant_type": "refresh_token", "client_id": _CLIENT, "refresh_token": known.secret}
+            fields |= {
+                "grant_type": "refresh_token",
+                "client_id": _CLIENT,
+                "refresh_token": known.secret,
+            }
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             raw = await ask("POST", realm, headers, urlencode(fields).encode("ascii"))
         else:
@@ -262,8 +310,15 @@ class Access:
             data = None
         found = mapping(data)
         token, life = found.get("token") or found.get("access_token"), found.get("expires_in")
-        usable = isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
+        usable = (
+            isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
+        )
         if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:
-            raise UnacceptableError(f"the token server of {self._registry} answers with no token that can be used")
+            raise UnacceptableError(
+                f"the token server of {self._registry} answers with no token that can be used"
+            )
         seconds = life if isinstance(life, int) and not isinstance(life, bool) else _UNSAID_S
-        self._token, self._token_until = token, self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S)
+        self._token, self._token_until = (
+            token,
+            self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S),
+        )

@@ -1,8 +1,9 @@
-"""Client of a registry's API (OCI distribution 1.1): manifests, blobs and tags, read and written within bounds.
+"""Client of a registry's API (OCI distribution 1.1): manifests, blobs and tags, read and written
+within bounds.
 
-Whatever is named by a digest is verified by it. Authorization goes to the registry's own origin alone. A redirect to
-storage elsewhere, as registries use for blobs, is followed without it. A token server is asked only at the very address
-that the registry names.
+Whatever is named by a digest is verified by it. Authorization goes to the registry's own origin
+alone. A redirect to storage elsewhere, as registries use for blobs, is followed without it. A token
+server is asked only at the very address that the registry names.
 """
 
 from __future__ import annotations
@@ -19,12 +20,24 @@ from anyio import to_thread
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
-from mcp_skills_server.sources.http import Hop, HttpClient, Response, check_now, check_status, redirect_target
+from mcp_skills_server.sources.http import (
+    Hop,
+    HttpClient,
+    Response,
+    check_now,
+    check_status,
+    redirect_target,
+)
 from mcp_skills_server.sources.oci import access, manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import OciReference, is_digest
-from mcp_skills_server.sources.source import AbsentError, OriginPolicy, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.source import (
+    AbsentError,
+    OriginPolicy,
+    UnacceptableError,
+    UnreachableError,
+)
 
 _DIGEST: Final = "docker-content-digest"
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
@@ -34,13 +47,17 @@ _TAGS: Final = 1000
 
 
 class RegistryClient:
-    """Client of one repository of a registry. Its methods raise SourceError where the registry does not do as asked.
+    """Client of one repository of a registry. Its methods raise SourceError where the registry does
+    not do as asked.
 
     Args:
-        trust: the origins and addresses that the registry may lead to besides; https and public ones need no leave.
+        trust: the origins and addresses that the registry may lead to besides; https and public
+            ones need no leave.
     """
 
-    def __init__(self, http: HttpClient, reference: OciReference, admission: Access, trust: OriginPolicy) -> None:
+    def __init__(
+        self, http: HttpClient, reference: OciReference, admission: Access, trust: OriginPolicy
+    ) -> None:
         self.http: Final = http
         self._reference = reference
         self._home = wellknown.origin(reference.base)
@@ -50,16 +67,22 @@ class RegistryClient:
     # Reading
 
     async def digest(self) -> str | None:
-        """Return the digest of what the reference names now, by one HEAD; None if the registry does not tell."""
-        found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0)
+        """Return the digest of what the reference names now, by one HEAD; None if the registry does
+        not tell."""
+        found = await self._ask(
+            "HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0
+        )
         if found.status == 404:
             raise await self._absent()
         digest = found.headers.get(_DIGEST)
         return digest if found.status == 200 and is_digest(digest) else None
 
     async def manifest(self, wanted: str) -> tuple[str, bytes]:
-        """Return digest and bytes of the manifest or index that a digest or a tag names; raise AbsentError for none."""
-        found = await self._ask("GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES)
+        """Return digest and bytes of the manifest or index that a digest or a tag names; raise
+        AbsentError for none."""
+        found = await self._ask(
+            "GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES
+        )
         if found.status == 404:
             raise await self._absent()
         _check(found)
@@ -75,14 +98,20 @@ class RegistryClient:
 
     async def tags(self) -> list[str]:
         """Return the first tags of the repository, at most 1,000 of them."""
-        page = await self._ask("GET", f"/tags/list?n={_TAGS}", {"Accept": "application/json"}, _TAGS_PAGE)
+        page = await self._ask(
+            "GET", f"/tags/list?n={_TAGS}", {"Accept": "application/json"}, _TAGS_PAGE
+        )
         _check(page)
         try:
             found: object = manifests.mapping(json.loads(page.body)).get("tags")
         except (ValueError, RecursionError):
             found = None
         names = manifests.items(found)
-        usable = [each for each in names if isinstance(each, str) and each.isprintable() and len(each) <= 128]
+        usable = [
+            each
+            for each in names
+            if isinstance(each, str) and each.isprintable() and len(each) <= 128
+        ]
         return usable[:_TAGS]
 
     # Writing
@@ -103,7 +132,9 @@ class RegistryClient:
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
         """Upload a manifest or an index, under a digest or a tag."""
-        found = await self._ask("PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw)
+        found = await self._ask(
+            "PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw
+        )
         _check(found, 201)
         if _DIGEST in found.headers:
             _verified(raw, found.headers[_DIGEST], found.url)
@@ -118,7 +149,8 @@ class RegistryClient:
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
-        """Send a request to a path of the repository or to a URL, and log in if the registry asks for it."""
+        """Send a request to a path of the repository or to a URL, and log in if the registry asks
+        for it."""
         url = place
         if place.startswith("/"):
             url = f"{self._reference.base}{place}"
@@ -141,7 +173,9 @@ class RegistryClient:
             admitted = await self._access.header(self._ask_for_token)
         found = await send(admitted)
         if found.status == 401 and wellknown.origin(found.url) == self._home and not has_own:
-            admitted = await self._access.admit(found.headers.get("www-authenticate", ""), self._ask_for_token)
+            admitted = await self._access.admit(
+                found.headers.get("www-authenticate", ""), self._ask_for_token
+            )
             if admitted is not None:
                 found = await send(admitted)
         if found.status in {401, 403}:
@@ -149,11 +183,21 @@ class RegistryClient:
         check_now(found)
         return found
 
-    async def _ask_for_token(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> bytes:
-        """Return what a token server answers. Its redirects are not followed: the request may hold a password."""
+    async def _ask_for_token(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+    ) -> bytes:
+        """Return what a token server answers. Its redirects are not followed: the request may hold
+        a password."""
         most = access.MOST_BYTES
         found = await self.http.request(
-            method, url, headers, self._allow, max_bytes=most, max_error_bytes=most, content=content, follow=False
+            method,
+            url,
+            headers,
+            self._allow,
+            max_bytes=most,
+            max_error_bytes=most,
+            content=content,
+            follow=False,
         )
         if found.status in {400, 401, 403}:
             raise UnacceptableError(self._denied(found))
@@ -161,17 +205,20 @@ class RegistryClient:
         return found.body
 
     def _allow(self, url: str, admitted: str | None = None) -> Hop:
-        """Refuse a URL that the settings do not allow. Only the registry itself gets what authorizes."""
+        """Refuse a URL that the settings do not allow. Only the registry itself gets what
+        authorizes."""
         headers: dict[str, str] = {}
         if wellknown.origin(url) == self._home:
             headers.update(self._trust.headers)
             if admitted:
                 headers["Authorization"] = admitted
-            # An operator who names this machine means it. Where the registry leads to from there is judged anew.
+            # An operator who names this machine means it. Where the registry leads to from there is
+            # judged anew.
             return Hop(self._trust.private or addresses.is_loopback(self._reference.host), headers)
         if urlsplit(url).scheme == "http" and not self._trust.http:
             raise UnacceptableError(
-                f"{self._reference.registry} leads to {shown(url)}, which is plain http; --allow-http allows it"
+                f"{self._reference.registry} leads to {shown(url)}, which is plain http; "
+                "--allow-http allows it"
             )
         return Hop(self._trust.private)
 
@@ -183,7 +230,10 @@ class RegistryClient:
 
     async def _absent(self) -> AbsentError:
         """Return the error for a manifest that is not there; it names tags that are."""
-        named = f"{self._reference.registry} has no {self._reference.repository} {self._reference.wanted}"
+        named = (
+            f"{self._reference.registry} has no {self._reference.repository} "
+            f"{self._reference.wanted}"
+        )
         try:
             tags = sorted(await self.tags())
         except (UnacceptableError, UnreachableError):
@@ -191,7 +241,9 @@ class RegistryClient:
         if not tags:
             return AbsentError(f"{named}, and no tag")
         first = "first " if len(tags) == _TAGS else ""
-        return AbsentError(f"{named}; the last of its {first}{len(tags)} tags: {', '.join(tags[-5:])}")
+        return AbsentError(
+            f"{named}; the last of its {first}{len(tags)} tags: {', '.join(tags[-5:])}"
+        )
 
 
 def _check(response: Response, wanted: int = 200) -> None:
@@ -200,12 +252,18 @@ def _check(response: Response, wanted: int = 200) -> None:
 
 
 def _reason(body: bytes) -> str:
-    """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" if the body has none."""
+    """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" if the body has
+    none."""
     try:
         code: object = json.loads(body)["errors"][0]["code"]
     except (ValueError, RecursionError, KeyError, IndexError, TypeError):
         return ""
-    if isinstance(code, str) and code.isascii() and code.replace("_", "").isalnum() and len(code) <= 40:
+    if (
+        isinstance(code, str)
+        and code.isascii()
+        and code.replace("_", "").isalnum()
+        and len(code) <= 40
+    ):
         return f" ({code})"
     return ""
 

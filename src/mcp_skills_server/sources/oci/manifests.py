@@ -1,7 +1,8 @@
 """Manifests and indexes of a registry, read and written. Pure.
 
-The media types of skills differ in the field, so what a manifest calls itself decides nothing: its layers do. One type
-is written, that of the Agent Skills OCI artifacts specification (0.1.0), which most tools read.
+The media types of skills differ in the field, so what a manifest calls itself decides nothing: its
+layers do. One type is written, that of the Agent Skills OCI artifacts specification (0.1.0), which
+most tools read.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index. With `platforms` it is one artifact for several, and any of its entries has all the skills."""
+    """An index. With `platforms` it is one artifact for several, and any of its entries has all the
+    skills."""
 
     entries: tuple[Descriptor, ...]
     platforms: bool
@@ -85,33 +87,49 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     if isinstance(found.get("layers"), list):
         layers = items(found["layers"])
         if len(layers) > MOST_LAYERS:
-            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read")
+            raise UnacceptableError(
+                f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read"
+            )
         return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
     if isinstance(found.get("manifests"), list):
         entries = items(found["manifests"])
         if len(entries) > most:
-            raise UnacceptableError(f"its index has {len(entries)} entries, at most {most} are read")
+            raise UnacceptableError(
+                f"its index has {len(entries)} entries, at most {most} are read"
+            )
         return _collection(found, [_descriptor(each) for each in entries])
     raise UnacceptableError(
-        "its manifest has neither layers nor manifests, so it is no artifact of image specification 1.1"
+        "its manifest has neither layers nor manifests, so it is no artifact of image "
+        "specification 1.1"
     )
 
 
 def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
     kept = [
-        each for each in entries if _ATTESTATION not in each.annotations and not each.platform.startswith("unknown")
+        each
+        for each in entries
+        if _ATTESTATION not in each.annotations and not each.platform.startswith("unknown")
     ]
-    named = found.get("artifactType") == COLLECTION or any(SKILL_NAME in each.annotations for each in kept)
+    named = found.get("artifactType") == COLLECTION or any(
+        SKILL_NAME in each.annotations for each in kept
+    )
     return Collection(tuple(kept), bool(kept) and not named and all(each.platform for each in kept))
 
 
 def _descriptor(given: object) -> Descriptor:
     found = mapping(given)
     media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
-    if not isinstance(media_type, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if (
+        not isinstance(media_type, str)
+        or not isinstance(size, int)
+        or isinstance(size, bool)
+        or size < 0
+    ):
         raise UnacceptableError("its manifest has a descriptor without media type or size")
     if not isinstance(digest, str) or not is_digest(digest):
-        raise UnacceptableError("its manifest names something by a digest that is not sha256 and 64 hex digits")
+        raise UnacceptableError(
+            "its manifest names something by a digest that is not sha256 and 64 hex digits"
+        )
     if found.get("urls"):
         raise UnacceptableError("a layer of it lies at other addresses (urls), which are not asked")
     platform = _texts(found.get("platform"))

@@ -1,7 +1,7 @@
 """Push skills to a registry: one artifact, or a collection in one repository.
 
-The same files give the same digests on any machine, so what the registry has already is not sent again. A tag is moved
-last: its readers see the old or the new, whole.
+The same files give the same digests on any machine, so what the registry has already is not sent
+again. A tag is moved last: its readers see the old or the new, whole.
 """
 
 from __future__ import annotations
@@ -62,14 +62,18 @@ class _BuiltArtifact:
 
 
 async def push_skill(client: RegistryClient, reference: OciReference, package: Package) -> Pushed:
-    """Push one skill as the artifact that the tag of the reference names. Raise SourceError or ArchiveRefusedError."""
+    """Push one skill as the artifact that the tag of the reference names. Raise SourceError or
+    ArchiveRefusedError."""
     made = await to_thread.run_sync(_make, package)
     sent = await _send(client, made, reference.wanted)
     return Pushed(made.entry.digest, (package.name,) if sent else (), sent)
 
 
-async def push_collection(client: RegistryClient, reference: OciReference, packages: Sequence[Package]) -> Pushed:
-    """Push these skills into the repository, and an index of them that the tag of the reference names.
+async def push_collection(
+    client: RegistryClient, reference: OciReference, packages: Sequence[Package]
+) -> Pushed:
+    """Push these skills into the repository, and an index of them that the tag of the reference
+    names.
 
     Raise SourceError or ArchiveRefusedError, with the tag as it was.
     """
@@ -113,7 +117,11 @@ async def _present(client: RegistryClient, reference: OciReference) -> frozenset
         found = manifests.decode_manifest(raw, _MOST_ENTRIES)
     except AbsentError:
         return frozenset()
-    return frozenset(each.digest for each in found.entries) if isinstance(found, Collection) else frozenset()
+    return (
+        frozenset(each.digest for each in found.entries)
+        if isinstance(found, Collection)
+        else frozenset()
+    )
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
@@ -151,7 +159,10 @@ def _make(package: Package) -> _BuiltArtifact:
     manifest = manifests.skill_manifest(
         Descriptor(manifests.CONFIG, _digest(config), len(config)),
         Descriptor(
-            manifests.CONTENT, _digest(layer), len(layer), {manifests.TITLE: f"{package.name}.tar.gz"}
+            manifests.CONTENT,
+            _digest(layer),
+            len(layer),
+            {manifests.TITLE: f"{package.name}.tar.gz"},
         ),  # the name of the file that `oras pull` writes
         annotations,
     )

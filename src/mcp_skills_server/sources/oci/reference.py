@@ -12,7 +12,9 @@ from mcp_skills_server.sources import addresses
 
 LATEST: Final = "latest"
 _SCHEMES: Final = {"oci://": "https", "oci+http://": "http"}
-_REGISTRY: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_REGISTRY: Final = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
+)
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -75,7 +77,8 @@ def is_oci(text: str) -> bool:
 
 
 def rejoined(texts: Iterable[str]) -> list[str]:
-    """Join again what was split at colons: after an artifact without a tag comes its tag, unless it holds a slash."""
+    """Join again what was split at colons: after an artifact without a tag comes its tag, unless it
+    holds a slash."""
     out: list[str] = []
     for text in texts:
         name = out[-1].rpartition("/")[2] if out and is_oci(out[-1]) else ":"
@@ -105,7 +108,10 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
         raise UsageError(f"{shown} is not the name of an artifact; {_EXAMPLE}")
     registry, slash, rest = text[len(spelled) :].partition("/")
     if "@" in registry:
-        raise UsageError("an oci:// name carries no user name or password; use 'docker login', or a credential helper")
+        raise UsageError(
+            "an oci:// name carries no user name or password; use 'docker login', or a credential "
+            "helper"
+        )
     if not slash or not _REGISTRY.fullmatch(registry):
         raise UsageError(f"{shown} names no registry; {_EXAMPLE}")
     named, at, digest = rest.partition("@")
@@ -113,9 +119,14 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     last, colon, tag = last.partition(":")
     repository = f"{above}{between}{last}"
     if at and not _DIGEST.fullmatch(digest):
-        raise UsageError(f"{shown}: the digest is not sha256: and 64 hex digits in lower case; {_EXAMPLE}")
+        raise UsageError(
+            f"{shown}: the digest is not sha256: and 64 hex digits in lower case; {_EXAMPLE}"
+        )
     if colon and not _TAG.fullmatch(tag):
-        raise UsageError(f"{shown}: a tag has letters, digits, '_', '.' and '-', and at most 128 of them; {_EXAMPLE}")
+        raise UsageError(
+            f"{shown}: a tag has letters, digits, '_', '.' and '-', and at most 128 of them; "
+            f"{_EXAMPLE}"
+        )
     if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
@@ -123,5 +134,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
         tag = LATEST
     reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
-        raise UsageError(f"{shown} is plain http, which anybody on the way can change; --allow-http allows it")
+        raise UsageError(
+            f"{shown} is plain http, which anybody on the way can change; --allow-http allows it"
+        )
     return reference

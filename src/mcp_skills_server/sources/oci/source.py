@@ -1,7 +1,8 @@
 """OCI source: an artifact of a registry, copied into a folder of the cache, skill by skill.
 
-The folder stays the same for as long as the name does, for the reason that `site` gives. An artifact that the folder
-has whole is not asked for again. While nothing is new, a look costs one HEAD.
+The folder stays the same for as long as the name does, for the reason that `site` gives. An
+artifact that the folder has whole is not asked for again. While nothing is new, a look costs one
+HEAD.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ from mcp_skills_server.sources.source import (
 )
 
 _PINNED_S: Final = 3600.0
-"""Between two looks at what a digest names: it never changes, and only what is on the disk could."""
+"""Between two looks at what a digest names: it never changes, and only what is on the disk
+could."""
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
 """Most bytes of archives beyond their files."""
@@ -87,12 +89,15 @@ class Oci(Source):
     def __init__(self, given: str, settings: SourceSettings) -> None:
         named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
-            raise UsageError(f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again")
+            raise UsageError(
+                f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again"
+            )
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self._access = Access(self._reference)
         limit = settings.fetch.limits.skill_bytes
         self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
-        # What decides beside the digest what is taken: what was brought for other ones is none of it.
+        # What decides beside the digest what is taken: what was brought for other ones is none of
+        # it.
         self._asked = f"{__version__} {limit} {settings.hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         super().__init__(str(named), self._kept.skills, settings)
@@ -116,7 +121,9 @@ class Oci(Source):
             for each in await self._artifacts(client, revision.digest):
                 name = each.annotations.get(SKILL_NAME, "")
                 fingerprint = f"{each.digest} {self._asked}"
-                units.append(Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each))
+                units.append(
+                    Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each)
+                )
 
             async def fetch(unit: Unit) -> Callable[[], Bundle]:
                 unpack = await self._download(client, unit.item)
@@ -151,11 +158,15 @@ class Oci(Source):
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         size = sum(layer.size for layer in manifest.layers)
         if size > LIMITS.bytes + _OVERHEAD:
-            raise ContentRefusedError(f"its layers have {size} bytes, at most {LIMITS.bytes} are taken")
+            raise ContentRefusedError(
+                f"its layers have {size} bytes, at most {LIMITS.bytes} are taken"
+            )
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
         said = [
-            each.get(key, "") for each in (artifact.annotations, manifest.annotations) for key in (SKILL_NAME, TITLE)
+            each.get(key, "")
+            for each in (artifact.annotations, manifest.annotations)
+            for key in (SKILL_NAME, TITLE)
         ]
         names = [*filter(None, said), _basename(self._reference.repository)]
         return partial(read_layers, raw, names, self._limits, hidden=self.settings.hidden)
@@ -188,15 +199,21 @@ def _as_unreachable() -> Generator[None]:
 
 
 def read_layers(
-    layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
+    layers: Sequence[tuple[Descriptor, bytes]],
+    names: Iterable[str],
+    limits: UnpackLimits,
+    *,
+    hidden: bool,
 ) -> Bundle:
     """Read the skills in these layers, the lowest first, each with its descriptor.
 
-    A later layer covers an earlier one, and whiteouts remove what lies below. A skill is a directory with a SKILL.md,
-    wherever it lies. What belongs to no skill is left out; a skill with what is never served is refused whole.
+    A later layer covers an earlier one, and whiteouts remove what lies below. A skill is a
+    directory with a SKILL.md, wherever it lies. What belongs to no skill is left out; a skill with
+    what is never served is refused whole.
 
     Args:
-        names: for a skill at the root whose SKILL.md has no usable name; the first usable one is taken.
+        names: for a skill at the root whose SKILL.md has no usable name; the first usable one is
+            taken.
 
     Raises:
         ArchiveRefusedError: a layer cannot be unpacked.
@@ -213,7 +230,8 @@ def read_layers(
         name = _basename(place) or root_name(files, names)
         if name is None:
             raise UnacceptableError(
-                f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}"
+                "it holds a skill without a name that a directory can have; set 'name' in its "
+                f"{SKILL_MD}"
             )
         if name in skills or name in refused:
             refused.setdefault(name, "the artifact has two skills of this name")
@@ -229,7 +247,9 @@ def read_layers(
     return Bundle(skills, refused, tuple(warnings))
 
 
-def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
+def _merge(
+    layers: Sequence[tuple[Descriptor, bytes]],
+) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
     """Merge the files of all layers, one upon the other; also return warnings."""
     merged: dict[str, tuple[bytes, bool]] = {}
     warnings: list[str] = []
@@ -242,9 +262,14 @@ def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[
             archive.check_paths([title])
             files = {title: (raw, False)}
         elif raw.startswith(_ZSTD):
-            raise UnacceptableError(f"layer {number} is compressed by zstd, which is not read; push it with gzip")
+            raise UnacceptableError(
+                f"layer {number} is compressed by zstd, which is not read; push it with gzip"
+            )
         else:
-            warnings.append(f"left out layer {number}: {descriptor.media_type[:80]!r} is no archive and has no title")
+            warnings.append(
+                f"left out layer {number}: {descriptor.media_type[:80]!r} is no archive and has "
+                "no title"
+            )
             continue
         left -= sum(len(each) for each, _ in files.values())
         if left < 0:
@@ -254,10 +279,15 @@ def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[
 
 
 def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
-    """Tell whether a layer is an archive of files; some tools push single files, each with its name."""
+    """Tell whether a layer is an archive of files; some tools push single files, each with its
+    name."""
     if raw.startswith((_GZIP, _ZIP)):
         annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
-        is_file = TITLE in annotations and annotations.get(_UNPACK) != "true" and not media_type.endswith(_PACKED)
+        is_file = (
+            TITLE in annotations
+            and annotations.get(_UNPACK) != "true"
+            and not media_type.endswith(_PACKED)
+        )
         return not is_file
     return _is_tar(raw)
 
@@ -267,20 +297,28 @@ def _is_tar(raw: bytes) -> bool:
 
 
 def _unpacked(raw: bytes, limits: UnpackLimits) -> Files:
-    # A plain tar is read as a gzip stream of stored blocks, so that one reader with one set of rules sees all.
+    # A plain tar is read as a gzip stream of stored blocks, so that one reader with one set of
+    # rules sees all.
     return archive.unpack(gzip.compress(raw, 0) if _is_tar(raw) else raw, limits)
 
 
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
     """Lay the files of a layer upon those below it."""
-    plain = {path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)}
+    plain = {
+        path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)
+    }
     hidden = {*plain}  # a file hides a directory of its name
-    folders = {folder for path in plain for folder in above(path.rpartition("/")[0])}  # and the other way round
+    # and the other way round
+    folders = {folder for path in plain for folder in above(path.rpartition("/")[0])}
     for path in files.keys() - plain.keys():
         folder, slash, name = path.rpartition("/")
         hidden.add(folder if name == _OPAQUE else f"{folder}{slash}{name.removeprefix(_WHITEOUT)}")
     for path in [*merged]:
-        if path in hidden or path in folders or any(folder in hidden for folder in above(path.rpartition("/")[0])):
+        if (
+            path in hidden
+            or path in folders
+            or any(folder in hidden for folder in above(path.rpartition("/")[0]))
+        ):
             del merged[path]
     merged |= plain
 
@@ -299,5 +337,6 @@ def _check(name: str, files: Files, limits: UnpackLimits) -> None:
     largest = max((len(raw) for raw, _ in files.values()), default=0)
     if size > limits.bytes or largest > limits.file:
         raise UnacceptableError(
-            f"it has {size} bytes, and {largest} in one file; at most {limits.bytes} and {limits.file} are taken"
+            f"it has {size} bytes, and {largest} in one file; at most {limits.bytes} and "
+            f"{limits.file} are taken"
         )

@@ -1,7 +1,7 @@
 """The routes of the page, who may open which, and what every answer of it carries.
 
-A view is a row of `VIEWS`. It gets a `Look` and returns a response; it is called again with a new one where a file
-turns out to have changed meanwhile.
+A view is a row of `VIEWS`. It gets a `Look` and returns a response; it is called again with a new
+one where a file turns out to have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -73,19 +73,23 @@ _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _LEAST_COMPRESSED: Final = 1024
 """Bytes of an answer from which on it is compressed for who takes it."""
-_NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
+_NOT_THERE: Final = (
+    "There is no such page. It may be of a skill that is gone, or that you may not read."
+)
 
 PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
 FormWork: TypeAlias = Callable[[Request, Look, Mapping[str, str]], Awaitable[str]]
 """Does what a form asks for, and returns the path of the view to go to."""
 CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS: Final = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
-    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and the sending page would be unknown.
+    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and the sending
+    # page would be unknown.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -94,7 +98,8 @@ _HEADERS: Final = {
 
 
 class _PageView(NamedTuple):
-    """A view with its title in the navigation, "" for one that is not there, and whom it is reserved for."""
+    """A view with its title in the navigation, "" for one that is not there, and whom it is
+    reserved for."""
 
     path: str
     page: PageOf
@@ -138,7 +143,8 @@ class PagePart(Part):
         self._views = views
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Take no token for the page, which authenticates viewers by itself, nor for `/`, which leads to it."""
+        """Take no token for the page, which authenticates viewers by itself, nor for `/`, which
+        leads to it."""
         policy = http.policy
         below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
         http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
@@ -147,9 +153,12 @@ class PagePart(Part):
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes, below `BASE` and those that lead there, and follow the skills from now on."""
+        """Return the routes, below `BASE` and those that lead there, and follow the skills from now
+        on."""
         registry = self._runtime.registry
-        self._viewers = Viewers(http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions)
+        self._viewers = Viewers(
+            http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions
+        )
         self._site = PageContext(
             _templates(),
             self._settings,
@@ -175,7 +184,10 @@ class PagePart(Part):
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
-        return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
+        return [
+            *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
+            Mount(BASE, below),
+        ]
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -191,7 +203,8 @@ class PagePart(Part):
         self._site.live.close()
 
     def _prepare(self) -> None:
-        """Build the full-text index, then run the deep checks: of 10,000 skills these take a second and ten."""
+        """Build the full-text index, then run the deep checks: of 10,000 skills these take a second
+        and ten."""
         registry = self._runtime.registry
         registry.loaded.wait()
         with suppress(NoFullTextError):
@@ -234,11 +247,16 @@ class PagePart(Part):
             return now == viewer and self._runtime_of(viewer.principal) is runtime
 
         async def handler(bound: View) -> Response:
-            return await view.page(request, replace(look, view=bound, here=base() + view.path, stays=stays))
+            return await view.page(
+                request, replace(look, view=bound, here=base() + view.path, stays=stays)
+            )
 
-        method = f"GET {BASE}{view.path.partition('/{')[0]}"  # the skill that the rest names is in the event
+        # the skill that the rest names is in the event
+        method = f"GET {BASE}{view.path.partition('/{')[0]}"
         client = address(request.scope)
-        with events.observe(events.PAGE, method, principal=viewer.principal, address=client) as event:
+        with events.observe(
+            events.PAGE, method, principal=viewer.principal, address=client
+        ) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except (HTTPException, RequestError, UnreadableError) as error:
@@ -247,7 +265,8 @@ class PagePart(Part):
                 return _refusal(look, error)
 
     def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that does what a form of the page asks for, and leads to the view that `work` names."""
+        """Return an endpoint that does what a form of the page asks for, and leads to the view that
+        `work` names."""
 
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
@@ -267,7 +286,8 @@ class PagePart(Part):
         return self._runtime.over(self._views.of(principal))
 
     def _look(self, principal: Principal | None) -> Look:
-        """Return what a viewer may see. Without a proved name nobody sees what others do, unless it is granted."""
+        """Return what a viewer may see. Without a proved name nobody sees what others do, unless it
+        is granted."""
         runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         look = Look(
@@ -304,7 +324,8 @@ async def _missing(_: Request, __: Look) -> Response:
 
 
 class _PageMiddleware:
-    """ASGI middleware: addresses as the browser knows them, and headers that keep foreign scripts out."""
+    """ASGI middleware: addresses as the browser knows them, and headers that keep foreign scripts
+    out."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -318,7 +339,8 @@ class _PageMiddleware:
             await send(message)
 
         token = prefix.set(scope.get(PREFIX, ""))
-        # Without the application above, what is refused by a route is answered here, with the headers too.
+        # Without the application above, what is refused by a route is answered here, with the
+        # headers too.
         scope = {name: value for name, value in scope.items() if name != "app"}
         try:
             await self._app(scope, receive, sending)
@@ -362,5 +384,8 @@ def _moment(seconds: float | None) -> Markup:
     if seconds is None:
         return Markup("never")
     moment = time.gmtime(seconds)
-    machine, people = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment), time.strftime("%Y-%m-%d %H:%M UTC", moment)
+    machine, people = (
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", moment),
+        time.strftime("%Y-%m-%d %H:%M UTC", moment),
+    )
     return Markup('<time datetime="{}">{}</time>').format(machine, people)

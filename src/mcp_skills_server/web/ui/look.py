@@ -1,4 +1,5 @@
-"""The context of one page request: one view of the skills, bound once, and the permissions of the viewer."""
+"""The context of one page request: one view of the skills, bound once, and the permissions of the
+viewer."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class PageContext:
 
     Attributes:
         sources: the state of each root that is fetched.
-        local: whether the page is one person's own, on this machine alone: then it may name folders of the disk.
+        local: whether the page is one person's own, on this machine alone: then it may name folders
+            of the disk.
         open: whether the page needs no sign-in.
         histories: what git knows of the skills of repositories that are fetched.
     """
@@ -59,7 +61,8 @@ class PageContext:
 
 
 class Argument(NamedTuple):
-    """A field of a form for an argument of a skill or a tool, with what was given for it; no choices allow any text."""
+    """A field of a form for an argument of a skill or a tool, with what was given for it; no
+    choices allow any text."""
 
     name: str
     words: str
@@ -104,7 +107,8 @@ class Look:
 
     @property
     def number(self) -> int:
-        """Return the number of the last change that the page shows, for the stream that announces the next one."""
+        """Return the number of the last change that the page shows, for the stream that announces
+        the next one."""
         skills = self.runtime.skill_set
         number = self.site.live.number(skills)
         if skills.snapshot is not self.snapshot:
@@ -119,7 +123,8 @@ class Look:
         return ", ".join(os.path.basename(root.path) for root in self.runtime.registry.roots[:3])
 
     def used(self) -> Mapping[str, Line] | None:
-        """Return the counts of the viewer's skills in the last 30 days, by skill path; None if nothing is counted.
+        """Return the counts of the viewer's skills in the last 30 days, by skill path; None if
+        nothing is counted.
 
         Reads a file.
         """
@@ -138,8 +143,12 @@ class Look:
         return runtime.is_offered(skill) and skill.path in self.snapshot.skills
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """Return the response that a template makes of these values, which find the look itself under `look`."""
-        return HTMLResponse(self.site.templates.get_template(template).render(look=self, base=base(), **values), status)
+        """Return the response that a template makes of these values, which find the look itself
+        under `look`."""
+        return HTMLResponse(
+            self.site.templates.get_template(template).render(look=self, base=base(), **values),
+            status,
+        )
 
 
 def start_of(query: Mapping[str, str]) -> int:
@@ -150,7 +159,9 @@ def start_of(query: Mapping[str, str]) -> int:
     return 0
 
 
-def choice_of(query: Mapping[str, str], field: str, choices: Collection[str], default: str = "") -> str:
+def choice_of(
+    query: Mapping[str, str], field: str, choices: Collection[str], default: str = ""
+) -> str:
     """Return the choice that an address names; the default where it names none."""
     named = query.get(field, "")
     if named in choices:
@@ -167,7 +178,8 @@ def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
 
 
 def base() -> str:
-    """Return the path of the page, as the browser sees it. Every address on a page begins with it."""
+    """Return the path of the page, as the browser sees it. Every address on a page begins with
+    it."""
     return prefix.get() + BASE
 
 
@@ -182,7 +194,8 @@ def file_address(path: str, file: str, view: str = "files") -> str:
 
 
 def source_name(look: Look, root: int) -> str:
-    """Return the name of a root: its origin or its folder. Only the operator sees whole paths of the disk."""
+    """Return the name of a root: its origin or its folder. Only the operator sees whole paths of
+    the disk."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
         if look.site.local:
@@ -201,7 +214,8 @@ def reason_left_out(skill: Skill) -> Problem | None:
 
 
 def shown_problem(look: Look, problem: Problem) -> Problem:
-    """Return a problem as a viewer reads it: where folders lie on the server's disk is the operator's matter."""
+    """Return a problem as a viewer reads it: where folders lie on the server's disk is the
+    operator's matter."""
     hint = problem.hint and without_folders(look, problem.hint)
     return problem._replace(message=without_folders(look, problem.message), hint=hint)
 

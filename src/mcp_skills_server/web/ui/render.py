@@ -1,7 +1,8 @@
-"""Markdown of a skill as HTML that can do nothing: no markup of its own, no address but those that are shown here.
+"""Markdown of a skill as HTML that can do nothing: no markup of its own, no address but those that
+are shown here.
 
-A link leads to http, https or mail, or to a file of the same skill; a picture is a raster file of the same skill. What
-leads elsewhere stays as text.
+A link leads to http, https or mail, or to a file of the same skill; a picture is a raster file of
+the same skill. What leads elsewhere stays as text.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ MOST_PICTURE_BYTES: Final = 4 << 20
 MOST_RENDERED: Final = 100_000
 """Characters of a body that are rendered; the raw text beside it has all of them."""
 _MOST_MARKS: Final = 8_000
-"""Brackets, asterisks and the like: what has more takes long to parse, and is no text for people."""
+"""Brackets, asterisks and the like: what has more takes long to parse, and is no text for
+people."""
 _MARKS: Final = re.compile(r"[\[\]*_`<>|~]")
 _MOST_LINES: Final = 6_000
 _MOST_CELLS: Final = 10_000
-"""Cells of all tables. A row without cells gets as many as the head has, so a short text could ask for millions."""
+"""Cells of all tables. A row without cells gets as many as the head has, so a short text could ask
+for millions."""
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _ONE_AT_A_TIME: Final = CapacityLimiter(1)
-"""Rendering holds the interpreter; other requests then wait for one text at most, however many are asked for."""
+"""Rendering holds the interpreter; other requests then wait for one text at most, however many are
+asked for."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ABOVE: Final = 2
 """Level of the heading that a rendered text stands below."""
@@ -58,12 +62,16 @@ def marked(text: str) -> Markup:
 
 
 def plain(text: object, most: int = 0) -> str:
-    """Return a name where no markup can be, such as in a title or an option: its hidden characters as `[U+202E]`."""
-    return "".join(f"{before}[{code}]" if code else before for before, code in _pieces(_cut(str(text), most)))
+    """Return a name where no markup can be, such as in a title or an option: its hidden characters
+    as `[U+202E]`."""
+    return "".join(
+        f"{before}[{code}]" if code else before for before, code in _pieces(_cut(str(text), most))
+    )
 
 
 def visible(text: object, most: int = 0) -> Markup:
-    """Return a name or a line as `marked` does, cut beyond `most` characters, and with a direction of its own."""
+    """Return a name or a line as `marked` does, cut beyond `most` characters, and with a direction
+    of its own."""
     return Markup(f"<bdi>{marked(_cut(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
 
 
@@ -74,7 +82,8 @@ def _cut(text: str, most: int) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each part of a text with the code of the hidden character behind it; "" behind the last."""
+    """Yield each part of a text with the code of the hidden character behind it; "" behind the
+    last."""
     # Half a character of UTF-16, which YAML can write, is in no UTF-8.
     text = text.encode("utf-8", "replace").decode()
     end = 0
@@ -108,7 +117,8 @@ async def rendered(text: str, skill: str, files: Collection[str], place: str) ->
 
 
 def render(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
-    """Return Markdown as HTML, None where it is too much to render. `place` is the file of the skill that it is in."""
+    """Return Markdown as HTML, None where it is too much to render. `place` is the file of the
+    skill that it is in."""
     if len(text) > MOST_RENDERED or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
         return None
     if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
@@ -119,7 +129,8 @@ def render(text: str, skill: str, files: Collection[str], place: str) -> Markup 
 
 
 def _cells(text: str) -> int:
-    """Return a bound on the cells of the tables of a text: of each paragraph its lines by its longest row."""
+    """Return a bound on the cells of the tables of a text: of each paragraph its lines by its
+    longest row."""
     cells = 0
     for paragraph in _PARAGRAPH.split(text):
         lines = paragraph.split("\n")
@@ -170,7 +181,8 @@ class _Writer:
 
     def _tag(self, token: Token) -> str:
         tag = token.tag
-        if token.type == "heading_open":  # levels follow each other without a gap, for who hears the page
+        # levels follow each other without a gap, for who hears the page
+        if token.type == "heading_open":
             self._level = min(int(tag[1]) + _ABOVE, self._level + 1, _DEEPEST_HEADING)
         if token.type.startswith("heading"):
             tag = f"h{self._level}"
@@ -197,7 +209,10 @@ class _Writer:
         if file is None:
             return f'<span class="note">[picture: {marked(words)} ({_shown(src)})]</span>'
         if is_raster_name(file):
-            return f'<img src="{escape(file_address(self._skill, file, "raw"))}" alt="{escape(words)}" loading="lazy">'
+            return (
+                f'<img src="{escape(file_address(self._skill, file, "raw"))}" '
+                f'alt="{escape(words)}" loading="lazy">'
+            )
         return f'<a href="{escape(file_address(self._skill, file))}">{marked(words or file)}</a>'
 
     def _file(self, target: str) -> str | None:

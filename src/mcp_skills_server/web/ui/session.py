@@ -1,7 +1,9 @@
-"""Sessions of the page: a cookie with a random id that stands for a proved identity, and holds no secret.
+"""Sessions of the page: a cookie with a random id that stands for a proved identity, and holds no
+secret.
 
-A session ends with the token that opened it. It lives in memory: a server that starts anew asks again. Replicas with a
-store share it: a record has the token, encrypted with the cookie, and each replica proves the token itself.
+A session ends with the token that opened it. It lives in memory: a server that starts anew asks
+again. Replicas with a store share it: a record has the token, encrypted with the cookie, and each
+replica proves the token itself.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _MOST_OF_ONE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A person who may look at the page, with what was proved; None where no proof is required, and on one's own page.
+    """A person who may look at the page, with what was proved; None where no proof is required, and
+    on one's own page.
 
     A token of the operator, `is_of_token`, can be taken away.
     """
@@ -75,7 +78,8 @@ class Viewers:
 
     Args:
         policy: whose tokens are taken.
-        once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
+        once: SHA-256 of what lets the first who brings it in, for the page of one person; None for
+            a server.
         failures: counts what is brought and is wrong, with what fails elsewhere.
         store: shares sessions with other replicas; None where there are none.
 
@@ -84,7 +88,11 @@ class Viewers:
     """
 
     def __init__(
-        self, policy: Policy, once: bytes | None, failures: FailedAuthentications, store: Records | None
+        self,
+        policy: Policy,
+        once: bytes | None,
+        failures: FailedAuthentications,
+        store: Records | None,
     ) -> None:
         self._policy = policy
         self._once = once
@@ -105,7 +113,8 @@ class Viewers:
         return bool(self._policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
-        """Return the viewer; None if signing in comes first. With `renew` it counts as a use of the session."""
+        """Return the viewer; None if signing in comes first. With `renew` it counts as a use of the
+        session."""
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
@@ -131,21 +140,24 @@ class Viewers:
         return session.viewer
 
     def by_token(self, secret: str) -> Viewer | None:
-        """Return the viewer that a token of the operator stands for; None for an unknown or expired token."""
+        """Return the viewer that a token of the operator stands for; None for an unknown or expired
+        token."""
         token = find(self._policy.tokens, secret)
         if token is None or token.expires <= time.time():
             return None
         return Viewer(token.admission, True, secret)
 
     def by_first_use(self, secret: str) -> Viewer | None:
-        """Return the viewer for a one-time secret, which is used up by that; None for a wrong one."""
+        """Return the viewer for a one-time secret, which is used up by that; None for a wrong
+        one."""
         if self._once is None or not hmac.compare_digest(self._once, _hashed(secret)):
             return None
         self._once = None
         return Viewer()
 
     def failed(self, request: Request) -> float:
-        """Count that the address brought something wrong. Returns the seconds to wait; 0 within the quota."""
+        """Count that the address brought something wrong. Returns the seconds to wait; 0 within the
+        quota."""
         return self._failures.count(request.scope)
 
     async def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
@@ -182,10 +194,13 @@ class Viewers:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        self._sessions[_hashed(cookie)] = _ViewerSession(replace(viewer, credential=""), time.monotonic())
+        self._sessions[_hashed(cookie)] = _ViewerSession(
+            replace(viewer, credential=""), time.monotonic()
+        )
 
     async def _synchronise(self, cookie: str) -> None:
-        """Take over the session that another replica began, and drop the one that another replica ended."""
+        """Take over the session that another replica began, and drop the one that another replica
+        ended."""
         if self._store is None or not cookie:
             return
         try:
@@ -215,12 +230,15 @@ class Viewers:
         shown = viewer.admission
         if shown is None:
             return True
-        known = not viewer.is_of_token or any(each.admission == shown for each in self._policy.tokens)
+        known = not viewer.is_of_token or any(
+            each.admission == shown for each in self._policy.tokens
+        )
         return known and shown.expires > time.time()
 
 
 def is_of_own_page(request: Request) -> bool:
-    """Tell whether a POST comes from a page of ours. A browser says so; who says nothing is refused."""
+    """Tell whether a POST comes from a page of ours. A browser says so; who says nothing is
+    refused."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False
@@ -228,7 +246,10 @@ def is_of_own_page(request: Request) -> bool:
     if origin is None:
         return site is not None
     parts = urlsplit(origin)
-    return parts.scheme in {"http", "https"} and parts.netloc.lower() == request.headers.get("host", "").lower()
+    return (
+        parts.scheme in {"http", "https"}
+        and parts.netloc.lower() == request.headers.get("host", "").lower()
+    )
 
 
 def is_of_other_page(request: Request) -> bool:
@@ -240,9 +261,11 @@ def is_of_other_page(request: Request) -> bool:
 
 
 def _cookie(request: Request) -> str:
-    """Return the cookie's name. Browsers do not tell ports of a host apart, and a person may have two servers.
+    """Return the cookie's name. Browsers do not tell ports of a host apart, and a person may have
+    two servers.
 
-    The port is the one that the browser asked for: replicas behind one address may listen on different ports.
+    The port is the one that the browser asked for: replicas behind one address may listen on
+    different ports.
     """
     port = request.headers.get("host", "").rpartition(":")[2]
     if port.isdecimal():

@@ -1,7 +1,8 @@
-"""The ways in and out of the page: an address that works once, a token in a form, the issuer; and signing out.
+"""The ways in and out of the page: an address that works once, a token in a form, the issuer; and
+signing out.
 
-At the issuer it is the authorization code flow with PKCE. The answer is no proof by itself: the access token is proved
-as on any request, and is forgotten with it.
+At the issuer it is the authorization code flow with PKCE. The answer is no proof by itself: the
+access token is proved as on any request, and is forgotten with it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _SIGN_IN_COOKIE: Final = "skills-ui-away"
 _LONGEST_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
 _ISS_SUPPORTED: Final = "authorization_response_iss_parameter_supported"
-"""Says in the metadata that every answer names the issuer, so that one without it is none of it (RFC 9207)."""
+"""Says in the metadata that every answer names the issuer, so that one without it is none of it
+(RFC 9207)."""
 _LEAST_SCOPE: Final = "openid"
 """Asked for where no other is and the issuer knows it: some refuse a request without any scope."""
 _SILENT: Final = "The issuer does not answer. Try again later."
@@ -59,7 +61,8 @@ class SignInError(SkillsServerError):
 
 
 class NotBegunError(SignInError):
-    """An answer of an issuer reached a browser that was not sent there, which any foreign page can cause."""
+    """An answer of an issuer reached a browser that was not sent there, which any foreign page can
+    cause."""
 
 
 class Entrance:
@@ -83,7 +86,8 @@ class Entrance:
         ]
 
     async def _once(self, request: Request) -> Response:
-        """Take the one-time secret of one's own page out of the address, and give a cookie for it."""
+        """Take the one-time secret of one's own page out of the address, and give a cookie for
+        it."""
         response = RedirectResponse(f"{base()}/", 303)
         if await self._viewers.viewer(request) is None:
             viewer = self._viewers.by_first_use(request.query_params.get("once", ""))
@@ -103,7 +107,9 @@ class Entrance:
         viewer = self._viewers.by_token(form.get("token", "").strip())
         if viewer is None:
             logger.warning("refused a token at the page", extra=REPEATS)
-            events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
+            events.emit_refusal(
+                f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope)
+            )
             return self._refused(request, "This is no token that lets you in.")
         response = RedirectResponse(f"{base()}/", 303)
         await self._viewers.begin(request, response, viewer)
@@ -142,26 +148,36 @@ class Entrance:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         try:
-            found = await self._flow.finish(request.query_params, request.cookies.get(_SIGN_IN_COOKIE, ""))
+            found = await self._flow.finish(
+                request.query_params, request.cookies.get(_SIGN_IN_COOKIE, "")
+            )
         except SignInError as error:
-            if isinstance(error, NotBegunError):  # repeats of one line are dropped: this must hide no real reason
+            # repeats of one line are dropped: this must hide no real reason
+            if isinstance(error, NotBegunError):
                 logger.warning("nobody was signed in: %s", error, extra=REPEATS)
             else:
                 logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
             return self._form(str(error), 403)
-        # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
+        # No redirect: a browser sends a strict cookie only along a way that began on a page of
+        # ours.
         response = self._page("signed_in.html", 200)
         response.headers["refresh"] = f"0; url={base()}/"
         await self._viewers.begin(request, response, found)
-        response.delete_cookie(_SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax")
+        response.delete_cookie(
+            _SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax"
+        )
         return response
 
     def _form(self, trouble: str, status: int) -> Response:
         issuer = ""
         if self._flow is not None:
             issuer = self._flow.host
-        values = {"tokens": self._viewers.takes_tokens, "issuer": issuer, "own": self._viewers.is_private}
+        values = {
+            "tokens": self._viewers.takes_tokens,
+            "issuer": issuer,
+            "own": self._viewers.is_private,
+        }
         return self._page("sign_in.html", status, trouble=trouble, **values)
 
     def _page(self, template: str, status: int, **values: object) -> Response:
@@ -199,8 +215,9 @@ async def form_of(request: Request) -> dict[str, str] | None:
 class Flow:
     """Authorization code flow of a public client. For one event loop.
 
-    It keeps nothing between the two requests: `state` and the verifier of PKCE are derived from a secret that the
-    browser has in a cookie, so that any replica can finish what another began, and no other browser can end it.
+    It keeps nothing between the two requests: `state` and the verifier of PKCE are derived from a
+    secret that the browser has in a cookie, so that any replica can finish what another began, and
+    no other browser can end it.
 
     Args:
         server: proves the tokens of the issuer.
@@ -215,7 +232,8 @@ class Flow:
 
     @property
     def callback(self) -> str:
-        """Return the redirect URI: below the URL by which clients know this server, and nowhere else."""
+        """Return the redirect URI: below the URL by which clients know this server, and nowhere
+        else."""
         parts = urlsplit(self._server.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix(_MCP)}{BASE}{CALLBACK}"
 
@@ -228,13 +246,16 @@ class Flow:
         """Return the address at the issuer to go to, for the browser that has this secret."""
         metadata = await self._metadata()
         place = _address(metadata, "authorization_endpoint")
-        # No nonce: that is OpenID's, refused without the scope openid, and PKCE binds the code to the browser already.
+        # No nonce: that is OpenID's, refused without the scope openid, and PKCE binds the code to
+        # the browser already.
         asked = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self.callback,
             "state": _derived(browser, "state"),
-            "code_challenge": _encoded(hashlib.sha256(_derived(browser, "verifier").encode()).digest()),
+            "code_challenge": _encoded(
+                hashlib.sha256(_derived(browser, "verifier").encode()).digest()
+            ),
             "code_challenge_method": "S256",
             **self._resource,
         }
@@ -250,20 +271,27 @@ class Flow:
 
     @property
     def _resource(self) -> dict[str, str]:
-        """Return the parameter of RFC 8707 of both requests: without it an issuer may mean its own userinfo."""
+        """Return the parameter of RFC 8707 of both requests: without it an issuer may mean its own
+        userinfo."""
         if self._server.settings.ui_resource:
             return {"resource": self._server.settings.resource}
         return {}
 
     async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
-        """Redeem the authorization code in the query that the issuer's answer came with, and return the viewer.
+        """Redeem the authorization code in the query that the issuer's answer came with, and return
+        the viewer.
 
         Raises:
-            SignInError: the sign-in was not begun by this browser, the issuer refused it, or its token is refused.
+            SignInError: the sign-in was not begun by this browser, the issuer refused it, or its
+                token is refused.
         """
         state = given.get("state", "")
-        if not browser or not hmac.compare_digest(state.encode(), _derived(browser, "state").encode()):
-            raise NotBegunError("This browser did not begin to sign in, or it was too long ago. Begin again.")
+        if not browser or not hmac.compare_digest(
+            state.encode(), _derived(browser, "state").encode()
+        ):
+            raise NotBegunError(
+                "This browser did not begin to sign in, or it was too long ago. Begin again."
+            )
         issuer = self._server.settings.issuer
         if given.get("iss", issuer) != issuer:
             raise SignInError("Another issuer answered.")
@@ -281,7 +309,9 @@ class Flow:
             **self._resource,
         }
         try:
-            status, body = await self._post(_address(metadata, "token_endpoint"), urlencode(form).encode())
+            status, body = await self._post(
+                _address(metadata, "token_endpoint"), urlencode(form).encode()
+            )
             answer = _object(body)
             token = answer.get("access_token")
             if status != 200 or not isinstance(token, str):
@@ -320,15 +350,22 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 def _reason(said: Mapping[str, Any]) -> str:
     """Return an issuer's words on an error, as RFC 6749 has them; "" for none."""
-    words = [each for key in ("error", "error_description") if isinstance(each := said.get(key), str) and each]
+    words = [
+        each
+        for key in ("error", "error_description")
+        if isinstance(each := said.get(key), str) and each
+    ]
     if not words:
         return ""
     return printable(f" ({clipped(': '.join(words))})")
 
 
 def _derived(browser: str, what: str) -> str:
-    """Return a secret for one use, from that of a browser. 43 characters, as PKCE wants at least."""
-    return _encoded(hmac.digest(browser.encode("utf-8", "surrogateescape"), what.encode(), "sha256"))
+    """Return a secret for one use, from that of a browser. 43 characters, as PKCE wants at
+    least."""
+    return _encoded(
+        hmac.digest(browser.encode("utf-8", "surrogateescape"), what.encode(), "sha256")
+    )
 
 
 def _encoded(raw: bytes) -> str:

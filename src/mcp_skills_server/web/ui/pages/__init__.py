@@ -1,1 +1,2 @@
-"""One module for each view: a coroutine of the request and of what its viewer sees, which returns the response."""
+"""One module for each view: a coroutine of the request and of what its viewer sees, which returns
+the response."""

@@ -1,4 +1,5 @@
-"""The catalogue: every skill that the viewer may see, those left out too, found by one search field and by filters."""
+"""The catalogue: every skill that the viewer may see, those left out too, found by one search field
+and by filters."""
 
 from __future__ import annotations
 
@@ -114,16 +115,25 @@ def _page(given: QueryParams, look: Look) -> Response:
     if given.get("format") == "json":
         return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
-    new = shlex.join(["mcp-skills-server", "new", os.path.join(look.runtime.registry.roots[0].given, "my-skill")])
+    new = shlex.join(
+        ["mcp-skills-server", "new", os.path.join(look.runtime.registry.roots[0].given, "my-skill")]
+    )
     off: list[tuple[str, str]] = []
     if look.site.local:
         roots = look.runtime.registry.roots
-        off = [(f"{root.index}:{place}", root.show(place)) for root in roots for place in sorted(root.off)]
-    return look.page(template, asked=asked, part=PART, new=new, off=off, facets=_facets_of(look, survey), **found)
+        off = [
+            (f"{root.index}:{place}", root.show(place))
+            for root in roots
+            for place in sorted(root.off)
+        ]
+    return look.page(
+        template, asked=asked, part=PART, new=new, off=off, facets=_facets_of(look, survey), **found
+    )
 
 
 async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str:
-    """Switch a skill of one's own folder on or off, for every program that serves the folder. Returns where to go.
+    """Switch a skill of one's own folder on or off, for every program that serves the folder.
+    Returns where to go.
 
     Raises:
         HTTPException: this is no page of one's own.
@@ -132,9 +142,13 @@ async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str
     if not look.site.local:
         raise HTTPException(403, "Skills are switched on one's own page alone ('ui').")
     registry, skill = look.runtime.registry, look.snapshot.skills.get(fields.get("off", ""))
-    known = {f"{root.index}:{place}": (root, place) for root in registry.roots for place in root.off}
+    known = {
+        f"{root.index}:{place}": (root, place) for root in registry.roots for place in root.off
+    }
     if skill is not None and can_switch(look, skill):
-        await to_thread.run_sync(partial(switch, registry.roots[skill.root].path, skill.directory, on=False))
+        await to_thread.run_sync(
+            partial(switch, registry.roots[skill.root].path, skill.directory, on=False)
+        )
     elif fields.get("on") in known:
         root, place = known[fields["on"]]
         await to_thread.run_sync(partial(switch, root.path, place, on=True))
@@ -150,10 +164,11 @@ def can_switch(look: Look, skill: Skill) -> bool:
 
 
 def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
-    """Return what an address asks for. The order of a search is that of `skills_search`; else it is by path.
+    """Return what an address asks for. The order of a search is that of `skills_search`; else it is
+    by path.
 
-    `total` is None where that was not counted, `trouble` is why nothing could be searched, and `nearest` has skills
-    whose names look like words of a question that found nothing.
+    `total` is None where that was not counted, `trouble` is why nothing could be searched, and
+    `nearest` has skills whose names look like words of a question that found nothing.
     """
     skills, used = look.snapshot.skills, look.used()
     accept = _condition(asked, used, survey)
@@ -165,14 +180,18 @@ def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
         fitting: list[Skill] = []
         try:
             most = asked.start + PART + 1
-            fitting += search.find(asked.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True)
+            fitting += search.find(
+                asked.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True
+            )
             if not fitting and not asked.start:
                 nearest = search.nearest(asked.q, _NEAREST, lambda each: each.path in skills)
         except NoFullTextError as error:
             trouble = str(error)
         # What cannot be read is in no index; it is looked for by its path.
         unread = [
-            each for each in by_path if each.standing is Standing.UNUSABLE and asked.q.lower() in each.path.lower()
+            each
+            for each in by_path
+            if each.standing is Standing.UNUSABLE and asked.q.lower() in each.path.lower()
         ]
         fitting += filter(accept, unread)
     else:
@@ -180,12 +199,17 @@ def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
         total = len(fitting)
         if asked.sort:
             fitting.sort(key=_SORTS[asked.sort])
-    rows = [_row(look, each, asked, used or {}, survey) for each in fitting[asked.start : asked.start + PART]]
+    rows = [
+        _row(look, each, asked, used or {}, survey)
+        for each in fitting[asked.start : asked.start + PART]
+    ]
     more = len(fitting) > asked.start + PART
     return {"rows": rows, "more": more, "total": total, "trouble": trouble, "nearest": nearest}
 
 
-def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) -> Callable[[Skill], bool]:
+def _condition(
+    asked: Asked, used: Mapping[str, Line] | None, survey: Survey
+) -> Callable[[Skill], bool]:
     def accept(skill: Skill) -> bool:
         if asked.source and str(skill.root) != asked.source:
             return False
@@ -206,8 +230,11 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None, survey: Survey) ->
     return accept
 
 
-def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], survey: Survey) -> dict[str, Any]:
-    """Return one skill of the list. `left_out` is the problem that keeps it from everybody, None for none."""
+def _row(
+    look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], survey: Survey
+) -> dict[str, Any]:
+    """Return one skill of the list. `left_out` is the problem that keeps it from everybody, None
+    for none."""
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
@@ -251,20 +278,29 @@ def tokens_of(skill: Skill) -> int:
 
 
 def _facets_of(look: Look, survey: Survey) -> dict[str, Any]:
-    """Return what there is to filter by, with how many skills have it, and what is said of all skills.
+    """Return what there is to filter by, with how many skills have it, and what is said of all
+    skills.
 
-    It is made once for a snapshot whose skills are all checked. `places` has problems of no skill that is shown:
-    folders that cannot be read, skills that another hides.
+    It is made once for a snapshot whose skills are all checked. `places` has problems of no skill
+    that is shown: folders that cannot be read, skills that another hides.
     """
     snapshot = look.snapshot
     found = _facets.get(snapshot)
     if found is None:
         skills, by_skill = snapshot.skills.values(), survey.by_skill
         roots = Counter(skill.root for skill in skills)
-        tags = Counter(tag for skill in skills for tag in {str(each) for each in tags_of(skill.frontmatter)})
-        codes = Counter(code for skill in skills for code in {each.code for each in by_skill.get(skill.path, ())})
+        tags = Counter(
+            tag for skill in skills for tag in {str(each) for each in tags_of(skill.frontmatter)}
+        )
+        codes = Counter(
+            code
+            for skill in skills
+            for code in {each.code for each in by_skill.get(skill.path, ())}
+        )
         found = {
-            "sources": [(str(root), source_name(look, root), count) for root, count in sorted(roots.items())],
+            "sources": [
+                (str(root), source_name(look, root), count) for root, count in sorted(roots.items())
+            ],
             "tags": sorted(tags.most_common(_MOST_TAGS)),
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),

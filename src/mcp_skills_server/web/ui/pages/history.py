@@ -1,7 +1,9 @@
-"""The history of one skill: its changes since the server started, as differences of text files, and what git knows.
+"""The history of one skill: its changes since the server started, as differences of text files, and
+what git knows.
 
-What a skill was before is known only where its files were kept: a thread reads them once after the start, and again
-when they change, within a bound. A difference beyond it names files, and shows no lines.
+What a skill was before is known only where its files were kept: a thread reads them once after the
+start, and again when they change, within a bound. A difference beyond it names files, and shows no
+lines.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ _PAUSE_EVERY: Final = 50
 
 
 class SkillRevision(NamedTuple):
-    """One change of a skill: when it was seen, in seconds since 1970, and its difference, cut where it is long."""
+    """One change of a skill: when it was seen, in seconds since 1970, and its difference, cut where
+    it is long."""
 
     time: float
     kind: str
@@ -137,7 +140,8 @@ class Revisions:
             self._size -= self._kept.popitem(last=False)[1].size
 
     def _read(self, skill: Skill) -> Files:
-        """Read the text files of a skill that are not too large; other files are represented by their digests."""
+        """Read the text files of a skill that are not too large; other files are represented by
+        their digests."""
         out: dict[str, tuple[bytes, bool]] = {}
         for path, file in self._own_files(skill).items():
             try:
@@ -161,18 +165,23 @@ class Revisions:
                 yield f"file changed: {path}"
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
-        """Return the files of a skill without those of nested skills, which may have other readers."""
+        """Return the files of a skill without those of nested skills, which may have other
+        readers."""
         nested = tuple(f"{each}/" for each in nested_in(self._registry.snapshot, skill))
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 
 def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
-    """Return the last commits that touched a folder of a root, but those `without` it; none without git. Blocks."""
+    """Return the last commits that touched a folder of a root, but those `without` it; none without
+    git. Blocks."""
     top = working_copy(Path(root))
     if top is None or not Path(folder).is_relative_to(top):
         return []
     inside = Path(folder).relative_to(top).as_posix()
-    return read_log(Git(top / ".git", "", "none"), pathspecs("" if inside == "." else inside, without)) or []
+    return (
+        read_log(Git(top / ".git", "", "none"), pathspecs("" if inside == "." else inside, without))
+        or []
+    )
 
 
 async def page(request: Request, look: Look) -> Response:
@@ -188,7 +197,8 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def _by_git(look: Look, skill: Skill) -> History:
-    """Return what git knows, for viewers who may see all of a folder: also what was another skill's once."""
+    """Return what git knows, for viewers who may see all of a folder: also what was another skill's
+    once."""
     if not look.is_admin:
         return History()
     registry = look.runtime.registry

@@ -1,7 +1,8 @@
 """Recent changes of the catalogue, and server-sent event streams that announce the next one.
 
-A stream says that there is something to fetch, and nothing of it: the browser then asks for the page again, and grants
-are judged there. While nothing changes a stream costs a line in half a minute, by which lost clients are found.
+A stream says that there is something to fetch, and nothing of it: the browser then asks for the
+page again, and grants are judged there. While nothing changes a stream costs a line in half a
+minute, by which lost clients are found.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ Stays: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Change(NamedTuple):
-    """One skill that a scan found to differ, with some of the files that do, and how many more there are.
+    """One skill that a scan found to differ, with some of the files that do, and how many more
+    there are.
 
-    `number` is that of the scan: about the milliseconds since 1970, and higher than that of each scan before. It does
-    not tell how many skills of others differ.
+    `number` is that of the scan: about the milliseconds since 1970, and higher than that of each
+    scan before. It does not tell how many skills of others differ.
     """
 
     kind: Literal["appeared", "changed", "vanished"]
@@ -69,24 +71,35 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
         elif before is None:
             yield Change("appeared", path)
         else:
-            inside = _differing_inside(path, paths) | nested_in(snapshot, before) | nested_in(snapshot, after)
+            inside = (
+                _differing_inside(path, paths)
+                | nested_in(snapshot, before)
+                | nested_in(snapshot, after)
+            )
             folders = tuple(f"{each}/" for each in inside)
             names = sorted(before.files.keys() | after.files.keys())
-            differing = [each for each in names if before.files.get(each) is not after.files.get(each)]
+            differing = [
+                each for each in names if before.files.get(each) is not after.files.get(each)
+            ]
             own = [each for each in differing if not each.startswith(folders)]
             if own or not inside:
-                yield Change("changed", path, tuple(own[:_MOST_FILES]), max(0, len(own) - _MOST_FILES))
+                yield Change(
+                    "changed", path, tuple(own[:_MOST_FILES]), max(0, len(own) - _MOST_FILES)
+                )
 
 
 def _differing_inside(path: str, paths: Sequence[str]) -> set[str]:
     """Return where below a skill others of these sorted paths lie."""
     below = f"{path}/"
-    found = takewhile(lambda each: each.startswith(below), islice(paths, bisect_left(paths, below), None))
+    found = takewhile(
+        lambda each: each.startswith(below), islice(paths, bisect_left(paths, below), None)
+    )
     return {each.removeprefix(below) for each in found}
 
 
 class Live:
-    """The latest changes, as each set of skills has them, and the streams. Any thread may note changes.
+    """The latest changes, as each set of skills has them, and the streams. Any thread may note
+    changes.
 
     One owner may have `share` streams; None for a part of all.
     """
@@ -134,11 +147,14 @@ class Live:
         return [*islice(self._of(skills), MOST_SHOWN)]
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
-        """Return the number of the last change of a set of skills; `after` where there is none beyond that.
+        """Return the number of the last change of a set of skills; `after` where there is none
+        beyond that.
 
         With `path` only changes of the skill at this path count.
         """
-        return next((each.number for each in self._of(skills, after) if path in ("", each.path)), after)
+        return next(
+            (each.number for each in self._of(skills, after) if path in ("", each.path)), after
+        )
 
     def _of(self, skills: SkillSet, after: int = 0) -> Iterator[Change]:
         permissions = skills.permissions
@@ -162,11 +178,15 @@ class Live:
         self.is_closing = True
         self.wake()
 
-    def open(self, skills: SkillSet, owner: Owner, after: int, stays: Stays, path: str = "") -> ChangeStream:
-        """Return a stream of server-sent events: one `change` for whatever happened since the change `after`.
+    def open(
+        self, skills: SkillSet, owner: Owner, after: int, stays: Stays, path: str = ""
+    ) -> ChangeStream:
+        """Return a stream of server-sent events: one `change` for whatever happened since the
+        change `after`.
 
-        An owner who opens too many has the oldest one ended, with the event `replaced`. A stream ends where `stays`
-        says no before a line. With `path` only changes of the skill at this path count.
+        An owner who opens too many has the oldest one ended, with the event `replaced`. A stream
+        ends where `stays` says no before a line. With `path` only changes of the skill at this path
+        count.
 
         Raises:
             QuotaError: others have left no place.
@@ -247,7 +267,9 @@ async def page(request: Request, look: Look) -> Response:
             left_out[path] = "" if reason is None else shown_problem(look, reason).message
     template = "changes.html" if "part" in request.query_params else "live.html"
     number = max((each.number for each in changes), default=0)
-    return look.page(template, changes=changes, there=there, left_out=left_out, since=live.since, number=number)
+    return look.page(
+        template, changes=changes, there=there, left_out=left_out, since=live.since, number=number
+    )
 
 
 async def events(request: Request, look: Look) -> Response:
@@ -260,7 +282,9 @@ async def events(request: Request, look: Look) -> Response:
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:
-        return live.open(skills, counted(request.scope), known, look.stays, request.query_params.get("skill", ""))
+        return live.open(
+            skills, counted(request.scope), known, look.stays, request.query_params.get("skill", "")
+        )
     except QuotaError as error:
         # What is no stream is not asked for again by a browser.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

@@ -1,4 +1,5 @@
-"""The model's first view: instructions and tools as a host gets them, their size, and what was cut."""
+"""The model's first view: instructions and tools as a host gets them, their size, and what was
+cut."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Cut(NamedTuple):
 
 
 class UnaskedText(NamedTuple):
-    """A text that a model reads unasked, and how many skills it shows whole, in part, by name alone, and not at all."""
+    """A text that a model reads unasked, and how many skills it shows whole, in part, by name
+    alone, and not at all."""
 
     title: str
     text: str
@@ -52,7 +54,8 @@ class UnaskedText(NamedTuple):
 
 
 class MethodAnswer(NamedTuple):
-    """The answer of a method as it is sent: JSON with some items. The dialect is "" where all have the same."""
+    """The answer of a method as it is sent: JSON with some items. The dialect is "" where all have
+    the same."""
 
     method: str
     dialect: str
@@ -93,7 +96,8 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def channels(look: Look) -> Iterator[UnaskedText]:
-    """Yield the texts that a model reads unasked; none where tools are not offered, or there is no skill."""
+    """Yield the texts that a model reads unasked; none where tools are not offered, or there is no
+    skill."""
     briefing = look.runtime.briefing
     limit, overview = briefing.characters(UNKNOWN), briefing.overview
     if not look.site.settings.tools or not overview:
@@ -112,10 +116,16 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
         # The names that are there say enough of themselves; what is missing comes first.
         left_out = [each for position, each in enumerate(offers) if position not in shown.names]
         examples = [Cut(each.name, each.path, "not named") for each in left_out[:MOST_CUT]]
-        return UnaskedText(title, text, limit, examples, named=len(shown.names), unnamed=len(left_out))
+        return UnaskedText(
+            title, text, limit, examples, named=len(shown.names), unnamed=len(left_out)
+        )
     cut = [position for position, part in shown.cut.items() if part]
     examples = [
-        Cut(offers[position].name, offers[position].path, runtime.shown_part(overview, shown, position))
+        Cut(
+            offers[position].name,
+            offers[position].path,
+            runtime.shown_part(overview, shown, position),
+        )
         for position in cut[:MOST_CUT]
     ]
     whole, named = len(offers) - len(shown.cut), len(shown.cut) - len(cut)
@@ -125,22 +135,41 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
 def withheld(look: Look) -> Sequence[str]:
     """Paths of the skills that can be read and that no model is offered, because they say so."""
     skills = look.snapshot.skills
-    return [path for path in look.snapshot.paths(Standing.LENIENT) if not runtime.is_offered(skills[path])]
+    return [
+        path
+        for path in look.snapshot.paths(Standing.LENIENT)
+        if not runtime.is_offered(skills[path])
+    ]
 
 
-async def method_answers(look: Look, era: Era, dialects: Sequence[str]) -> AsyncIterator[MethodAnswer]:
-    """Yield the answers to a host that asks for all that a model could be shown, the first page of each list."""
+async def method_answers(
+    look: Look, era: Era, dialects: Sequence[str]
+) -> AsyncIterator[MethodAnswer]:
+    """Yield the answers to a host that asks for all that a model could be shown, the first page of
+    each list."""
     settings = look.site.settings
     if settings.tools:
         tools: list[Json] = [*look.runtime.briefing.tools(handles=True)]
-        fields = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms, "cacheScope": "private"}
-        yield MethodAnswer("tools/list", "", jsonrpc.dump(era.written("tools/list", fields)), len(tools), more=False)
+        fields = {
+            "resultType": "complete",
+            "tools": tools,
+            "ttlMs": settings.ttl_ms,
+            "cacheScope": "private",
+        }
+        yield MethodAnswer(
+            "tools/list",
+            "",
+            jsonrpc.dump(era.written("tools/list", fields)),
+            len(tools),
+            more=False,
+        )
     if settings.prompts:
         yield await _listed(look, era, "prompts/list", "", Caller(served=partial(_served, look)))
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
     extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
     for name in dialects:
-        if name == AUTO or extensions[name]:  # without one, no client can ask for this dialect alone
+        # without one, no client can ask for this dialect alone
+        if name == AUTO or extensions[name]:
             caller = Caller(extensions[name], served=partial(_served, look))
             yield await _listed(look, era, "skills/list", name, caller)
 
@@ -150,7 +179,9 @@ async def _listed(look: Look, era: Era, method: str, dialect: str, caller: Calle
     handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
     result = await handler(look.view, look.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
-    return MethodAnswer(method, dialect, jsonrpc.dump(era.written(method, result)), len(entries), more)
+    return MethodAnswer(
+        method, dialect, jsonrpc.dump(era.written(method, result)), len(entries), more
+    )
 
 
 async def _served(look: Look, view: View) -> Served:

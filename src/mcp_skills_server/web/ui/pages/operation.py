@@ -1,7 +1,8 @@
-"""The operation of the server: where the skills come from, which are used, and what runs and who asks right now.
+"""The operation of the server: where the skills come from, which are used, and what runs and who
+asks right now.
 
-Runs and clients come from events. A bounded number of each is kept in memory, and only where there is a page to show
-them. No event has anything of what was said or answered.
+Runs and clients come from events. A bounded number of each is kept in memory, and only where there
+is a page to show them. No event has anything of what was said or answered.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ UNFINISHED: Final = "begun"
 
 
 class SourceRow(NamedTuple):
-    """One root, with its skills that the viewer may see, and what went wrong at the last look; "" for nothing.
+    """One root, with its skills that the viewer may see, and what went wrong at the last look; ""
+    for nothing.
 
     A folder, which is watched, has no state.
     """
@@ -63,22 +65,35 @@ async def sources(_: Request, look: Look) -> Response:
 
 
 def source_rows(look: Look) -> list[SourceRow]:
-    """Return the roots that the viewer has a skill of; all of them for who may see what the operator sees."""
+    """Return the roots that the viewer has a skill of; all of them for who may see what the
+    operator sees."""
     states = {each.name: each for each in look.site.sources()}
-    lost = {each.path: each.message for each in look.runtime.registry.snapshot.problems if each.code == "root-missing"}
+    lost = {
+        each.path: each.message
+        for each in look.runtime.registry.snapshot.problems
+        if each.code == "root-missing"
+    }
     counts = Counter(skill.root for skill in look.snapshot.skills.values())
     left_out = Counter(s.root for s in look.snapshot.skills.values() if s.standing < Standing.VALID)
     out: list[SourceRow] = []
     for root in look.runtime.registry.roots:
         if not counts[root.index] and not look.is_admin:
             continue
-        state, revision, trouble = states.get(root.origin or ""), root.revision, lost.get(root.shown)
+        state, revision, trouble = (
+            states.get(root.origin or ""),
+            root.revision,
+            lost.get(root.shown),
+        )
         if state is not None:
             revision, trouble = state.revision or revision, state.trouble
         if trouble and not look.is_admin:
             trouble = "It could not be read at the last look; what was read before is served."
         name = source_name(look, root.index)
-        out.append(SourceRow(name, revision, counts[root.index], left_out[root.index], state, trouble or ""))
+        out.append(
+            SourceRow(
+                name, revision, counts[root.index], left_out[root.index], state, trouble or ""
+            )
+        )
     return out
 
 
@@ -120,7 +135,8 @@ class _CountTable(NamedTuple):
 
 
 async def usage(request: Request, look: Look) -> Response:
-    """Return the view. Other users' searches and uses may tell of skills that the viewer may not read."""
+    """Return the view. Other users' searches and uses may tell of skills that the viewer may not
+    read."""
     return await to_thread.run_sync(_usage, look, start_of(request.query_params))
 
 
@@ -163,12 +179,15 @@ def _others(look: Look) -> list[_CountTable]:
 
 
 def _lines(look: Look, report: Report | None) -> list[Line]:
-    """Return what was counted of each skill of the viewer, the most used first, then the unused ones."""
+    """Return what was counted of each skill of the viewer, the most used first, then the unused
+    ones."""
     skills, counted = look.snapshot.skills, list[Line]()
     if report is not None:
         counted = [each for each in report.lines if each.name in skills]
     known = {each.name for each in counted}
-    return counted + [Line(path) for path in look.snapshot.paths(Standing.LENIENT) if path not in known]
+    return counted + [
+        Line(path) for path in look.snapshot.paths(Standing.LENIENT) if path not in known
+    ]
 
 
 # Runs and clients
@@ -182,7 +201,8 @@ class ScriptRun(NamedTuple):
 
 
 class ActiveClient(NamedTuple):
-    """A client that asked something: its last request, the time of the first, and how many there were."""
+    """A client that asked something: its last request, the time of the first, and how many there
+    were."""
 
     event: Event
     first: float

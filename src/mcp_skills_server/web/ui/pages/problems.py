@@ -29,7 +29,8 @@ REFRESH_S: Final = "1"
 
 
 class ShownProblem(NamedTuple):
-    """A problem with its skill, None for one of a root, the file in it or "", and the numbered lines around it."""
+    """A problem with its skill, None for one of a root, the file in it or "", and the numbered
+    lines around it."""
 
     problem: Problem
     skill: Skill | None = None
@@ -43,7 +44,11 @@ async def page(request: Request, look: Look) -> Response:
     severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
     start = start_of(given)
     survey = await to_thread.run_sync(survey_of, look)
-    fitting = [each for each in survey.problems if severity in ("", each.severity) and code in ("", each.code)]
+    fitting = [
+        each
+        for each in survey.problems
+        if severity in ("", each.severity) and code in ("", each.code)
+    ]
     response = look.page(
         "problems.html",
         shown=[await _shown(look, each) for each in islice(fitting, start, start + PART)],
@@ -63,7 +68,8 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def survey_of(look: Look) -> Survey:
-    """Return the known problems of the viewer's skills, and have the unchecked ones checked in the background.
+    """Return the known problems of the viewer's skills, and have the unchecked ones checked in the
+    background.
 
     Problems of roots are left out for a viewer who is no operator.
     """
@@ -80,7 +86,9 @@ async def _shown(look: Look, problem: Problem) -> ShownProblem:
     skill, shown = look.snapshot.skills.get(problem.skill), shown_problem(look, problem)
     if skill is None:
         return ShownProblem(shown)
-    file = file_of(problem, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files)
+    file = file_of(
+        problem, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files
+    )
     if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
         return ShownProblem(shown, skill, file)
     try:
@@ -99,7 +107,8 @@ def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
 
 
 def lines_around(raw: bytes, line: int) -> Sequence[tuple[int, str]]:
-    """Return the lines of a file around this one with their numbers from 1; empty where there is no such line."""
+    """Return the lines of a file around this one with their numbers from 1; empty where there is no
+    such line."""
     lines = raw.split(b"\n", line + _AROUND)[: line + _AROUND]
     if line > len(lines):
         return ()

@@ -37,7 +37,8 @@ _NONE: Final = "There is no such proposal, or it is not yours to review."
 
 
 class Side(NamedTuple):
-    """A line that is served beside the one that is proposed: "same", "changed", or "gap" for lines left out."""
+    """A line that is served beside the one that is proposed: "same", "changed", or "gap" for lines
+    left out."""
 
     kind: str
     left: str | None
@@ -56,7 +57,9 @@ async def page(_: Request, look: Look) -> Response:
     """Return the list: what waits, and then what was decided."""
     found = await to_thread.run_sync(_own, look)
     pending = [each for each in found if each.state == "pending"]
-    return look.page("proposals.html", pending=pending, decided=[each for each in found if each not in pending])
+    return look.page(
+        "proposals.html", pending=pending, decided=[each for each in found if each not in pending]
+    )
 
 
 async def one(request: Request, look: Look) -> Response:
@@ -77,7 +80,8 @@ async def decide(request: Request, look: Look, fields: Mapping[str, str]) -> str
 
 
 def may_review(look: Look, name: str | None = None) -> bool:
-    """Tell whether the viewer may decide on proposals for the skill of this path; for any, where none is given."""
+    """Tell whether the viewer may decide on proposals for the skill of this path; for any, where
+    none is given."""
     permissions = look.runtime.skill_set.permissions
     if look.site.settings.proposals is None or look.site.local:
         return look.site.settings.proposals is not None
@@ -119,7 +123,9 @@ def _one(look: Look, id_: str) -> Response:
         found=found,
         problems=[without_folders(look, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
-        rendered=render(frontmatter.parse(manifest).body or "", proposal.name, found.after.keys(), SKILL_MD),
+        rendered=render(
+            frontmatter.parse(manifest).body or "", proposal.name, found.after.keys(), SKILL_MD
+        ),
         queries=queries(registry, found),
         is_own=look.principal is not None and look.principal.key == proposal.principal,
     )
@@ -135,7 +141,9 @@ def _decide(look: Look, id_: str, fields: Mapping[str, str], client: str | None)
     decision = fields.get("decision")
     if decision == "approve":
         scripts = "scripts" in fields
-        approval.approve(registry, store, proposal.id, reviewer=reviewer, message=message, scripts=scripts)
+        approval.approve(
+            registry, store, proposal.id, reviewer=reviewer, message=message, scripts=scripts
+        )
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:
@@ -180,7 +188,8 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
 
 
 def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, CaseResult]]:
-    """Return how the queries of a pending skill's own trigger set come out now, if it is there, and with the proposal.
+    """Return how the queries of a pending skill's own trigger set come out now, if it is there, and
+    with the proposal.
 
     Reads all skills anew.
     """

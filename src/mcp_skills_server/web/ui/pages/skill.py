@@ -1,4 +1,5 @@
-"""One skill: what it says, rendered beside the raw text, its files, who sees it, what it costs, how it is used.
+"""One skill: what it says, rendered beside the raw text, its files, who sees it, what it costs, how
+it is used.
 
 The exact bytes of a file are sent as something that a browser does not run.
 """
@@ -37,15 +38,30 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import Line
-from mcp_skills_server.web.ui.look import Argument, Look, prefix, reason_left_out, shown_problem, source_name
+from mcp_skills_server.web.ui.look import (
+    Argument,
+    Look,
+    prefix,
+    reason_left_out,
+    shown_problem,
+    source_name,
+)
 from mcp_skills_server.web.ui.pages.catalogue import can_switch
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import MOST_PICTURE_BYTES, is_raster_name, raster_type, rendered
+from mcp_skills_server.web.ui.render import (
+    MOST_PICTURE_BYTES,
+    is_raster_name,
+    raster_type,
+    rendered,
+)
 
 _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
 _TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
-GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
+GONE: Final = (
+    "This skill is not there any more, or you may not read it. It may have been moved, "
+    "renamed or deleted."
+)
 _MOST_COPIES: Final = 20
 _GIVEN: Final = "arg."
 _DEEPEST: Final = 8
@@ -68,7 +84,8 @@ _MARKDOWN: Final = (".md", ".markdown")
 
 
 class Snippet(NamedTuple):
-    """The ways to have one host use this server: a command, a part of its file, and maybe a link that it opens."""
+    """The ways to have one host use this server: a command, a part of its file, and maybe a link
+    that it opens."""
 
     key: str
     title: str
@@ -78,7 +95,8 @@ class Snippet(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A SKILL.md as people see it, with the number of its invisible characters, or why it cannot be seen."""
+    """A SKILL.md as people see it, with the number of its invisible characters, or why it cannot be
+    seen."""
 
     raw: str = ""
     rendered: Markup | None = None
@@ -89,7 +107,8 @@ class Text(NamedTuple):
 
 @dataclass(slots=True)
 class FileTree:
-    """A folder in the tree: its folders by name, the names and paths of its files, and what lies below it in all."""
+    """A folder in the tree: its folders by name, the names and paths of its files, and what lies
+    below it in all."""
 
     folders: dict[str, FileTree] = field(default_factory=dict[str, "FileTree"])
     files: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -122,7 +141,8 @@ async def page(request: Request, look: Look) -> Response:
     declared, filled, trouble = await _filled(query, look, skill)
     used: Mapping[str, Line] = await to_thread.run_sync(look.used) or {}
     registry = look.runtime.registry
-    is_checked = registry.checks.known(skill) is not None  # asked first: the survey below then has what was found
+    # asked first: the survey below then has what was found
+    is_checked = registry.checks.known(skill) is not None
     survey = await to_thread.run_sync(survey_of, look)
     author, origin, place = None, identity.origin(skill), ""
     if runtime.is_offered(skill):
@@ -177,7 +197,8 @@ def skill_of(request: Request, look: Look) -> Skill:
 
 
 def _icon(skill: Skill) -> str:
-    """Return the picture in the skill's folder that its frontmatter names as its icon; "" for none."""
+    """Return the picture in the skill's folder that its frontmatter names as its icon; "" for
+    none."""
     named, icons = skill.frontmatter.get("icon"), skill.frontmatter.get("icons")
     if isinstance(icons, list) and icons and isinstance(icons[0], dict):
         named = icons[0].get("src")
@@ -191,19 +212,23 @@ def _icon(skill: Skill) -> str:
 def _copies(look: Look, skill: Skill) -> list[Skill]:
     """Return the same skill at other places."""
     skills = look.snapshot.skills
-    others = (skills[path] for path in look.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES])
+    others = (
+        skills[path] for path in look.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
+    )
     return [each for each in others if each is not skill and is_copy(skill, each)]
 
 
 def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
-    """Return the problems of a skill, errors first, each with the path of the file it is in or ""."""
+    """Return the problems of a skill, errors first, each with the path of the file it is in or
+    ""."""
     place = look.runtime.registry.roots[skill.root].show(skill.directory)
     found = sorted(survey.by_skill.get(skill.path, ()), key=lambda each: each.severity)
     return [(file_of(each, place, skill.files), shown_problem(look, each)) for each in found]
 
 
 def _tree_of(skill: Skill) -> FileTree:
-    """Return the files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
+    """Return the files of a skill by their folders. What lies deeper than a person looks keeps its
+    path as its name."""
     top = FileTree()
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
@@ -234,12 +259,19 @@ async def _text(look: Look, skill: Skill) -> Text:
     return Text(text, html, hidden.count(text), "", estimated(body))
 
 
-async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> tuple[list[Argument], str | None, str]:
-    """Return the declared arguments with their values, the filled-in instructions, and the error of filling them in."""
+async def _filled(
+    query: Mapping[str, str], look: Look, skill: Skill
+) -> tuple[list[Argument], str | None, str]:
+    """Return the declared arguments with their values, the filled-in instructions, and the error of
+    filling them in."""
     declared: Sequence[Mapping[str, Json]] = ()
     if skill.standing > Standing.UNUSABLE:
         declared = arguments.declared(skill.frontmatter)
-    given = {key.removeprefix(_GIVEN): value for key, value in query.items() if key.startswith(_GIVEN) and value}
+    given = {
+        key.removeprefix(_GIVEN): value
+        for key, value in query.items()
+        if key.startswith(_GIVEN) and value
+    }
     shown: list[Argument] = []
     for each in declared:
         name, words = str(each["name"]), text_of(each.get("description")) or ""
@@ -255,7 +287,8 @@ async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> tuple[l
 
 
 def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:
-    """Return each audience of a skill, with the reason why it is not shown the skill; "" where it is."""
+    """Return each audience of a skill, with the reason why it is not shown the skill; "" where it
+    is."""
     settings = look.site.settings
     host, model, user = "", "", ""
     if skill.standing is not Standing.VALID:
@@ -268,7 +301,9 @@ def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:
     elif not settings.tools:
         model = "this server offers no tools"
     if not settings.prompts or not prompts.is_offered(skill, settings.prompt_choice):
-        user = "its frontmatter or an option of the server keeps it from users, or it cannot be read"
+        user = (
+            "its frontmatter or an option of the server keeps it from users, or it cannot be read"
+        )
     return [
         ("Hosts that know skills", host),
         ("A model, by the tools", model),
@@ -277,11 +312,19 @@ def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:
 
 
 def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
-    others = [path for path in skill.files if path != SKILL_MD and media.is_text(media.media_type(path))]
+    others = [
+        path for path in skill.files if path != SKILL_MD and media.is_text(media.media_type(path))
+    ]
     return [
-        ("In every conversation, by name and description", estimated(f"{skill.name}{skill.description}")),
+        (
+            "In every conversation, by name and description",
+            estimated(f"{skill.name}{skill.description}"),
+        ),
         ("When its instructions are loaded", text.body_tokens),
-        ("If every other text file were read too", estimated_size(sum(skill.files[path].size for path in others))),
+        (
+            "If every other text file were read too",
+            estimated_size(sum(skill.files[path].size for path in others)),
+        ),
     ]
 
 
@@ -295,7 +338,8 @@ def _value(value: Json) -> str:
 
 
 def _snippets(request: Request, look: Look) -> list[Snippet]:
-    """Return the snippet of each host that starts a server of these roots, or reaches this server at its URL."""
+    """Return the snippet of each host that starts a server of these roots, or reaches this server
+    at its URL."""
     roots, url, token = [root.given for root in look.runtime.registry.roots], "", None
     given = roots
     if not look.site.local:
@@ -307,11 +351,15 @@ def _snippets(request: Request, look: Look) -> list[Snippet]:
     found: list[Snippet] = []
     for key, host in HOSTS.items():
         try:
-            entry = remote_entry_for(host, url, token) if url else entry_for(host, [_PROGRAM], roots)
+            entry = (
+                remote_entry_for(host, url, token) if url else entry_for(host, [_PROGRAM], roots)
+            )
         except UsageError:
             continue  # it has no such entry in its file
         command = shlex.join([_PROGRAM, "install", key, *given])
-        found.append(Snippet(key, host.title, command, snippet(host, _NAME, entry), _link(key, entry)))
+        found.append(
+            Snippet(key, host.title, command, snippet(host, _NAME, entry), _link(key, entry))
+        )
     return found
 
 
@@ -331,7 +379,8 @@ def _link(key: str, entry: Mapping[str, object]) -> str:
 
 
 def _author_report(look: Look, skill: Skill) -> AuthorReport:
-    """Return the report of a skill that a model is offered. Blocks for some milliseconds for each case."""
+    """Return the report of a skill that a model is offered. Blocks for some milliseconds for each
+    case."""
     registry = look.runtime.registry
     show = registry.roots[skill.root].show
     if not look.site.local:
@@ -399,7 +448,8 @@ async def file(request: Request, look: Look) -> Response:
 
 
 async def raw_file(request: Request, look: Look) -> Response:
-    """Return the exact bytes: text as plain text, raster pictures as such, everything else to be kept in a file."""
+    """Return the exact bytes: text as plain text, raster pictures as such, everything else to be
+    kept in a file."""
     skill, path = _file_of(request, look)
     content = await _read(request, look, skill, path)
     kind = None
@@ -417,7 +467,9 @@ async def raw_file(request: Request, look: Look) -> Response:
         for start in range(0, len(content), _PIECE):
             yield content[start : start + _PIECE]
 
-    return StreamingResponse(pieces(), headers={**headers, "content-type": kind or "application/octet-stream"})
+    return StreamingResponse(
+        pieces(), headers={**headers, "content-type": kind or "application/octet-stream"}
+    )
 
 
 def _file_of(request: Request, look: Look) -> tuple[Skill, str]:

@@ -23,7 +23,8 @@ _MOST_SHOWN: Final = 200_000
 
 
 class ToolAnswer(NamedTuple):
-    """A call and its result, as JSON, and the text of it that a model reads where its host shows text."""
+    """A call and its result, as JSON, and the text of it that a model reads where its host shows
+    text."""
 
     call: str
     raw: str
@@ -34,7 +35,10 @@ class ToolAnswer(NamedTuple):
 async def page(request: Request, look: Look) -> Response:
     """Return the view, with the answer where a tool is called."""
     query, answer = request.query_params, None
-    tool, host = choice_of(query, "tool", TOOLS, TOOLS[0]), choice_of(query, "host", HOSTS, next(iter(HOSTS)))
+    tool, host = (
+        choice_of(query, "tool", TOOLS, TOOLS[0]),
+        choice_of(query, "host", HOSTS, next(iter(HOSTS))),
+    )
     schema: Any = runtime.argument_schemas()[tool]
     arguments = [
         Argument(
@@ -55,15 +59,24 @@ async def page(request: Request, look: Look) -> Response:
         }
         answer = await _call(look, tool, given, HOSTS[host].client)
     return look.page(
-        "tools.html", tools=TOOLS, tool=tool, hosts=[*HOSTS], host=host, arguments=arguments, answer=answer
+        "tools.html",
+        tools=TOOLS,
+        tool=tool,
+        hosts=[*HOSTS],
+        host=host,
+        arguments=arguments,
+        answer=answer,
     )
 
 
 async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
-    """Call a tool in a session of its own; a file is read of a skill that is loaded first, as a model does."""
+    """Call a tool in a session of its own; a file is read of a skill that is loaded first, as a
+    model does."""
     async with Session(look.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
-            await session.call(runtime.LOAD, {"names": [arguments["skill"]]}, client=client, of=look.runtime)
+            await session.call(
+                runtime.LOAD, {"names": [arguments["skill"]]}, client=client, of=look.runtime
+            )
         result = await session.call(tool, dict(arguments), client=client, of=look.runtime)
     text = "\n".join(str(block.get("text", "")) for block in result["content"])
     raw = json.dumps(result, ensure_ascii=False, indent=2)
@@ -72,7 +85,8 @@ async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str
 
 
 def _value(text: str, kind: object) -> Any:
-    """Return what a text of the form means for an argument of this type; the tool says what is wrong with it."""
+    """Return what a text of the form means for an argument of this type; the tool says what is
+    wrong with it."""
     if kind == "array":
         return [each.strip() for each in text.split(",") if each.strip()]
     if kind == "integer" and text.isdecimal() and len(text) < 10:

@@ -1,6 +1,8 @@
-"""The trigger playground: which skills a prompt means, in which order and why, and which could be taken for another.
+"""The trigger playground: which skills a prompt means, in which order and why, and which could be
+taken for another.
 
-For one skill it also checks a set of prompts, and on one's own page keeps them as the skill's trigger set.
+For one skill it also checks a set of prompts, and on one's own page keeps them as the skill's
+trigger set.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class Ranked(NamedTuple):
 
 
 class CheckedPrompt(NamedTuple):
-    """A prompt of a trigger set, whether it comes out as expected, and in words the place of the skill."""
+    """A prompt of a trigger set, whether it comes out as expected, and in words the place of the
+    skill."""
 
     case: TriggerCase
     passed: bool
@@ -73,7 +76,8 @@ class CheckedPrompt(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Search results of a prompt, best first; else skills with names like its words, or why nothing was searched."""
+    """Search results of a prompt, best first; else skills with names like its words, or why nothing
+    was searched."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()
@@ -81,7 +85,8 @@ class Ranking(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view, with the ranking where there is a prompt, and the check where there is a skill."""
+    """Return the view, with the ranking where there is a prompt, and the check where there is a
+    skill."""
     return await to_thread.run_sync(_page, request.query_params, look)
 
 
@@ -109,7 +114,8 @@ def _page(query: QueryParams, look: Look) -> Response:
 
 
 async def keep(_: Request, look: Look, fields: Mapping[str, str]) -> str:
-    """Write the prompts of a form into the trigger set of its skill, on one's own page alone. Returns where to go.
+    """Write the prompts of a form into the trigger set of its skill, on one's own page alone.
+    Returns where to go.
 
     Raises:
         HTTPException: this is no page of one's own.
@@ -143,7 +149,8 @@ def _may_keep(look: Look, skill: Skill) -> bool:
 
 
 def cases_of(lines: str) -> list[TriggerCase]:
-    """Return the cases of a form: a prompt a line, and `-` before one for which the skill should not be loaded."""
+    """Return the cases of a form: a prompt a line, and `-` before one for which the skill should
+    not be loaded."""
     found: list[TriggerCase] = []
     for line in lines.splitlines():
         text = line.strip()
@@ -157,7 +164,9 @@ def _own_prompts(look: Look, skill: Skill) -> str:
     """Return the cases of a skill's own trigger set as lines."""
     cases, _ = own_cases(look.runtime.registry.read, skill, str)
     marks = {True: "", False: f"{_UNWANTED} "}
-    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in cases[:_MOST_PROMPTS])
+    return "\n".join(
+        f"{marks[each.should_trigger]}{each.query}" for _, each in cases[:_MOST_PROMPTS]
+    )
 
 
 def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
@@ -170,7 +179,9 @@ def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[Checke
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
         place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
-        found.append(CheckedPrompt(case, (place == 0) == case.should_trigger, _in_words(hits, place)))
+        found.append(
+            CheckedPrompt(case, (place == 0) == case.should_trigger, _in_words(hits, place))
+        )
     return found
 
 
@@ -188,11 +199,14 @@ def _in_words(hits: Sequence[Hit], place: int | None) -> str:
 
 
 def _is_close(first: Hit, second: Hit) -> bool:
-    return first.score is not None and second.score is not None and second.score > _CLOSE * first.score
+    return (
+        first.score is not None and second.score is not None and second.score > _CLOSE * first.score
+    )
 
 
 def rank(look: Look, prompt: str) -> Ranking:
-    """Return the ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
+    """Return the ranking that `skills_search` has for these words. It may ask the embeddings, and
+    take two seconds."""
     search = look.runtime.searches.of(look.runtime.skill_set)
     try:
         hits = search.scored(prompt, MOST, look.offers, by_meaning=True)
@@ -208,10 +222,14 @@ def rank(look: Look, prompt: str) -> Ranking:
             if place:
                 words = f"{share:.0%} of the best"
             if place < _COMPARED:
-                alike = search.find(hit.skill.description or hit.skill.name, _NEIGHBOURS, look.offers)
+                alike = search.find(
+                    hit.skill.description or hit.skill.name, _NEIGHBOURS, look.offers
+                )
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
                 near = [each for each in candidates if each.share >= _LEAST][:_SHOWN]
-            places.append(Ranked(hit.skill, hit.score, share, words, reasons(hit.skill, prompt), near))
+            places.append(
+                Ranked(hit.skill, hit.score, share, words, reasons(hit.skill, prompt), near)
+            )
     except NoFullTextError as error:
         return Ranking(trouble=str(error))
     return Ranking(places)

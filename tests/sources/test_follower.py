@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -233,6 +234,21 @@ def test_a_source_is_ready_after_its_folder_was_taken_in(tmp_path: Path) -> None
     source.answers = ["one", "two"]
     follow(follower)
     assert seen == [(str(follower.path), False)] and follower.state.ready
+
+
+def test_a_list_that_waited_for_a_source_does_not_call_it_unread(tmp_path: Path) -> None:
+    source, follower, _ = made(tmp_path)
+    seen: list[bool] = []
+
+    class Noting(threading.Event):
+        def set(self) -> None:
+            seen.append(follower.state.ready)
+            super().set()
+
+    follower.read_once = Noting()
+    source.answers = ["one"]
+    follow(follower)
+    assert seen[0]
 
 
 def _noting(seen: list[tuple[str, bool]], follower: Follower) -> Callable[[str], object]:

@@ -94,9 +94,9 @@ class Follower:
         self.given = given
         self.link: Path | None = None
         """A link that is served in place of the source's own folder: `switch` moves it."""
-        self.arrived: Callable[[str], object] = _ignore
+        self.arrived: Callable[[str], object] | None = None
         """Called in another thread with the folder when it is fetched for the first time, before it
-        is ready."""
+        is ready. None until the registry's first scan, which reads the folder anyway."""
         self.note: Note | None = None
         """Takes revision and problems when they change; without it problems are logged."""
         self._sleep = sleep
@@ -151,6 +151,13 @@ class Follower:
             SourceError: it cannot be fetched now.
             UsageError: something here is wrong, not there.
         """
+        try:
+            return await self._refresh(anew=anew)
+        finally:
+            # After the state: a list that waited for the source must not call it unread.
+            self.read_once.set()
+
+    async def _refresh(self, *, anew: bool) -> float:
         source = self.source  # which may be replaced meanwhile
         try:
             revision = await source.resolve(anew=anew)
@@ -171,8 +178,7 @@ class Follower:
             raise SourceError("it could not be fetched") from error
         finally:
             self._change(looked=time.time())
-            self.read_once.set()
-        if not self.state.ready:
+        if not self.state.ready and self.arrived is not None:
             await to_thread.run_sync(self.arrived, str(self.path))
         self._change(ready=True, trouble=None, current=self.state.looked)
         return revision.next_check_s if is_complete else source.check_s
@@ -308,6 +314,7 @@ class Mirrors:
         self._kinds: Final = kinds
         self.followers: list[Follower] = []
         """In the order of the roots; a root with two pins has two."""
+        self._arrived: Callable[[str], object] | None = None
         self._links: Path | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -391,11 +398,11 @@ class Mirrors:
             trim(self._settings.cache, self._settings.cache_bytes)
 
     def start(self, arrived: Callable[[str], object] | None = None) -> None:
-        """Keep everything current, in a thread of its own, until `stop`. `arrived` is as for a
-        follower."""
-        if arrived is not None:
-            for follower in self.followers:
-                follower.arrived = arrived
+        """Keep every source current, in a thread of its own, until `stop`.
+
+        Once `first_read` has waited, `arrived` is called as `Follower.arrived` is.
+        """
+        self._arrived = arrived
         if self.followers:
             thread = threading.Thread(
                 target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True
@@ -408,8 +415,8 @@ class Mirrors:
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return a function that blocks until each source was read once, or so long from now; None
-        if all were."""
+        """Return a function that blocks until each source was read once, or for so many seconds
+        from now; None if all were read."""
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -421,8 +428,16 @@ class Mirrors:
                         follower.name,
                         seconds,
                     )
+            report_arrivals()
 
-        return cache(wait) if unread else None
+        def report_arrivals() -> None:
+            for follower in self.followers:
+                follower.arrived = self._arrived
+
+        if unread:
+            return cache(wait)
+        report_arrivals()
+        return None
 
     def look(self) -> int:
         """Look at all remote sources now, from any thread, and return their number."""
@@ -500,10 +515,6 @@ class Mirrors:
                 trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True
             )
             await anyio.sleep(_TRIM_S)
-
-
-def _ignore(_: str) -> None:
-    """Do nothing: no one waits for the folder."""
 
 
 def _point_link(link: Path, folder: Path) -> None:

@@ -1,5 +1,4 @@
-"""Deep checks: the problems that only reading every file of a skill shows, computed once for each
-skill.
+"""Deep checks: problems that only reading every file of a skill shows, once for each skill.
 
 A scan keeps the `Skill` object while the bytes of its files are the same, so the object stands for
 the digest here.
@@ -58,8 +57,7 @@ class Survey:
 
     @property
     def summary(self) -> str:
-        """The number of problems and their codes in one line, errors first; "" where there are
-        none."""
+        """Number of problems and their codes in one line, errors first; "" where there are none."""
         if not self.problems:
             return ""
         ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
@@ -144,8 +142,7 @@ class Checks:
         return survey
 
     def begin(self, skill_set: SkillSet, first: Skill | None = None) -> None:
-        """Check the skills of a set in a thread that ends when all are checked, beginning with
-        `first`."""
+        """Check the skills of a set, `first` first, in a thread that ends when all are checked."""
         with self._lock:
             self._waiting[skill_set] = None
             if first is not None:

@@ -28,8 +28,7 @@ _STEP: Final[int] = _DIRECTORY | getattr(os, "O_PATH", 0)
 """Opens a directory on the way to another: it need not be readable."""
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _SETTLED_NS: Final = 2_000_000_000
-"""A file older than this at its scan cannot be rewritten under the same time stamps, not even on
-FAT."""
+"""A file older than this at its scan cannot change without its time stamps, even on FAT."""
 
 GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors of opening a directory where there is none (any more)."""
@@ -61,8 +60,7 @@ def signature(found: os.stat_result) -> str:
 
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """Return the SkillFile of a stat result that was taken at `now`, in nanoseconds; its digest is
-    not known yet."""
+    """Return the SkillFile, its digest unknown, of a stat result taken at `now` (nanoseconds)."""
     young = now - _SETTLED_NS
     is_settled = found.st_mtime_ns < young and found.st_ctime_ns < young
     is_executable = bool(found.st_mode & stat.S_IXUSR)
@@ -70,8 +68,7 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
 
 
 def digest_of(raw: bytes) -> str:
-    """Return the digest of these bytes as every protocol here writes it: `sha256:` and 64 hex
-    digits."""
+    """Return the digest of these bytes as every protocol writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 

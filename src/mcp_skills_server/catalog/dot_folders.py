@@ -1,5 +1,4 @@
-"""Skills in folders whose names begin with a dot, which no scan enters by default: counted for the
-operator."""
+"""Skills in dot folders, which no scan enters by default: counted for the operator."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class PassedOver(NamedTuple):
 
 
 def passed_over(registry: Registry) -> list[PassedOver]:
-    """Return the skills that `Limits.hidden` would add, by root, from a bounded number of
-    folders."""
+    """Return the skills that `Limits.hidden` would add, by root, from a bounded scan."""
     out: list[PassedOver] = []
     for root in registry.roots:
         left, found = _MOST_FOLDERS, dict[str, int]()

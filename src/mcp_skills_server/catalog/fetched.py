@@ -40,8 +40,7 @@ class Origins:
         self._of_root: tuple[str | None] | None = None
 
     def of(self, directory: str) -> str | None:
-        """Return the origin of what lies in a directory below the root, None if nothing says that
-        it was fetched."""
+        """Return the origin of what lies in a directory below the root; None if not fetched."""
         if self._origin is not None:
             return self._origin
         holder = self._holder(directory)
@@ -87,8 +86,7 @@ class Origins:
         return None
 
     def _holder(self, directory: str) -> _Holder | None:
-        """Return the fetched skill that this directory belongs to: the innermost one with a
-        record."""
+        """Return the innermost fetched skill that this directory belongs to: one with a record."""
         if directory not in self._holders:
             parent, _, name = directory.rpartition("/")
             if parent:

@@ -24,8 +24,7 @@ class GateRefusal(NamedTuple):
 
 
 Gate: TypeAlias = Callable[[Reader, Skill], "GateRefusal | None"]
-"""Returns None for a skill that passes. It may read the skill's files and raise what that
-raises."""
+"""Returns None for a skill that passes. It may raise what reading the skill's files raises."""
 
 
 def all_of(gates: Sequence[Gate]) -> Gate | None:
@@ -42,8 +41,7 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
 
 
 def by_root(gates: Mapping[str, Gate]) -> Gate:
-    """Return one gate that judges the skills of a root by the gate of its folder, as it was given
-    and absolute."""
+    """Return one gate for all roots: the gate of its root's given folder judges each skill."""
 
     def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)

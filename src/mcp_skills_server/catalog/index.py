@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
-"""A smaller root is not kept unless a folder was named for the index: its scan takes a tenth of a
-second."""
+"""A smaller root is kept only if the index was given a folder: its scan takes 0.1 s."""
 _READING_SOURCES: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 _NAME: Final = "skills.sqlite3"
@@ -322,8 +321,7 @@ def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
 
 
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
-    """Return the id of a root, marked as used today; drop the roots that no server used for a
-    month."""
+    """Return the id of a root and mark it as used today; drop roots unused for a month."""
     connection.execute("DELETE FROM root WHERE used < ?", (_today() - _UNUSED_DAYS,))
     statement = (
         "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used "
@@ -357,8 +355,7 @@ def encode(skill: Skill) -> str | None:
 
 
 def _decode(root: int, directory: Any, record: Any) -> Skill:
-    """Return the skill of a record; one of the errors that `Index.skills` suppresses where it means
-    nothing."""
+    """Return the skill of a record; `Index.skills` suppresses the errors of one without meaning."""
     path, standing, files, read = record
     frontmatter, heading, of_reading, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):

@@ -1,5 +1,4 @@
-"""Index of the places below a root, and the skills that a change touches. Pure: paths are text
-here."""
+"""Index of the places below a root and of the skills a change touches. Pure: paths are text."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ _V = TypeVar("_V")
 
 
 class PathIndex(dict[str, _V]):
-    """A dict by place in one root, such as its skills by directory, that finds all places below one
-    quickly."""
+    """A dict by place in one root, such as skills by directory, that finds those below a place."""
 
     _order: list[str] | None = None
 

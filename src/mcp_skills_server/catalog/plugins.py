@@ -42,8 +42,7 @@ class Layout:
     left_out: dict[str, str] = field(default_factory=dict[str, str])
 
     def namespace(self, place: str) -> str | None:
-        """Return the plugin whose skill lies at a place below the root; None where no plugin has
-        one."""
+        """Return the plugin whose skill lies at a place below the root; None for no plugin's."""
         if place in self.folders:
             return self.folders[place]
         if not place:
@@ -55,8 +54,7 @@ class Layout:
         return any(up in self.folders for up in above(place) if up not in {"", place})
 
     def add(self, name: object, plugin: str, skills: object, *, default: bool) -> None:
-        """Add the folders of a plugin that lies at the place `plugin`; `default` adds its `skills`,
-        too."""
+        """Add the folders of the plugin at the place `plugin`, with `default` its `skills`, too."""
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
             raise UsageError(
                 "its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'"

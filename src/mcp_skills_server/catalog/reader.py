@@ -1,5 +1,4 @@
-"""Read files of skills: a file is served if and only if its bytes have the digest that the scan
-found."""
+"""Read files of skills: a file is served if and only if its bytes have the listed digest."""
 
 from __future__ import annotations
 

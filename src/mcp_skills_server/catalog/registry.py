@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's
-    lock."""
+    """Subscribers of a registry. `notify` and `notify_deferred` are called under its lock."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
@@ -42,8 +41,7 @@ class Listeners:
     def subscribe(
         self, listener: Callable[[Changes], None], *, problems: bool
     ) -> Callable[[], None]:
-        """Call it with each difference; with `problems` also when only those differ. Returns what
-        ends that."""
+        """Call it with each difference, with `problems` of these alone; return what ends it."""
         token = object()
         self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
@@ -137,8 +135,7 @@ class Registry(Reader):
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self.followed = False
-        """Whether something calls `notify_deferred` now and then, so that `rescan` need not
-        notify."""
+        """Whether something calls `notify_deferred` at intervals: `rescan` need not notify."""
         self.await_sources: Callable[[], object] | None = None
         """Blocks until each source was read once, or for so long as a first list may wait for it;
         None where there is nothing to wait for. Without it the first scan would find, and say, that
@@ -236,20 +233,19 @@ class Registry(Reader):
             else:
                 parts = self._touched(paths)
             problems = self._unattached_problems()
-            changed = False
+            found: list[Changes] = []
             for index, places in parts:
                 for part in places:
                     recalled = None
                     if not part and not self.loaded.is_set():
                         recalled = self._recalled(index)
-                    changed = index.scan(part, recalled, arm) or changed
-            if changed or problems != self._unattached_problems():
-                return self._swap(changed=changed, defer=defer and self.followed)
+                    found.append(index.scan(part, recalled, arm))
+            if any(found) or problems != self._unattached_problems():
+                return self._swap(found, defer=defer and self.followed)
             return Changes({}, {})
 
     def _recalled(self, index: RootIndex) -> Mapping[str, Skill] | None:
-        """Return what an earlier process knew of a root, by directory; None where there is
-        nothing."""
+        """Return what an earlier process knew of a root, by directory; None for nothing."""
         if self.index is None:
             return None
         return self.index.skills(index.root, index.limits)
@@ -286,7 +282,7 @@ class Registry(Reader):
                     continue
                 index.noted = noted
                 if self.loaded.is_set():
-                    self._swap(changed=False)
+                    self._swap([])
                 else:
                     self.snapshot = Snapshot({}, self._problems_of_none())
 
@@ -296,8 +292,7 @@ class Registry(Reader):
             self._listeners.notify_deferred()
 
     def keep_index(self) -> None:
-        """Leave the skills that changed since the last time to the next process; costs little where
-        none did."""
+        """Save the skills that changed since the last save; costs little where none did."""
         if self.index is None:
             return
         for each in self._indexes:
@@ -340,22 +335,39 @@ class Registry(Reader):
                 [os.path.join(self.roots[root].path, place) for root, place in self._grace.places]
             )
 
-    def _swap(self, *, changed: bool, defer: bool = False) -> Changes:
-        """Put the next snapshot in place of the current one, and notify the listeners of the
-        difference."""
-        old, skills = self.snapshot, dict(self.snapshot.skills)
-        if changed:
+    def _swap(self, found: Iterable[Changes], *, defer: bool = False) -> Changes:
+        """Replace the current snapshot after the roots changed so, and notify the listeners."""
+        old = self.snapshot.skills
+        changes = self._in_place(found)
+        if changes is not None:
+            skills = {**old, **changes.after}
+        else:
             skills, self._shadowed = self._merge()
-        new = self.snapshot = Snapshot(skills, self._problems_of_none())
-        before = {
-            path: skill for path, skill in old.skills.items() if new.skills.get(path) is not skill
-        }
-        after = {
-            path: skill for path, skill in new.skills.items() if old.skills.get(path) is not skill
-        }
-        changes = Changes(before, after)
+            changes = Changes(
+                {path: skill for path, skill in old.items() if skills.get(path) is not skill},
+                {path: skill for path, skill in skills.items() if old.get(path) is not skill},
+            )
+        self.snapshot = Snapshot(skills, self._problems_of_none())
         self._listeners.notify(changes, defer=defer)
         return changes
+
+    def _in_place(self, found: Iterable[Changes]) -> Changes | None:
+        """Return, by skill path, what only replaces served skills; None if any comes or goes.
+
+        Such a change neither hides nor reveals a skill of another root, so it costs what changed.
+        """
+        before: dict[str, Skill] = {}
+        after: dict[str, Skill] = {}
+        for each in found:
+            if each.before.keys() != each.after.keys():
+                return None
+            for directory, skill in each.after.items():
+                replaced = each.before[directory]
+                path = skill.path
+                if path != replaced.path or self.snapshot.skills.get(path) is not replaced:
+                    return None
+                before[path], after[path] = replaced, skill
+        return Changes(before, after)
 
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
         """Return what is wrong with roots, and in them outside of every skill; the same objects
@@ -372,16 +384,14 @@ class Registry(Reader):
         ]
 
     def _problems_of_none(self) -> tuple[Problem, ...]:
-        """Return all problems that belong to no served skill; the same object as before where they
-        are the same."""
+        """Return all problems of no served skill; the same object as before if they are equal."""
         now = tuple(chain(*self._unattached_problems(), self._shadowed))
         if now == self.snapshot.problems:
             return self.snapshot.problems
         return now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
-        """Return one namespace from all roots, and a Problem for each skill that has no place in
-        it."""
+        """Return one namespace from all roots, and a Problem for each skill that it hides."""
         merged, hidden = merge(
             [index.skills[each] for each in index.skills.below("")] for index in self._indexes
         )
@@ -413,8 +423,7 @@ class Registry(Reader):
         return changes
 
     def of_root(self, root: Root) -> Snapshot:
-        """Return the skills of one root as if it were the only one, those included that another
-        hides."""
+        """Return the skills of one root as if it were alone, with those that another hides."""
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
@@ -442,8 +451,7 @@ class Registry(Reader):
         return [*self.checks.survey(snapshot).problems]
 
     def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """Return what shows only among several skills. Of `dependencies` only resources are judged
-        here."""
+        """Return what shows only among several skills; of `dependencies` only resources."""
         from mcp_skills_server.validation import lint
 
         found: list[Problem] = []

@@ -1,5 +1,4 @@
-"""Log lines for the operator: the skills that are served, each that is not, and every change from
-then on."""
+"""Log lines for the operator: the skills served, each that is not, and every later change."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _Budget:
-    """Rate limit of log lines: a program that writes endlessly into a folder must not fill the
-    disk."""
+    """Rate limit of log lines: a program that writes endlessly must not fill the disk."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -276,8 +274,7 @@ def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | 
 
 
 def _key(found: Problem) -> _Key:
-    """Return what makes two findings the same problem: not the line, which moves when something is
-    written above."""
+    """Return the identity of a problem: without its line, which moves when text is added above."""
     return found.code, found.path, found.message
 
 

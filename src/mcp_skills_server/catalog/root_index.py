@@ -1,5 +1,4 @@
-"""The state of one root: its skills by directory, problems outside of them, and the part that a
-change touches."""
+"""The state of one root: skills by directory, other problems, and what a change touches."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.catalog.switches import SWITCHES
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.ignored import is_entered, is_ignored
-from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
+from mcp_skills_server.model import Changes, Problem, Skill, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +29,7 @@ _SWITCH_ON: Final = (
 )
 
 Arm: TypeAlias = Callable[[str, str], None]
-"""Called with the path of a root and the place below it of each directory just before a scan looks
-into it."""
+"""Called with a root's path and the place of each directory before a scan looks into it."""
 Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
@@ -66,8 +64,7 @@ class RootIndex:
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
-        """Problems in the root outside of every skill, by place; the same object until they
-        change."""
+        """Problems in the root outside of every skill; the same object until they change."""
         self.noted: tuple[Problem, ...] = ()
         """Problems that its source found and no scan finds."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
@@ -79,8 +76,7 @@ class RootIndex:
 
     @property
     def dot_folders(self) -> list[str]:
-        """The folders that no scan entered because their names begin with a dot, from the root, in
-        order."""
+        """Folders that no scan entered since their names begin with a dot, in order."""
         return list(self._dotted.below(""))
 
     def snapshot(self) -> Snapshot:
@@ -122,8 +118,7 @@ class RootIndex:
         return ""
 
     def _location(self, path: str) -> str | None:
-        """Return the place of an absolute path, by way of the link that it is served through if it
-        is; None outside."""
+        """Return the place of an absolute path, through the link that serves it; None outside."""
         found, root = self.root.behind_link(path), self.root.path
         if found is None and (path == root or path.startswith(root + os.sep)):
             found = path[len(root) + 1 :].replace(os.sep, "/")
@@ -143,9 +138,10 @@ class RootIndex:
 
     def scan(
         self, part: str, recalled: Mapping[str, Skill] | None = None, arm: Arm | None = None
-    ) -> bool:
-        """Scan a directory of the root, "" for all of it. Return whether a skill came, went or
-        changed.
+    ) -> Changes:
+        """Scan a directory of the root, "" for all of it. Return the skills that went and came.
+
+        They are by directory; a skill that changed is in both.
 
         Args:
             part: the directory.
@@ -186,17 +182,17 @@ class RootIndex:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
                 self._report_missing(error)
-                return False
+                return Changes({}, {})
         self._grace.settle(self.root.index, part, found.held)
         if self._judge is not None or self.root.off or self._refused:
             self._refuse(part, found, known)
         self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
         self._note_problems(part, found.problems)
-        gone = [
-            directory
+        gone = {
+            directory: skill
             for directory, skill in known.items()
             if found.skills.get(directory) is not skill
-        ]
+        }
         came = {
             directory: skill
             for directory, skill in found.skills.items()
@@ -208,11 +204,10 @@ class RootIndex:
                 **dict.fromkeys(recalled),
                 **{each: found.skills[each] for each in found.unread},
             }
-        return bool(gone or came)
+        return Changes(gone, came)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
-        """These are the problems at or below a directory now; costs what there is there where they
-        are the same."""
+        """Replace the problems at or below a directory; costs what is there if none differs."""
         now: dict[str, tuple[Problem, ...]] = {}
         for place, each in found:
             now[place] = (*now.get(place, ()), each)
@@ -231,8 +226,7 @@ class RootIndex:
         return next((up for up in above(directory) if up in self.root.off), None)
 
     def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill]) -> None:
-        """Take out what is refused, as if it were not there: a refused skill must not hide one of a
-        later root."""
+        """Take out what is refused: a refused skill must not hide one of a later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
             # a look at all of it asks again: a certificate may have expired
@@ -301,8 +295,7 @@ class GracePeriod:
         return list(self._since)
 
     def keep(self, root: int, directory: str, state: object) -> bool:
-        """Tell whether the skill stands for now: its SKILL.md has not been in this state for long
-        enough."""
+        """Tell whether the skill stands for now: its SKILL.md is in this state too short a time."""
         now = time.monotonic()
         before, since = self._since.get((root, directory), (None, now))
         if (root, directory) not in self._since or before != state:
@@ -318,8 +311,7 @@ class GracePeriod:
         return True
 
     def settle(self, root: int, part: str, still: Collection[str]) -> None:
-        """Keep holding only the directories in `still` of those at or below `part`: the others were
-        found whole."""
+        """Keep holding only those directories at or below `part` that are in `still`."""
         for key in [
             key
             for key in self._since

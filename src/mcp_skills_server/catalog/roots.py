@@ -1,5 +1,4 @@
-"""The directories that are served, what is read of each, and one namespace from the skills of
-all."""
+"""The directories that are served, what is read of each, and the one namespace of them all."""
 
 from __future__ import annotations
 

@@ -105,7 +105,8 @@ def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count:
             code, took = server.signal(signal.SIGTERM)
             assert code == 0 and took < SOON
         told = [line for line in server.stderr.splitlines() if " ms (" not in line]  # beside one a request
-        assert len(told) <= 5 and len("".join(told)) < 1000, server.stderr
+        # Each kind of line once; a poll of the root that falls into the crowd says that it wants descriptors, too.
+        assert len(set(told)) == len(told) <= 6 and len("".join(told)) < 1000, server.stderr
 
 
 def test_too_few_open_files_are_told_in_a_line() -> None:

@@ -1,5 +1,4 @@
-"""Archive source: a local archive, unpacked into a folder of this process and again when it
-changes."""
+"""Archive source: a local archive, unpacked into a folder, and again when it changes."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ def make_own(folder: Path) -> None:
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:
-    """Rename a folder so that no process finds it, and return its new place; None if it is in
-    use."""
+    """Rename a folder so that no process finds it, and return its new place; None if in use."""
     with _alone(cache):
         for mark in [*(folder / _USED).glob("*")]:
             lock = FileLock(mark, timeout=0)

@@ -55,8 +55,7 @@ _PIECE: Final = 1 << 16
 
 
 class ConflictError(SkillsServerError, ValueError):
-    """A place in the folder is taken, and nothing is put there. The message is one line for
-    people."""
+    """A place in the folder is taken, and nothing is put there. The message is one line."""
 
 
 class EditedError(ConflictError):
@@ -70,8 +69,7 @@ class SkillState(Enum):
     KEPT = "kept"
     """The files that its record names."""
     FORMER = "former"
-    """The files of before: a process was killed before it could put the new ones into their
-    place."""
+    """The replaced files: a process was killed before it put the new ones into their place."""
     EDITED = "edited"
     FOREIGN = "foreign"
     """Something that was not fetched."""
@@ -79,8 +77,7 @@ class SkillState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A skill on the stage: its tree and its record, and the state of its place when it was
-    made."""
+    """A staged skill: its tree, its record, and the state of its place when it was made."""
 
     name: str
     state: SkillState
@@ -135,8 +132,7 @@ class FetchedFolder:
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
-        """Undo what a killed process left half done, unless another process has the folder, and
-        does it."""
+        """Undo what a killed process left half done, unless another process holds the folder."""
         folder = cls(Path(directory))
         with suppress(OSError, UsageError):
             if os.listdir(folder._stage):
@@ -185,8 +181,7 @@ class FetchedFolder:
         return total
 
     def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
-        """Make a skill of these proved files, for `commit`; None when the very same are there
-        already.
+        """Make a skill of these proved files, for `commit`; None if the same are there already.
 
         `record.files`, `record.former` and `record.stats` are filled in here. With `force` an
         edited skill is replaced; what was not fetched never is.
@@ -379,8 +374,7 @@ def folder_stamp(directory: Path) -> Sequence[str]:
 
 
 def check(state: SkillState, record: SkillRecord | None, source: str, *, force: bool) -> None:
-    """Raise ConflictError unless a skill of this source may be put where `state` and `record` were
-    found."""
+    """Raise ConflictError unless a skill of this source may replace `state` and `record`."""
     if state is SkillState.ABSENT:
         return
     if record is None:

@@ -45,8 +45,7 @@ def is_skill_md(path: str) -> bool:
 
 
 def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
-    """Return the outermost of these folders that a file lies in, or None if there is none that is
-    scanned."""
+    """Return the outermost of these folders that a file lies in; None for none that is scanned."""
     folder = next((each for each in above(path.rpartition("/")[0]) if each in folders), None)
     if folder is None or not all(
         is_entered(part, hidden=hidden) for part in folder.split("/") if part
@@ -56,8 +55,7 @@ def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
 
 
 def root_name(files: Files, others: Iterable[str]) -> str | None:
-    """Return the folder name of a skill at the root: its own name, else the first of the others
-    that is usable."""
+    """Return the folder name of a skill at the root: its name, else the first usable other."""
     raw, _ = files.get(SKILL_MD, (b"", False))
     own = (frontmatter.parse(raw).frontmatter or {}).get("name")
     for name in (own, *others):

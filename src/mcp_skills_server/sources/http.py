@@ -48,8 +48,7 @@ UNSAID_S: Final = 300.0
 LONGEST_S: Final = 86_400.0
 """The longest freshness, so that a mistaken header cannot freeze a copy for years."""
 _KEEP_ALIVE_S: Final = 4.0
-"""Shorter than the keep-alive of most servers, so that they seldom close a connection that is about
-to be used."""
+"""Shorter than most servers' keep-alive, so that few connections close just before use."""
 _MAX_ADDRESSES: Final = 4
 _ABSENT: Final = frozenset((404, 410))
 _NEEDS_PERMISSION: Final = frozenset((401, 403, 407))
@@ -356,8 +355,7 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
 
 
 class Downloader:
-    """Downloads from one site, and from where it may lead. The origin of `home` alone gets
-    `trust.headers`."""
+    """Downloads from one site and its redirects. Only the origin of `home` gets `trust.headers`."""
 
     def __init__(self, http: HttpClient, home: str, trust: OriginPolicy) -> None:
         self.http: Final = http

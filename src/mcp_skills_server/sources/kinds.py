@@ -76,8 +76,7 @@ def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
 def open_source(
     given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS
 ) -> Source | None:
-    """Open the source that a text names, or raise UsageError; None for a folder of the operator's
-    own."""
+    """Open the source that a text names, or raise UsageError; None for an operator's own folder."""
     kind = kind_of(given, kinds)
     if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(given)):
         raise UsageError(
@@ -89,8 +88,7 @@ def open_source(
 
 
 def split(texts: str) -> list[str]:
-    """Split a list of roots as in PATH, but not within `https://host:8443` nor before a tag of
-    oci://."""
+    """Split a list of roots as in PATH, but within no `https://host:8443` or tag of oci://."""
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     found = [each for each in re.split(between, texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

@@ -253,8 +253,7 @@ class Follower:
         note(*self._noted)
 
     def switch(self, source: Source) -> None:
-        """Serve another revision, which was fetched: move the link, or raise OSError. From any
-        thread."""
+        """Serve another fetched revision: move the link, or raise OSError. From any thread."""
         self.source, self._refused = source, None
         self._change(revision="")
         if self.link is not None:
@@ -360,8 +359,7 @@ class Mirrors:
         return [each.state for each in self.followers]
 
     def revisions(self) -> dict[str, str]:
-        """Return the revision of every source that is whole, by the folder that is served,
-        absolute."""
+        """Return the revision of every source that is whole, by its served folder, absolute."""
         return {os.path.abspath(each.path): each.state.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
@@ -371,8 +369,7 @@ class Mirrors:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, or raise UsageError. With `proved` no older copy will
-        do."""
+        """Fetch all remote sources now, or raise UsageError; with `proved` take no older copy."""
 
         async def fetch_all() -> None:
             for follower in self.followers:

@@ -364,8 +364,7 @@ class Reconciler:
         return wanted
 
     def _clear_way(self, names: Collection[str]) -> None:
-        """Remove skills of this source that the source no longer has, and that lie above or in one
-        that it has."""
+        """Remove the skills that the source no longer has, above or in one that it has."""
         above = {str(parent) for name in names for parent in PurePosixPath(name).parents}
         for name in [each.name for each in self._records.values() if each.source == self._source]:
             if name not in names and (
@@ -375,8 +374,7 @@ class Reconciler:
                     self._folder.remove(name, force=self.settings.force)
 
     def _judge(self, unit: Unit, name: str) -> str:
-        """Return "unchanged" or "edited" where nothing is to come, "" where the skill is to be
-        fetched."""
+        """Return "unchanged" or "edited" if nothing is to come, "" for a skill to fetch."""
         # its directory is a name that some platform cannot hold
         check_paths([f"{name}/{SKILL_MD}"])
         state, record = self._folder.look(name, self._records)
@@ -434,8 +432,7 @@ class Reconciler:
             self._staged.append(staged)
 
     def _commit(self) -> None:
-        """Put what is staged into its place. Each commit waits for the disk, so several skills
-        share one."""
+        """Put the staged skills into place. A commit waits for the disk, so several share one."""
         batch, self._staged = self._staged, []
         failed = self._folder.commit(batch)
         for each in batch:

@@ -133,8 +133,7 @@ def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
 
 
 def record_key(name: str) -> str:
-    """Return the name, without its ending, of the file with the record of a skill; the stage uses
-    it too."""
+    """Return the name, without ending, of the file of a skill's record; the stage uses it."""
     if "/" not in name:
         return name
     return hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -153,8 +152,7 @@ def epoch_s() -> float:
 def wanted_since(
     known: IndexRecord | None, wanted: frozenset[str] | None
 ) -> tuple[str, ...] | None:
-    """Return the names that an update is to bring: all that were ever asked for, or None for
-    all."""
+    """Return the names that an update brings: all that were ever asked for, or None for all."""
     if wanted is None or (known is not None and known.wanted is None):
         return None
     return tuple(sorted(wanted.union((known and known.wanted) or ())))
@@ -186,8 +184,7 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
-    """Make a record of its fields, each by the decoder of its type; a field without a default must
-    be there."""
+    """Make a record of its fields, decoded by type; a field without default must be there."""
     return kind(
         **{
             each.name: _DECODERS[str(each.type)](data[each.name])

@@ -169,8 +169,7 @@ class Site(Source):
             yield Downloader(http, self._places[0], self._fetch.trust)
 
     async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
-        """Return the index of the site: unless it is to be asked `anew` the recorded one while that
-        is fresh."""
+        """Return the site's index: the recorded one while it is fresh, unless asked `anew`."""
         # WK-40, WK-41
         limits = IndexLimits(skills=self._fetch.limits.skills)
         record = known
@@ -251,8 +250,7 @@ class Site(Source):
         return proved
 
     async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
-        """Download the skill of an entry, and return a blocking function that verifies and unpacks
-        it."""
+        """Download the skill of an entry; return a blocking function that unpacks it, verified."""
         limits = self._limits
         if entry.kind is None:
             files = await self._files(downloader, entry)

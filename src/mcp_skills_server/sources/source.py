@@ -49,8 +49,7 @@ class UnacceptableError(SourceError, ValueError):
 
 
 class ContentRefusedError(UnacceptableError):
-    """Content that is named by its digest is refused for good: it never changes, so it is not asked
-    for again."""
+    """Content named by its digest is refused for good: it never changes, so it is not retried."""
 
 
 class UnsignedCommitError(UnacceptableError):
@@ -60,18 +59,15 @@ class UnsignedCommitError(UnacceptableError):
 
 
 class RewrittenError(UnacceptableError):
-    """A branch was rewritten, or a tag moved. Judged anew at each look: another process may have
-    accepted it."""
+    """A branch was rewritten or a tag moved. Judged at each poll: another process may accept it."""
 
 
 class AbsentError(UnacceptableError):
-    """There is nothing at this address: 404, 410, or the web page that some sites answer for
-    everything."""
+    """Nothing is at this address: 404, 410, or the page that some sites answer for everything."""
 
 
 class RollbackError(SourceError):
-    """The publisher went back to a former state. Judged anew at each look: another process may have
-    accepted it."""
+    """The publisher went back to a former state. Judged at each poll: it may be accepted."""
 
 
 class UnreachableError(SourceError, OSError):
@@ -97,8 +93,7 @@ class OriginPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of downloads: each read, each download with its redirects, and all downloads of one
-    client."""
+    """Limits of downloads: each read, each download with redirects, and all of one client."""
 
     read_s: float = 10.0
     download_s: float = 60.0
@@ -400,8 +395,7 @@ class Source:
 
 
 def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill with files that are never served whole: its digest is the publisher's word for
-    all of it."""
+    """Refuse a skill with files that are never served: its digest vouches for all of it."""
     found = ignored(paths)
     if found:
         raise UnacceptableError(

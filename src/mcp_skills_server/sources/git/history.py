@@ -178,8 +178,7 @@ def _is_whole(repository: Path) -> bool:
 
 
 class History(NamedTuple):
-    """The last commits that touched a skill, newest first, or a note in one line why there are
-    none."""
+    """The last commits that touched a skill, newest first, or one line why there are none."""
 
     commits: Sequence[Commit] = ()
     note: str = ""
@@ -191,8 +190,7 @@ class Histories:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._failed: dict[Path, tuple[str, float, str]] = {}
-        """By the folder of a source: the commit that failed, until when it is not tried again, and
-        why."""
+        """By folder of a source: the commit that failed, when to try it again, and why."""
 
     def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
         """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch
@@ -234,8 +232,7 @@ class Histories:
 
 
 def _folder(served: str, place: str) -> str | None:
-    """Return the folder in the repository of a skill, given where it is served, or None if
-    unknown."""
+    """Return the folder in the repository of a served skill, or None if unknown."""
     for record in read_records(served):
         if place == record.name or place.startswith(f"{record.name}/"):
             within = place[len(record.name) + 1 :]

@@ -206,8 +206,7 @@ class Git:
             _end(process)
 
     def _words(self, program: str, given: int) -> list[str]:
-        """Return the command line before git's own command, with resource limits; `given` becomes
-        its stdin."""
+        """Return git's command line under resource limits, up to git; `given` becomes its stdin."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]
@@ -266,8 +265,7 @@ def _stdin(given: bytes) -> Generator[int]:
 
 @contextmanager
 def _lifeline() -> Generator[int]:
-    """Open a pipe whose reading end sees end-of-file once this process ends or leaves the
-    `with`."""
+    """Open a pipe whose reading end sees end-of-file once this process ends or leaves it."""
     reading, writing = os.pipe()
     try:
         yield reading

@@ -50,8 +50,7 @@ _MOST_REFS_BYTES: Final = 16 << 20
 _MOST_LISTED_BYTES: Final = 256 << 20
 _MOST_FILES: Final = 300_000
 _HISTORY: Final = (64, 1024, 16384)
-"""Commits back from the newest in which the one of before is looked for, one step after the
-other."""
+"""Commits back from the newest in which the former one is looked for, step by step."""
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
 """The same where each of them comes with its files."""
 
@@ -100,8 +99,7 @@ _REASONS: Final = {
     "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
     "unknown option|unknown switch|^usage:": _OLD,
 }
-"""Patterns for the messages of git, ssh and curl with LC_ALL=C, in the order to try, and their
-meaning."""
+"""Patterns for messages of git, ssh and curl under LC_ALL=C, in order, and their meaning."""
 _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
 
 
@@ -286,8 +284,7 @@ class Repository:
         return False
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
-        """List all files below a folder, links and submodules included, or raise
-        UnacceptableError."""
+        """List all files below a folder, with links and submodules, or raise UnacceptableError."""
         with self._said():
             try:
                 raw = self._git.run(
@@ -329,8 +326,7 @@ class Repository:
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
-        """Prove that one of these signers has signed a commit with an ssh key, or raise
-        UnsignedCommitError."""
+        """Prove a commit signed with an ssh key of these signers, or raise UnsignedCommitError."""
         settings = [
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",
@@ -371,8 +367,7 @@ class Repository:
 
     @contextmanager
     def _said(self) -> Generator[None]:
-        """Translate a failure of git for people. An unknown one may come from damaged objects, so
-        clear them."""
+        """Translate a failure of git for people. After an unknown one, clear the objects."""
         try:
             yield
         except GitFailedError as error:
@@ -403,8 +398,7 @@ class Repository:
             ) from None
 
     def _tidy(self, id_length: int) -> None:
-        """Remove what a killed git left, and all of it where it has become large or is for other
-        ids."""
+        """Remove what a killed git left, or all if it has become large or is for other ids."""
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()

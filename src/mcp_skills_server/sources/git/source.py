@@ -1,5 +1,4 @@
-"""Git source: the skills of a folder at one commit; only those that differ are fetched and
-written."""
+"""Git source: the skills of a folder at one commit; only those that differ are fetched."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ class GitFolder(Source):
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
-        """Fetch the trees of the commit, which must be signed as required, and follow the one
-        before."""
+        """Fetch the trees of the commit, signed if required, and follow the previous one."""
         yield await self._in_thread(self._plan, revision.content, known.body)
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:

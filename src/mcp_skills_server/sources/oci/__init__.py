@@ -1,2 +1,1 @@
-"""Skills as artifacts of a registry (OCI image specification 1.1, OCI distribution API 1.1): pulled
-and pushed."""
+"""Skills as artifacts of a registry (OCI image 1.1, distribution API 1.1): pulled and pushed."""

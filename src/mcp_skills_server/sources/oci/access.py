@@ -72,8 +72,7 @@ class Credentials:
 def find_credentials(
     registry: str, environment: Mapping[str, str] | None = None
 ) -> Credentials | None:
-    """Find the credentials for a registry, or None. A helper may run; if it fails, raise
-    UsageError."""
+    """Find credentials for a registry, or None. A helper may run; its failure is a UsageError."""
     environment = os.environ if environment is None else environment
     for path in _files(environment):
         config = _read_config(path)
@@ -117,8 +116,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _keys(registry: str) -> list[str]:
-    """Return the names that a configuration may have for a registry; a helper is asked for the
-    first."""
+    """Return the names of a registry in a configuration; a helper is asked for the first."""
     plain = registry.lower()
     own = [
         plain,
@@ -263,8 +261,7 @@ class Access:
         return f"Bearer {self._token}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
-        """Return the Authorization that answers this WWW-Authenticate, or None, or raise
-        SourceError."""
+        """Return the Authorization for this WWW-Authenticate, or None, or raise SourceError."""
         offered = {each.scheme: each for each in reversed(parse_challenges(header))}
         if not self._has_looked:
             self._has_looked = True

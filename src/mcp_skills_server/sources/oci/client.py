@@ -67,8 +67,7 @@ class RegistryClient:
     # Reading
 
     async def digest(self) -> str | None:
-        """Return the digest of what the reference names now, by one HEAD; None if the registry does
-        not tell."""
+        """Return the digest that the reference names now, by one HEAD; None if not told."""
         found = await self._ask(
             "HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0
         )
@@ -149,8 +148,7 @@ class RegistryClient:
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
-        """Send a request to a path of the repository or to a URL, and log in if the registry asks
-        for it."""
+        """Send a request to a path of the repository or a URL, and log in if the registry asks."""
         url = place
         if place.startswith("/"):
             url = f"{self._reference.base}{place}"
@@ -205,8 +203,7 @@ class RegistryClient:
         return found.body
 
     def _allow(self, url: str, admitted: str | None = None) -> Hop:
-        """Refuse a URL that the settings do not allow. Only the registry itself gets what
-        authorizes."""
+        """Refuse a URL that the settings do not allow. Only the registry gets the credentials."""
         headers: dict[str, str] = {}
         if wellknown.origin(url) == self._home:
             headers.update(self._trust.headers)
@@ -252,8 +249,7 @@ def _check(response: Response, wanted: int = 200) -> None:
 
 
 def _reason(body: bytes) -> str:
-    """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" if the body has
-    none."""
+    """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" for none."""
     try:
         code: object = json.loads(body)["errors"][0]["code"]
     except (ValueError, RecursionError, KeyError, IndexError, TypeError):

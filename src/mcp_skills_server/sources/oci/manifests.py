@@ -62,8 +62,7 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index. With `platforms` it is one artifact for several, and any of its entries has all the
-    skills."""
+    """An index. With `platforms` it is one artifact for several: any entry has all the skills."""
 
     entries: tuple[Descriptor, ...]
     platforms: bool

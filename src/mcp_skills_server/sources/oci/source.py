@@ -54,8 +54,7 @@ from mcp_skills_server.sources.source import (
 )
 
 _PINNED_S: Final = 3600.0
-"""Between two looks at what a digest names: it never changes, and only what is on the disk
-could."""
+"""Between two polls of a digest, which never changes; only the copy on disk can."""
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
 """Most bytes of archives beyond their files."""
@@ -279,8 +278,7 @@ def _merge(
 
 
 def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
-    """Tell whether a layer is an archive of files; some tools push single files, each with its
-    name."""
+    """Tell whether a layer is an archive of files; some tools push single files with names."""
     if raw.startswith((_GZIP, _ZIP)):
         annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
         is_file = (

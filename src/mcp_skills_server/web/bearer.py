@@ -46,8 +46,7 @@ class Refusal:
     retry_after_s: int = 1
 
     async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
-        """Answer with it. `oauth` is what the challenge names, where tokens of an issuer are
-        taken."""
+        """Answer with it. `oauth` is what the challenge names if an issuer's tokens are taken."""
         code = -32603 if self.status == 503 else -32600
         headers: list[tuple[bytes, bytes]] = []
         if self.status == 401 or self.error:

@@ -28,16 +28,13 @@ logger = logging.getLogger(__name__)
 SLOT: Final = "mcp_skills_server.slot"
 """Where a request's `state` has the slot of its connection."""
 MOST_UNREAD: Final = 128 << 20
-"""Bytes of answers that wait for all clients. A process takes up to three times as many for
-them."""
+"""Bytes of answers that wait for all clients; a process takes up to three times as many."""
 MOST_UNHEEDED: Final = 1 << 22
-"""Bytes of a body that are read although they change nothing: many a client sends all before it
-reads the answer."""
+"""Bytes of an unused body that are read: many clients send all before they read the answer."""
 _SPARE_S: Final = 2.0
 """Seconds for a request on a spare slot; they are few."""
 _LOOKS: Final = 4
-"""Looks, one in each request timeout, after which a client that took nothing of its answer is cut
-off."""
+"""Checks in each request timeout, after which a client that took no byte is cut off."""
 _OWED: Final = (h11.IDLE, h11.SEND_BODY)
 """The client's states in which it is for it to send something."""
 
@@ -89,26 +86,22 @@ class Slot:
         self.is_admitted = False
 
     def admit(self, owner: str | None) -> bool:
-        """Note that a request was admitted as this owner's, and return whether it may be
-        answered."""
+        """Note that a request was admitted as this owner's; return whether it may be answered."""
         return self._slots.admit(self, owner)
 
 
 class Slots:
-    """The slots of a server: up to `limit` connections at once, and at least one spare one beyond
-    it."""
+    """Slots of a server: up to `limit` connections at once, and at least one spare."""
 
     def __init__(self, limit: int, spare: int) -> None:
         self._limit = limit
         self._most_spare = spare
         self._taken: dict[Slot, None] = {}
-        """In the order in which their states began, so that the first in a state is in it
-        longest."""
+        """In the order in which their states began: the first in a state is in it longest."""
         self._spare: dict[Slot, None] = {}
 
     def enter(self, slot: Slot) -> None:
-        """Give a new connection a slot. Another may be closed for it; its `close` must not call
-        back at once."""
+        """Give a new connection a slot. The `close` of an evicted one must not call back at once."""
         if self._has_room(slot.owner):
             self._taken[slot] = None
             return
@@ -136,8 +129,7 @@ class Slots:
                 table[slot] = None
 
     def admit(self, slot: Slot, owner: str | None) -> bool:
-        """Note that a request was admitted as this owner's, and return whether it may be
-        answered."""
+        """Note that a request was admitted as this owner's; return whether it may be answered."""
         slot.is_admitted = True
         slot.owner = owner or slot.owner
         if not slot.is_spare:
@@ -228,8 +220,7 @@ class Unread:
             self._end(oldest, f"more than {self._most >> 20} MiB waited in all")
 
     def drop(self, slot: Slot) -> None:
-        """Note that they were read, or are lost. A connection for which none wait is passed
-        over."""
+        """Note that they were read, or are lost. Skip a connection for which none wait."""
         self._waiting.pop(slot, None)
 
     def _end(self, slot: Slot, why: str) -> None:

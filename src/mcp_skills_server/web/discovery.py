@@ -49,8 +49,7 @@ logger = logging.getLogger(__name__)
 
 PREFIXES: Final = (DIRECTORY, DIRECTORY_0_1)
 MAX_AGE_S: Final = 60
-"""The cache lifetime of an index in seconds; that of an artifact, which never changes, is a
-year."""
+"""Cache lifetime of an index in seconds; an artifact never changes and has a year."""
 _YEAR_S: Final = 365 * 24 * 3600
 _PATIENCE_S: Final = 30.0
 _INLINE_BYTES: Final = 1 << 18
@@ -234,8 +233,7 @@ class Discovery:
         )
 
     def _skill_path(self, path: str) -> str:
-        """Return the path of an artifact's skill, or its name if the newest edition no longer has
-        the skill."""
+        """Return the path of an artifact's skill, or its name if the newest edition lacks it."""
         name, latest = path.removeprefix(DIRECTORY).partition("/")[0], self.publication.latest
         if latest is None or name not in latest.skills:
             return name
@@ -368,8 +366,7 @@ class ByGrants:
 
 
 def site_of(scope: Scope) -> str:
-    """Return the URL of this server as the client knows it. The guard has proved the host's
-    name."""
+    """Return the URL of this server as the client knows it. The guard has proved the host."""
     host = next(
         (value for name, value in scope["headers"] if name == b"host"), b"localhost"
     ).decode("latin-1")
@@ -399,8 +396,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
 
 
 def _names(header: str, etag: str, *, weakly: bool) -> bool:
-    """Return whether a list of entity tags has this one. A date never fits: nothing here has
-    one."""
+    """Return whether a list of entity tags has this one. No date fits: nothing here has one."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:
         tags = [each.removeprefix("W/") for each in tags]

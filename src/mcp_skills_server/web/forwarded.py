@@ -66,8 +66,7 @@ def checked_prefix(path: str) -> str:
 
 
 class RootPath:
-    """ASGI middleware that strips the prefix of a path, which a proxy may or may not have
-    stripped."""
+    """ASGI middleware that strips a path's prefix, whether a proxy has stripped it or not."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -85,8 +84,7 @@ class RootPath:
 
 
 def redirect_relatively(router: Router) -> None:
-    """Redirect a path with a trailing slash to the one without, and name no host: proxies may
-    change it."""
+    """Redirect a path with a trailing slash, without naming a host: proxies may change it."""
     router.redirect_slashes = False
     otherwise = router.default
 

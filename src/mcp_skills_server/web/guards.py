@@ -78,8 +78,7 @@ class Policy:
         return self.hosts is None or (header is not None and host_name(header) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
-        """Return whether a request from this Origin may pass; one without Origin comes from no
-        browser (MCP-45)."""
+        """Return whether this Origin may pass; a request without one is no browser's (MCP-45)."""
         if header is None or "*" in self.origins or header.lower() in self.origins:
             return True
         origin = _ORIGIN.fullmatch(header)
@@ -181,8 +180,7 @@ class Guard:
             await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, found)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, found: Admission) -> None:
-        """Hand on what a bearer sends, until it is answered, or the token expires or is taken
-        away."""
+        """Relay what a bearer sends until it is answered, or the token expires or is revoked."""
         started = False
 
         async def sending(message: Message) -> None:
@@ -205,8 +203,7 @@ class Guard:
                     await self._refuse(scope, send, EXPIRED)
 
     def _shut_out(self, removed: frozenset[bytes]) -> None:
-        """End what the bearers of these tokens have open. Called by `_call_in_loop`, or while there
-        are no requests."""
+        """End the open streams of these tokens' bearers: in the loop, or while none runs."""
         for each, hashed in [*self._open.items()]:
             if hashed in removed:
                 each.cancel()
@@ -268,8 +265,7 @@ def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, s
 
 
 def host_name(header: str) -> str | None:
-    """Return the name in a Host header, lower case and without port; None if it is not of the form
-    of one."""
+    """Return the name in a Host header, in lower case without port; None for a malformed one."""
     # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses
     # others by raising.
     found = _HOST.fullmatch(header)

@@ -25,8 +25,7 @@ _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class ResourceMetadata(Part):
-    """The metadata at the well-known path, at that with the path of the endpoint, and at that of
-    the resource."""
+    """The metadata at the well-known path, and below it for the endpoint and the resource."""
 
     def __init__(self, server: ResourceServer) -> None:
         self._server = server

@@ -1,5 +1,4 @@
-"""Interface of a part of the HTTP application: its settings, its routes, and what runs beside
-them."""
+"""Interface of a part of the HTTP application: settings, routes, and background tasks."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ class Part:
     """
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with what this part changes in them, such as paths that take no
-        token."""
+        """Return the settings with this part's changes, such as paths that take no token."""
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002

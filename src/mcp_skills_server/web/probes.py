@@ -36,16 +36,14 @@ _AWAITED: Final = "a source: it has not answered yet, and there is no copy of it
 
 
 class Drain:
-    """The last seconds of a server, in which it answers every request and is not ready, once they
-    have `begun`."""
+    """The drain: a server answers every request and is not ready, once this has `begun`."""
 
     def __init__(self, seconds: float = 0) -> None:
         self._seconds = seconds
         self.begun = False
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
-        """Return when the server is to end: some time after SIGTERM, at once at SIGINT or at
-        another signal."""
+        """Return when the server ends: after a while on SIGTERM, at once on any other signal."""
         if await anext(signals) != signal.SIGTERM or not self._seconds:
             return
         self.begun = True
@@ -155,8 +153,7 @@ def _trouble(site: SourceState) -> str:
 
 
 def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
-    """Return the route of `/metrics`, which Prometheus scrapes, for principals that `may` see
-    it."""
+    """Return the route of `/metrics`, for Prometheus, for principals that `may` see it."""
 
     async def scrape(request: Request) -> Response:
         if not may(principal(request.scope)):

@@ -1,5 +1,4 @@
-"""Rate and concurrency limits of each client: requests, failed authentications, and requests at
-work at once.
+"""Rate and concurrency limits of each client: requests, failed authentications, work.
 
 Beyond a rate a request is answered with 429; beyond the concurrency limit it waits.
 
@@ -31,8 +30,7 @@ from mcp_skills_server.web.connections import MOST_UNHEEDED
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
-"""Probes come from whatever runs the container, under any Host and without a token, and are not
-counted."""
+"""Probes come from the container's platform, under any Host, without a token; not counted."""
 MORE: Final = "mcp_skills_server.more_requests"
 """Where the scope has what counts further requests that came with this one: takes how many, and
 answers 429 and returns True where they are over the quota."""
@@ -41,11 +39,9 @@ _FAILURES: Final = "failed-authentications-per-minute"
 _HELD_S: Final = 1.0
 """Seconds for which an answer is held back; every 429 says not to come again before."""
 _AT_WORK: Final = 2
-"""Requests of one client at work at once: all share one event loop, and a client may have many
-connections."""
+"""Concurrent requests of a client: all share an event loop, whatever the connections."""
 _LONG_S: Final = 0.05
-"""Seconds after which a request counts no more: it waits for a disk, a script or its client, and
-not for the loop."""
+"""Seconds after which a request counts no more: it waits for a disk, script or client."""
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner, of so many a minute, with those at other replicas; the seconds
@@ -63,8 +59,7 @@ async def send_error(
 
 
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
-    """Answer 429, and note it: `quota` is its key in the configuration, `most` its size, `wait` in
-    seconds."""
+    """Answer 429 and note it: `quota` is its configuration key, `most` its size, `wait` in s."""
     logger.warning(
         "quota %s: %s wants more than %s; answered with 429",
         quota,
@@ -101,23 +96,20 @@ async def refuse_in_time(
 
 
 class FailedAuthentications:
-    """The quota of failed authentications of each address, at all doors. A request with a proved
-    principal passes."""
+    """Quota of failed authentications of each address; a request with a proved principal passes."""
 
     def __init__(self, rates: Rates | None = None) -> None:
         self._rates = rates or Rates(QuotaSettings())
 
     def count(self, scope: Scope) -> float:
-        """Count that a request failed. Returns the seconds to wait; 0 where it was within the
-        quota."""
+        """Count a failed request. Return the seconds to wait; 0 within the quota."""
         rate = self._rates.failed_authentications
         if rate is None:
             return 0.0
         return rate.take(counted(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Count that a request failed. Answer 429 if that is over the quota, and return whether it
-        was."""
+        """Count a failed request. Answer 429 if that is over the quota; return whether it was."""
         rate, wait = self._rates.failed_authentications, self.count(scope)
         if rate is None or wait <= 0:
             return False

@@ -37,8 +37,7 @@ from mcp_skills_server.web.settings import HttpSettings
 logger = logging.getLogger(__name__)
 
 _LAST_S: Final = 0.2
-"""How long, at the end of a drain, the connections that came last may take to send their
-request."""
+"""Seconds at the end of a drain in which the newest connections may send their request."""
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
 _BACKLOG: Final = 2048
@@ -251,8 +250,7 @@ async def serve_http(
 
 
 def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
-    """Return a `send` after whose answer the connection ends, unless it has a slot by then and the
-    server stays."""
+    """Return a `send` that closes the connection after its answer, unless it has a slot by then."""
 
     async def last(message: Message) -> None:
         if message["type"] == "http.response.start" and (
@@ -265,8 +263,7 @@ def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop reports; in one line where no connection can be accepted, which
-    asyncio retries."""
+    """Log what the event loop reports; a connection that cannot be accepted in one line."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         logger.warning("a connection waits to be accepted (%s)", error.strerror, extra=REPEATS)

@@ -49,16 +49,14 @@ _VERSION: Final = b"mcp-protocol-version"
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
 _ID_S: Final = 1.0
-"""Seconds for which a request waits for an earlier one of its id, which the SDK clears after its
-answer went out."""
+"""Seconds to wait for an earlier request of the same id, which the SDK clears late."""
 _SESSION_KEY: Final = "mcp_skills_server.session"
 _NOT_FOUND: Final = {
     "jsonrpc": "2.0",
     "id": None,
     "error": {"code": -32001, "message": "Session not found"},
 }
-"""As the SDK for TypeScript answers: hosts know by this code that they have to open another
-session."""
+"""The TypeScript SDK's answer: hosts know by this code to open another session."""
 _KEPT: Final = b"kept-"
 """Prefix of session ids whose clients never open another one."""
 _QUOTA: Final = "sessions"
@@ -73,8 +71,7 @@ class Messages:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._under_way: dict[tuple[bytes, str], anyio.Event] = {}
-        """Requests of sessions, by session and the text of the id: the SDK keeps "1" and 1 in one
-        place."""
+        """Requests by session and text of the id: the SDK keeps "1" and 1 in one place."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a message, or hand it on."""
@@ -130,8 +127,7 @@ class Messages:
 
     @asynccontextmanager
     async def _reserved(self, session: bytes, id_: RequestId) -> AsyncGenerator[bool]:
-        """Reserve an id of a session; False where another request has it, and keeps it for a
-        second."""
+        """Reserve an id of a session; False if another request keeps it for a second."""
         place = session, str(id_)
         with anyio.move_on_after(_ID_S):
             while (other := self._under_way.get(place)) is not None:
@@ -157,8 +153,7 @@ def _is_modern(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_of_another_era(found: jsonrpc.Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request of the modern era comes with the headers of the legacy one
-    (MCP-42)."""
+    """Return whether a modern request comes with the headers of the legacy era (MCP-42)."""
     if _is_modern(headers) or found.kind != "request" or found.fields["method"] == "initialize":
         return False
     meta = _object(_object(found.fields, "params"), "_meta")
@@ -312,8 +307,7 @@ class HttpSessions:
             await send({"type": "http.response.body", "body": b""})
 
     async def _serve_unknown(self, name: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 404, or without a session where the client never opens another one: after a
-        restart, say."""
+        """Answer 404, or without a session where the client never opens another one."""
         if name in self._by_name:  # the id is a key to the session, and stays out of the log
             logger.warning(
                 "refused a session: the credential does not match the one that created the session",
@@ -381,8 +375,7 @@ class HttpSessions:
         session.idle_since = monotonic()
 
     async def _note_connection(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware of the SDK's server: note the connection of a session that is opened, and
-        learn of its end."""
+        """Middleware of the SDK's server: note each new session's connection, and its end."""
         session: _Session | None = scope_of(ctx).get(_SESSION_KEY)
         if session is not None and ctx.method == "initialize" and session.connection is None:
             session.connection = connection_of(ctx)
@@ -415,8 +408,7 @@ class HttpSessions:
 
 
 def _without_lifespan(server: Server[Any]) -> Server[Any]:
-    """Return the same server for a second manager, which runs while the first one holds the
-    server's lifespan."""
+    """Return the server for a second manager, while the first one holds its lifespan."""
 
     @asynccontextmanager
     async def entered(_: Server[Any]) -> AsyncGenerator[dict[str, Any]]:

@@ -67,7 +67,7 @@ class RegistryClient:
     # Reading
 
     async def digest(self) -> str | None:
-        """Return the digest that the reference names now, by one HEAD; None if not told."""
+        """Return the digest that the reference names now, by one HEAD; None if it gives none."""
         found = await self._ask(
             "HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0
         )

@@ -1,2 +1,1 @@
-"""The page to look at: what a person sees of the skills in a browser. Imported only where it is
-asked for."""
+"""The page: what a person sees of the skills in a browser. Imported only where it is on."""

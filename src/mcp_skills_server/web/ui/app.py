@@ -98,8 +98,7 @@ _HEADERS: Final = {
 
 
 class _PageView(NamedTuple):
-    """A view with its title in the navigation, "" for one that is not there, and whom it is
-    reserved for."""
+    """A view, its title in the navigation ("" for none), and whom it is reserved for."""
 
     path: str
     page: PageOf
@@ -143,8 +142,7 @@ class PagePart(Part):
         self._views = views
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Take no token for the page, which authenticates viewers by itself, nor for `/`, which
-        leads to it."""
+        """Exempt the page from tokens, since it authenticates viewers itself, and `/`, too."""
         policy = http.policy
         below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
         http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
@@ -153,8 +151,7 @@ class PagePart(Part):
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes, below `BASE` and those that lead there, and follow the skills from now
-        on."""
+        """Return the routes, below `BASE` and those that lead there, and follow the skills."""
         registry = self._runtime.registry
         self._viewers = Viewers(
             http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions
@@ -203,8 +200,7 @@ class PagePart(Part):
         self._site.live.close()
 
     def _prepare(self) -> None:
-        """Build the full-text index, then run the deep checks: of 10,000 skills these take a second
-        and ten."""
+        """Build the full-text index, then run the deep checks: 10,000 skills take 1 s and 10 s."""
         registry = self._runtime.registry
         registry.loaded.wait()
         with suppress(NoFullTextError):
@@ -265,8 +261,7 @@ class PagePart(Part):
                 return _refusal(look, error)
 
     def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that does what a form of the page asks for, and leads to the view that
-        `work` names."""
+        """Return an endpoint that does what a form asks for, and leads to the view `work` names."""
 
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
@@ -286,8 +281,7 @@ class PagePart(Part):
         return self._runtime.over(self._views.of(principal))
 
     def _look(self, principal: Principal | None) -> Look:
-        """Return what a viewer may see. Without a proved name nobody sees what others do, unless it
-        is granted."""
+        """Return what a viewer may see. Without a proved name, others' activity needs a grant."""
         runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         look = Look(
@@ -324,8 +318,7 @@ async def _missing(_: Request, __: Look) -> Response:
 
 
 class _PageMiddleware:
-    """ASGI middleware: addresses as the browser knows them, and headers that keep foreign scripts
-    out."""
+    """ASGI middleware: addresses as the browser knows them, headers against foreign scripts."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,5 +1,4 @@
-"""The context of one page request: one view of the skills, bound once, and the permissions of the
-viewer."""
+"""Context of one page request: one view of the skills, bound once, and its permissions."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class PageContext:
 
 
 class Argument(NamedTuple):
-    """A field of a form for an argument of a skill or a tool, with what was given for it; no
-    choices allow any text."""
+    """A form field for an argument of a skill or tool, with its value; no choices: any text."""
 
     name: str
     words: str
@@ -107,8 +105,7 @@ class Look:
 
     @property
     def number(self) -> int:
-        """Return the number of the last change that the page shows, for the stream that announces
-        the next one."""
+        """Return the number of the last change shown, for the stream that announces the next."""
         skills = self.runtime.skill_set
         number = self.site.live.number(skills)
         if skills.snapshot is not self.snapshot:
@@ -143,8 +140,7 @@ class Look:
         return runtime.is_offered(skill) and skill.path in self.snapshot.skills
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """Return the response that a template makes of these values, which find the look itself
-        under `look`."""
+        """Return the response that a template makes of these values, with this as `look`."""
         return HTMLResponse(
             self.site.templates.get_template(template).render(look=self, base=base(), **values),
             status,
@@ -178,8 +174,7 @@ def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
 
 
 def base() -> str:
-    """Return the path of the page, as the browser sees it. Every address on a page begins with
-    it."""
+    """Return the path of the page as the browser sees it: each address on a page begins so."""
     return prefix.get() + BASE
 
 
@@ -194,8 +189,7 @@ def file_address(path: str, file: str, view: str = "files") -> str:
 
 
 def source_name(look: Look, root: int) -> str:
-    """Return the name of a root: its origin or its folder. Only the operator sees whole paths of
-    the disk."""
+    """Return the name of a root: its origin or folder. Only the operator sees whole paths."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
         if look.site.local:
@@ -214,8 +208,7 @@ def reason_left_out(skill: Skill) -> Problem | None:
 
 
 def shown_problem(look: Look, problem: Problem) -> Problem:
-    """Return a problem as a viewer reads it: where folders lie on the server's disk is the
-    operator's matter."""
+    """Return a problem as a viewer may read it: only the operator sees the server's folders."""
     hint = problem.hint and without_folders(look, problem.hint)
     return problem._replace(message=without_folders(look, problem.message), hint=hint)
 

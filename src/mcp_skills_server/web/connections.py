@@ -101,7 +101,7 @@ class Slots:
         self._spare: dict[Slot, None] = {}
 
     def enter(self, slot: Slot) -> None:
-        """Give a new connection a slot. The `close` of an evicted one must not call back at once."""
+        """Give a new connection a slot. An evicted one's `close` must not call back at once."""
         if self._has_room(slot.owner):
             self._taken[slot] = None
             return

@@ -83,7 +83,7 @@ BUDGETS = {
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
 OVER = {"catalog": 5_124, "sources": 7_000, "commands": 8_300, "shared": 830}
 """Lines of packages that are over their budgets still, and may not grow."""
-MOST_LINES = 60_893
+MOST_LINES = 60_778
 """Lines of the whole."""
 
 

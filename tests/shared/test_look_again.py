@@ -22,14 +22,11 @@ pytestmark = pytest.mark.needs_program("redis-server")
 class Replica:
     """Counts how often it looks."""
 
-    def __init__(self, redis: RealRedis, state: str = "") -> None:
+    def __init__(self, redis: RealRedis) -> None:
         self.sources = self.folders = 0
-        self.state = state
         self.said_while_looking = False
         self.link = Link(redis_settings(redis.url))
-        self.looking = LookAgain(
-            self.link, {SOURCES: self._look_at_sources, FOLDERS: self._look_at_folders}, state=lambda: self.state
-        )
+        self.looking = LookAgain(self.link, {SOURCES: self._look_at_sources, FOLDERS: self._look_at_folders})
 
     def _look_at_sources(self) -> None:
         self.sources += 1
@@ -40,11 +37,11 @@ class Replica:
 
 
 @contextmanager
-def replicas(redis: RealRedis, *states: str) -> Iterator[list[Replica]]:
-    """Replicas that listen, with what they say that they serve."""
+def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
+    """Replicas that listen."""
     before = listeners(redis)
     with ExitStack() as stack:
-        made = [Replica(redis, state) for state in states]
+        made = [Replica(redis) for _ in range(count)]
         for each in made:
             each.looking.start()
             stack.callback(each.looking.stop)
@@ -64,7 +61,7 @@ def redis(tmp_path: Path) -> Iterator[RealRedis]:
 
 
 def test_the_others_look_and_who_says_so_does_not(redis: RealRedis) -> None:
-    with replicas(redis, "", "", "") as (a, b, c):
+    with replicas(redis, 3) as (a, b, c):
         a.looking.say(FOLDERS)
         until(lambda: b.folders and c.folders)
         b.looking.say(SOURCES)
@@ -73,22 +70,13 @@ def test_the_others_look_and_who_says_so_does_not(redis: RealRedis) -> None:
         assert b.said_while_looking and not b.looking.is_looking
 
 
-def test_who_serves_the_same_revisions_need_not_look_unless_it_is_a_webhook(redis: RealRedis) -> None:
-    with replicas(redis, "one", "one", "two") as (a, b, c):
-        a.looking.say(SOURCES)
-        until(lambda: c.sources)
-        assert b.sources == 0
-        a.looking.say(SOURCES, whatever=True)
-        until(lambda: b.sources)
-
-
 def test_many_messages_are_few_looks_and_those_of_other_programs_none(
     redis: RealRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with replicas(redis, "", "") as (a, b):
+    with replicas(redis, 2) as (a, b):
         for _ in range(500):
             a.looking.say(FOLDERS)
-        for message in ('{"look":"folders","from":"x","state":""}', "x" * 600, "[1]", '{"look":"folders"}', "\\xff"):
+        for message in ('{"look":"elsewhere","from":"x"}', "x" * 600, "[1]", '{"look":"folders"}', "\\xff"):
             redis.say("publish", "mcp-skills:look", message)
         until(lambda: b.folders)
         assert b.folders <= 3  # the first at once, and what came meanwhile a second later
@@ -96,7 +84,7 @@ def test_many_messages_are_few_looks_and_those_of_other_programs_none(
 
 
 def test_what_was_said_while_redis_was_away_is_looked_for_afterwards(redis: RealRedis) -> None:
-    with replicas(redis, "one", "two") as (a, b):
+    with replicas(redis, 2) as (a, b):
         redis.stop()
         until(lambda: not a.link.is_up and not b.link.is_up)
         a.looking.say(FOLDERS)  # which nobody hears
@@ -107,7 +95,7 @@ def test_what_was_said_while_redis_was_away_is_looked_for_afterwards(redis: Real
 
 def test_what_was_noticed_before_redis_was_there_is_looked_for_when_it_is(redis: RealRedis) -> None:
     redis.stop()
-    a, b = Replica(redis, "one"), Replica(redis, "two")
+    a, b = Replica(redis), Replica(redis)
     for each in (a, b):
         each.looking.start()
     until(lambda: not a.link.is_up and not b.link.is_up)
@@ -120,7 +108,7 @@ def test_what_was_noticed_before_redis_was_there_is_looked_for_when_it_is(redis:
 
 def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     redis.say("acl", "setuser", "default", "-publish")
-    with replicas(redis, "", "") as (a, b):
+    with replicas(redis, 2) as (a, b):
         for _ in range(3):
             a.looking.say(FOLDERS)
         until(lambda: "refuses a call to look again" in caplog.text)
@@ -130,7 +118,7 @@ def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: 
 
 
 def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedis) -> None:
-    with replicas(redis, "") as (a,):
+    with replicas(redis, 1) as (a,):
         early = Replica(redis)
         early.looking.say(FOLDERS)
         early.looking.stop()
@@ -148,7 +136,7 @@ def test_who_ends_while_it_says_something_leaves_no_connection_open(
 ) -> None:
     process = redis.process
     assert process is not None
-    with replicas(redis, "") as (a,):
+    with replicas(redis, 1) as (a,):
         pool = a.link._publisher.connection_pool
         closing = pool.disconnect
 

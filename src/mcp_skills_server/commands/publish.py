@@ -111,12 +111,12 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         output,
         headers=options.headers,
         keep_days=options.keep,
-        steps=partial(progress, label="writing"),
+        progress=partial(progress, label="writing"),
     )
     publication = Publication(
         registry,
         options.base_url,
-        steps=partial(progress, label="packing"),
+        progress=partial(progress, label="packing"),
         evals=options.with_evals,
     )
     if options.check:

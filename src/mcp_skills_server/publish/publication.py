@@ -67,7 +67,7 @@ class Publication:
             will be.
         keeping: how long artifacts stay that the newest index no longer names.
         clock: seconds of a monotonic clock.
-        steps: iterates over what is about to be packed, to show progress.
+        progress: yields what is about to be packed and shows how far it is.
         evals: also publish the folder `evals` of each skill.
     """
 
@@ -78,11 +78,11 @@ class Publication:
         *,
         keeping: RetentionPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        steps: Callable[[Sequence[Skill]], Iterable[Skill]] = iter,
+        progress: Callable[[Sequence[Skill]], Iterable[Skill]] | None = None,
         evals: bool = False,
     ) -> None:
         self.registry = registry
-        self._steps = steps
+        self._progress = progress
         self._evals = evals
         self._base = base
         self._clock = clock
@@ -160,7 +160,7 @@ class Publication:
         snapshot = self.registry.snapshot
         choice = wellknown.choose(snapshot)
         picked = _Selection(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
-        for skill in self._steps(choice.skills):
+        for skill in choice.skills if self._progress is None else self._progress(choice.skills):
             try:
                 made = self._pack(skill)
             except StaleFileError as error:

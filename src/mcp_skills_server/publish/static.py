@@ -69,7 +69,7 @@ class StaticSite:
         keep_days: how long an artifact stays that the index no longer names, for clients that
             cached an old index.
         clock: seconds of the epoch.
-        steps: iterates over what is about to be written, to show progress.
+        progress: yields what is about to be written and shows how far it is.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class StaticSite:
         headers: bool = False,
         keep_days: float = KEEP_DAYS,
         clock: Callable[[], float] = time.time,
-        steps: Callable[[Sequence[Item]], Iterable[Item]] = iter,
+        progress: Callable[[Sequence[Item]], Iterable[Item]] | None = None,
     ) -> None:
         self._folder = OutputFolder(output, TREE)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
-        self._steps = steps
+        self._progress = progress
         with self._as_usage_error("read"):
             self._check_owner()
 
@@ -184,7 +184,7 @@ class StaticSite:
         fresh: list[str] = []
         for path in plan.early:
             self._folder.delete(path, claims[path])
-        for item in self._steps(plan.put):
+        for item in plan.put if self._progress is None else self._progress(plan.put):
             path = item.path.lstrip("/")
             if path in INDEXES and fresh:
                 # an index must not survive a power cut that what it names does not

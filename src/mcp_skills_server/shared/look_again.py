@@ -34,7 +34,7 @@ _SHARE: Final = 4
 _SAY_S: Final = 0.2
 """Between two messages: an edit of many files is one."""
 _LONGEST: Final = 512
-_FIELDS: Final = ("look", "from", "state")
+_FIELDS: Final = ("look", "from")
 
 
 class LookAgain:
@@ -44,25 +44,16 @@ class LookAgain:
         link: the way to Redis, not yet started; this is what listens there.
         look: what to call, in a thread, for each of `SOURCES`, `FOLDERS` and `CLIENTS` that this
             replica follows.
-        state: returns a short text for the served revisions of the sources: a replica with the same
-            ones need not look.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        look: Mapping[Where, Callable[[], object]],
-        *,
-        state: Callable[[], str] = str,
-    ) -> None:
+    def __init__(self, link: Link, look: Mapping[Where, Callable[[], object]]) -> None:
         self._link = link
         self._us = secrets.token_hex(8)
-        self._state = state
         self._looks: dict[str, _Throttled] = {
             where: _Throttled(partial(self._look_in_thread, work), _LOOK_S)
             for where, work in look.items()
         }
-        self._says: dict[tuple[Where, bool], _Throttled] = {}
+        self._says: dict[Where, _Throttled] = {}
         self._lookers: set[int] = set()
         """The threads that look because another replica said so."""
 
@@ -80,26 +71,20 @@ class LookAgain:
         be said again."""
         return threading.get_ident() in self._lookers
 
-    def say(self, where: Where, *, whatever: bool = False) -> None:
-        """Have the other replicas look, from any thread; returns at once, and is lost where Redis
-        does not answer.
+    def say(self, where: Where) -> None:
+        """Have the other replicas look, from any thread.
 
-        With `whatever`, those look too that serve what is served here.
+        Return at once. The message is lost where Redis does not answer.
         """
-        self._link.soon(self._say, where, whatever)
+        self._link.soon(self._say, where)
 
-    def _say(self, where: Where, whatever: bool) -> None:
-        if (where, whatever) not in self._says:
-            self._says[where, whatever] = _Throttled(
-                partial(self._publish, where, whatever), _SAY_S
-            )
-        self._says[where, whatever].ask()
+    def _say(self, where: Where) -> None:
+        if where not in self._says:
+            self._says[where] = _Throttled(partial(self._publish, where), _SAY_S)
+        self._says[where].ask()
 
-    async def _publish(self, where: Where, whatever: bool) -> None:
-        state = ""
-        if where == SOURCES and not whatever:
-            state = self._state()
-        await self._link.publish(json.dumps({"look": where, "from": self._us, "state": state}))
+    async def _publish(self, where: Where) -> None:
+        await self._link.publish(json.dumps({"look": where, "from": self._us}))
 
     def heard(self, message: bytes) -> None:
         """Look, if this is from another replica and says so."""
@@ -112,17 +97,14 @@ class LookAgain:
                 extra=REPEATS,
             )
             return
-        is_known = (
-            said["look"] == SOURCES and bool(said["state"]) and said["state"] == self._state()
-        )
-        if said["from"] != self._us and said["look"] in self._looks and not is_known:
+        if said["from"] != self._us and said["look"] in self._looks:
             self._looks[said["look"]].ask()
 
     def returned(self) -> None:
         """Look everywhere, and have the others do so: messages were lost meanwhile."""
         for where, throttled in self._looks.items():
             throttled.ask()
-            self._say(cast("Where", where), False)
+            self._say(cast("Where", where))
 
     async def _look_in_thread(self, work: Callable[[], object]) -> None:
         await asyncio.to_thread(self._look, work)

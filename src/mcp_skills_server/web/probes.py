@@ -58,8 +58,8 @@ def routes(
     registry: Registry,
     sites: Callable[[], Sequence[SourceState]],
     drain: Drain,
-    states: Callable[[], Sequence[str]] = tuple,
-    may: Callable[[Principal | None], bool] = lambda _: True,
+    states: Callable[[], Sequence[str]],
+    may: Callable[[Principal | None], bool],
     *,
     allow_empty: bool = True,
 ) -> list[Route]:

@@ -181,7 +181,7 @@ async def serve_http(
     views: Views | None = None,
     *,
     parts: Sequence[Part] = (),
-    listening: Callable[[str], object] = str,
+    listening: Callable[[str], object] | None = None,
 ) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
@@ -244,7 +244,8 @@ async def serve_http(
             tasks.start_soon(end_on_signal)
             # Only now, so that a reader of the line can connect, and end the server.
             logger.info("listening on http://%s%s", _shown_address(listener), http.entrance)
-            listening(_shown_address(listener))
+            if listening is not None:
+                listening(_shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 

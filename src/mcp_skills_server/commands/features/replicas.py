@@ -3,7 +3,6 @@ seen."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Changes
     from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import LookAgain, Where
-    from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.web.settings import HttpSettings
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
@@ -101,11 +99,11 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             followed[SOURCES] = mirrors.look
         if server.options.watch:
             followed[FOLDERS] = lambda: _look_at_folders(registry)
-        looking = self._looking = LookAgain(link, followed, state=lambda: _state(mirrors))
+        looking = self._looking = LookAgain(link, followed)
         registry.subscribe(lambda changes: _say(looking, registry, changes))
 
         def look() -> int:
-            looking.say(SOURCES, whatever=True)
+            looking.say(SOURCES)
             return mirrors.look() if mirrors is not None else 0
 
         def take(owner: str, per_minute: int) -> Awaitable[float]:
@@ -166,11 +164,3 @@ def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
     }
     for each in where:
         looking.say(each)
-
-
-def _state(mirrors: Mirrors | None) -> str:
-    """Return a digest of the revisions that are served."""
-    if mirrors is None:
-        return ""
-    served = sorted(f"{each.name} {each.revision}" for each in mirrors.states() if each.revision)
-    return hashlib.sha256("\n".join(served).encode()).hexdigest()

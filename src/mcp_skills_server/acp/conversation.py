@@ -80,8 +80,9 @@ class Conversation:
                 _, message = _read(line)
                 for session_id in self._answered(message):
                     due[session_id] = True
-                for session_id, kind in self._updated(message):
-                    due[session_id] = due.get(session_id, False) or kind == acp.EXTENSION_METHOD
+                for each in self._updated(message):
+                    by_extension = each.kind == acp.EXTENSION_METHOD
+                    due[each.session_id] = due.get(each.session_id, False) or by_extension
             return self._lines(due)
 
     def _answered(self, message: object) -> Iterable[str]:
@@ -110,19 +111,18 @@ class Conversation:
             self._takes = acp.takes(self._version, hello.capabilities)
             self._starts_servers = acp.starts_servers(self._version, answer.result)
 
-    def _updated(self, message: object) -> Iterable[tuple[str, str]]:
-        """Yield (session, kind) of the agent's own updates, each of which replaced ours at the
-        client."""
+    def _updated(self, message: object) -> Iterable[acp.AgentUpdate]:
+        """Yield the agent's own updates, each of which replaced ours at the client."""
         expected = self._expected()
-        for session_id, kind, update in acp.updated(message):
+        for each in acp.updated(message):
             if (
-                kind in acp.kinds(self._takes)
-                and len(session_id) <= _LONGEST_ID
-                and expected(session_id)
+                each.kind in acp.kinds(self._takes)
+                and len(each.session_id) <= _LONGEST_ID
+                and expected(each.session_id)
             ):
-                self._agent_updates.put(session_id, kind, update)
-                if session_id in self._open:
-                    yield session_id, kind
+                self._agent_updates.put(each.session_id, each.kind, each.fields)
+                if each.session_id in self._open:
+                    yield each
 
     def _expected(self) -> Callable[[str], bool]:
         """Return a test whether a session is open or pending: a loaded one replays its history

@@ -196,8 +196,8 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
         above = skill.directory + "/"
     inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
-    base, _, place = root.locate(skill.directory)
-    found = lint.lint_names(skill, own, tree.ignored_in(base, place))
+    located = root.locate(skill.directory)
+    found = lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))
     # the scan reported them
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():

@@ -152,8 +152,8 @@ class RootIndex:
 
         def entering(place: str) -> None:
             if arm is not None:
-                base, _, rest = self.root.locate(place)
-                arm(base, rest)
+                located = self.root.locate(place)
+                arm(located.base, located.rest)
 
         if self._nested_in != self.root.path or not self._grace.is_on:
             # The whole tree was replaced at once, so no SKILL.md is just away.

@@ -79,6 +79,20 @@ class MirroredRoot(NamedTuple):
     origin: str
 
 
+class Location(NamedTuple):
+    """A place below a root as it lies on the disk.
+
+    Attributes:
+        base: a real directory.
+        link: the link in the root that leads to it; "" for the root itself.
+        rest: the path of the place below it.
+    """
+
+    base: str
+    link: str
+    rest: str
+
+
 @dataclass(slots=True, eq=False)
 class Root:
     """A directory that is served.
@@ -127,15 +141,13 @@ class Root:
                 return self._followed[up] + path[len(up) :]
         return None
 
-    def locate(self, location: str) -> tuple[str, str, str]:
-        """Return the directory, free of links, that a place lies below; the link that stands for it
-        or ""; the place in it.
-        """
+    def locate(self, location: str) -> Location:
+        """Return the real directory that a place lies below, and its path there."""
         for place in above(location) if self._followed else ():
             link = self.links.get(place)
             if link is not None and link.target:
-                return link.target, place, location[len(place) + 1 :]
-        return self.path, "", location
+                return Location(link.target, place, location[len(place) + 1 :])
+        return Location(self.path, "", location)
 
     def show(self, location: str) -> str:
         """Return a place below this root as the operator would type it."""

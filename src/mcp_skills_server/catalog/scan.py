@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.fetched import Origins
@@ -33,18 +33,26 @@ _HARD_LINK: Final = (
 _LINK: Final = (
     "{} is a link that leaves the skill, leads to a directory or into another skill, or is broken"
 )
-_ODD: Final[Mapping[str, tuple[str, str, str | None]]] = {
-    "irregular": ("file-irregular", "{} is not a regular file", None),
-    "foreign": ("hard-link", _HARD_LINK, None),
-    "unnamed": ("file-name", "the name of {} is not UTF-8, so the file is not served", None),
-    "denied": (
-        "unreadable",
-        "{} cannot be looked at: the folder may be read but not entered",
-        _ADMIT,
+
+
+class _Refusal(NamedTuple):
+    """The problem of a directory entry that a skill does not serve."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+
+_ODD: Final[Mapping[str, _Refusal]] = {
+    "irregular": _Refusal("file-irregular", "{} is not a regular file"),
+    "foreign": _Refusal("hard-link", _HARD_LINK),
+    "unnamed": _Refusal("file-name", "the name of {} is not UTF-8, so the file is not served"),
+    "denied": _Refusal(
+        "unreadable", "{} cannot be looked at: the folder may be read but not entered", _ADMIT
     ),
-    "link": ("link-outside", _LINK, None),
+    "link": _Refusal("link-outside", _LINK),
 }
-"""The code, the message and the hint for each kind of name that a skill does not serve."""
+"""By kind of directory entry."""
 _IN_PART: Final = (
     "it is not listed, and tools, prompts and the Skills Protocol have the files up to the "
     "limit alone"
@@ -242,10 +250,11 @@ class Scan:
                 "skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere"
             )
         if kind is not None:
-            code, message, hint = _ODD[kind]
-            if code != "unreadable":
-                code = "skill-md-irregular"
-            return problem(code, message.format(SKILL_MD), hint=hint)
+            odd = _ODD[kind]
+            code = "skill-md-irregular"
+            if odd.code == "unreadable":
+                code = odd.code
+            return problem(code, odd.message.format(SKILL_MD), hint=odd.hint)
         if here.folder_as_manifest:
             return problem("skill-md-irregular", "SKILL.md is a directory")
         for name in here.files if not inside else ():
@@ -335,9 +344,9 @@ class Scan:
 
     def _origin(self, place: str) -> str | None:
         """Return the origin of a skill; behind a link it is that of the folder it lies in."""
-        base, link, rest = self.root.locate(place)
-        if link:
-            return Origins(base, None).of(rest)
+        located = self.root.locate(place)
+        if located.link:
+            return Origins(located.base, None).of(located.rest)
         return self._origins.of(place)
 
     # Files
@@ -402,8 +411,8 @@ class Scan:
         """Return the bytes of a file that was found, and record its digest; OSError where it cannot
         be read."""
         self._reads += 1
-        base, _, rest = self.root.locate(found.location)
-        return disk.ingest(base, rest, found, self.limits.bytes)
+        located = self.root.locate(found.location)
+        return disk.ingest(located.base, located.rest, found, self.limits.bytes)
 
     def _link(self, directory: str, name: str) -> SkillFile | None:
         """Return the file in its root that a link in this directory stands for, or None where it
@@ -414,10 +423,10 @@ class Scan:
         """
         place = join(directory, name)
         if place not in self._resolved:
-            base, link, rest = self.root.locate(directory)
-            target = disk.resolve_link(base, self.root.index, rest, name)
-            if target is not None and link:
-                target.location = join(link, target.location)
+            located = self.root.locate(directory)
+            target = disk.resolve_link(located.base, self.root.index, located.rest, name)
+            if target is not None and located.link:
+                target.location = join(located.link, target.location)
             if target is not None and any(
                 up in self.nested and not within(place, up) for up in above(target.location)
             ):
@@ -484,8 +493,8 @@ class Scan:
             if linked is not None and within(linked.location, skill.directory):
                 bundle.files[prefix + name] = linked
             elif kind in _ODD and name != SKILL_MD:
-                code, message, hint = _ODD[kind]
-                find(code, message.format(prefix + name), name, hint)
+                odd = _ODD[kind]
+                find(odd.code, odd.message.format(prefix + name), name, odd.hint)
         if here.unreadable:
             find("unreadable", "the directory cannot be opened", "", _what_opens(self.root, here))
         if here.cut:
@@ -604,9 +613,9 @@ class Scan:
                 _what_opens(self.root, here),
             )
         elif denied:
-            _, message, hint = _ODD["denied"]
+            odd = _ODD["denied"]
             self._report(
-                "unreadable", message.format(f"{len(denied)} of its names"), here.path, hint
+                odd.code, odd.message.format(f"{len(denied)} of its names"), here.path, odd.hint
             )
         if here.cut:
             message = (

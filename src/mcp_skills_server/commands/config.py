@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import click
 from click.core import ParameterSource
@@ -76,12 +76,12 @@ def show(words: tuple[str, ...]) -> None:
     command = reader(name)
     with command.make_context(name, [*given]) as made:
         rows = [
-            (key_of(each), _shown(each, made.params[each.name]), _origin(each, made))
+            _Row(key_of(each), _shown(each, made.params[each.name]), _origin(each, made))
             for each in command.params
             if each.name in made.params
         ]
         rows += _rules(made.params["config"]) + _oauth(made, command)
-    say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
+    say_table([("KEY", "FROM", "VALUE"), *((each.key, each.origin, each.value) for each in rows)])
 
 
 class GrantsOptions(FollowOptions):
@@ -198,11 +198,23 @@ def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict
     }
 
 
-def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
+class _Row(NamedTuple):
+    """A setting, its value, and where that is from: an option, a variable, or a file's line."""
+
+    key: str
+    value: str
+    origin: str
+
+
+def _rules(configuration: Configuration | None) -> list[_Row]:
     """Return the rows of the tables [[source]], [[grant]] and [quota]."""
     if configuration is None:
         return []
-    rows: list[tuple[str, str, int]] = []
+    rows: list[_Row] = []
+
+    def add(key: str, value: str, line: int) -> None:
+        rows.append(_Row(key, value, f"{configuration.file}:{line}"))
+
     for root, rules in configuration.sources.items():
         given = {
             key: value
@@ -213,27 +225,25 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
             f"{key.removesuffix('_s').replace('_', '-')}={_text(value, ',')}"
             for key, value in given.items()
         ]
-        rows.append(("source", " ".join([_without_secrets(root), *words]), rules.line))
+        add("source", " ".join([_without_secrets(root), *words]), rules.line)
     for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
         may, skills = (
             ["read", *sorted(grant.may - {"read"})],
             [pattern.text for pattern in grant.skills],
         )
-        rows.append(
-            (
-                "grant",
-                f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}",
-                line,
-            )
+        add(
+            "grant",
+            f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}",
+            line,
         )
     for key, line in configuration.lines.items():
         table, _, name = key.partition(".")
         if table == "quota":
-            rows.append((key, str(getattr(configuration.quotas, name.replace("-", "_"))), line))
-    return [(key, value, f"{configuration.file}:{line}") for key, value, line in rows]
+            add(key, str(getattr(configuration.quotas, name.replace("-", "_"))), line)
+    return rows
 
 
-def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
+def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     """Return the rows of the issuer of tokens. None of its values is a secret."""
     from mcp_skills_server.commands.config_file import oauth_settings
 
@@ -263,7 +273,7 @@ def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, st
         "skew": found.skew_s,
     }
     return [
-        (f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place))
+        _Row(f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place))
         for key, value in shown.items()
     ]
 

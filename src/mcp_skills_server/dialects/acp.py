@@ -471,12 +471,23 @@ def message(method: str, params: Params) -> bytes:
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
-def updated(message: object) -> list[tuple[str, str, Params]]:
-    """Return (session, kind, update) of an agent's updates of commands and skills, nested or flat.
+class AgentUpdate(NamedTuple):
+    """An agent's update of commands or skills.
 
-    The kind is the update's `sessionUpdate`, or the method of the extension notification.
+    Attributes:
+        session_id: the session that it is for.
+        kind: its `sessionUpdate`, or the method of the extension notification.
+        fields: the update itself.
     """
-    out: list[tuple[str, str, Params]] = []
+
+    session_id: str
+    kind: str
+    fields: Params
+
+
+def updated(message: object) -> list[AgentUpdate]:
+    """Return an agent's updates of commands and skills, nested or flat."""
+    out: list[AgentUpdate] = []
     for each in messages_of(message):
         method, params = each.get("method"), dict(as_dict(each.get("params")))
         session_id = params.pop("sessionId", None)
@@ -489,5 +500,5 @@ def updated(message: object) -> list[tuple[str, str, Params]]:
             SKILLS_UPDATE,
             EXTENSION_METHOD,
         ):
-            out.append((session_id, kind, update))
+            out.append(AgentUpdate(session_id, kind, update))
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from yaml.events import (
@@ -98,6 +98,14 @@ class _RefusedError(SkillsServerError):
     """A bound was passed: reading on would only cost time."""
 
 
+class _Anchor(NamedTuple):
+    """The value of an anchor, and what an alias of it adds to the counts of nodes and expansion."""
+
+    value: Json
+    nodes: int
+    expansion: int
+
+
 class YamlReader:
     """Builds the JSON values of one frontmatter from the parser's events; every bound is checked
     before it is passed.
@@ -116,7 +124,7 @@ class YamlReader:
         self._next: Any = None
         self._nodes = 0
         self._expansion = 0
-        self._anchors: dict[str, tuple[Json, int, int]] = {}
+        self._anchors: dict[str, _Anchor] = {}
         self._open: set[str] = set()
         self._field = ""
         self.lines: dict[str, int] = {}
@@ -242,7 +250,9 @@ class YamlReader:
             value = self._sequence(depth)
         if anchor is not None:
             self._open.discard(anchor)
-            self._anchors[anchor] = (value, self._nodes - nodes + 1, self._expansion - expansion)
+            self._anchors[anchor] = _Anchor(
+                value, self._nodes - nodes + 1, self._expansion - expansion
+            )
         return value
 
     def _mapping(self, depth: int) -> dict[str, Json]:
@@ -311,20 +321,20 @@ class YamlReader:
         if anchor not in self._anchors:
             self._note("yaml-alias", event, f"the alias *{anchor} has no anchor")
             return None
-        value, nodes, expansion = self._anchors[anchor]
-        self._nodes += nodes
-        self._expansion += expansion
+        known = self._anchors[anchor]
+        self._nodes += known.nodes
+        self._expansion += known.expansion
         if self._nodes > MAX_NODES or self._expansion > MAX_EXPANSION:
             self._note("yaml-alias", event, f"aliases expand to more than {MAX_NODES} values")
             raise _RefusedError
-        if depth + _height(value) > MAX_DEPTH:
+        if depth + _height(known.value) > MAX_DEPTH:
             self._note(
                 "yaml-depth",
                 event,
                 f"with aliases, values are nested more than {MAX_DEPTH} levels deep",
             )
             raise _RefusedError
-        return value
+        return known.value
 
     def _scalar(self, event: Any) -> Json:
         """Return a plain scalar by the core schema."""

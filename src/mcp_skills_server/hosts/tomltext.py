@@ -17,7 +17,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.errors import UsageError
 
@@ -92,26 +92,27 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
     statements = list(_statements(text))
     head = _head_of(statements, (section, name))
     members = {each.path: each for each in _members(statements, head)}
-    edits: list[tuple[int, int, str]] = []
+    edits: list[_Edit] = []
     for key, wanted in reversed(list(value.items())):
         if old.get(key) == wanted:
             continue
         line = f"{_key(key)} = {_value(wanted)}"
         there = members.get((key,))
         if there is not None:
-            edits.append((there.start, there.end, line + _tail(text[there.start : there.end])))
+            tail = _tail(text[there.start : there.end])
+            edits.append(_Edit(there.start, there.end, line + tail))
         elif key in old:
             raise UsageError(
                 f"{section}.{name}.{key} stands in a form that is not edited here; change it by "
                 "hand"
             )
         elif text[head.start : head.end].endswith("\n"):
-            edits.append((head.end, head.end, line + newline))
+            edits.append(_Edit(head.end, head.end, line + newline))
         else:
-            edits.append((head.end, head.end, newline + line))
+            edits.append(_Edit(head.end, head.end, newline + line))
     # From the end, or the places would move; that is why the keys were taken from the end too.
-    for start, end, new in sorted(edits, key=lambda each: each[0], reverse=True):
-        text = text[:start] + new + text[end:]
+    for edit in sorted(edits, key=lambda each: each.start, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
@@ -145,6 +146,14 @@ def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
         *(f"{_key(key)} = {_value(each)}" for key, each in value.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+class _Edit(NamedTuple):
+    """The text between two offsets and its replacement."""
+
+    start: int
+    end: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,8 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
             return
         if proposal.is_new:
             raise RequestError(f"there is a skill {proposal.name} by now; reject the proposal")
-        state = _state(place)
-        if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory)[1]:
+        stamps = _stamps(place)
+        if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory).link:
             raise RequestError(f"{proposal.name} {_MOVED}")
         now = files_of(registry, skill)
         store.keep_before(
@@ -155,7 +155,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
             place,
         )
         exchange(made, place)
-        if _state(made) != state:
+        if _stamps(made) != stamps:
             discarded = False  # it is the folder with the edit, unless it gets its name back
             exchange(made, place)
             discarded = True
@@ -215,8 +215,8 @@ def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
     sync_paths([*(str(made / path) for path in fresh), str(made)])
 
 
-def _state(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Return what tells whether any file of a folder was edited, added or removed."""
+def _stamps(folder: Path) -> Mapping[str, object]:
+    """Return a stamp of each file of a folder, which is another one after an edit."""
     places = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     status = {os.path.relpath(place, folder): os.lstat(place) for place in places}
     return {path: (each.st_ino, each.st_size, each.st_mtime_ns) for path, each in status.items()}

@@ -186,7 +186,7 @@ def _base(
             f"{skill.path} comes from {skill.origin}; propose the change to whoever publishes it"
         )
     root = registry.roots[skill.root]
-    if not skill.directory or root.locate(skill.directory)[1]:
+    if not skill.directory or root.locate(skill.directory).link:
         raise RequestError(
             f"{skill.path} is a root by itself, or a link, and cannot be replaced; tell the user"
         )

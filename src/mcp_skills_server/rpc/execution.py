@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import anyio
 from anyio import to_thread
@@ -225,7 +225,7 @@ class Executor:
                 owner=task.owner,
                 permissions=task.permissions,
             )
-            result, left, whole = await to_thread.run_sync(
+            harvest = await to_thread.run_sync(
                 _harvest, workspace.path, self._blobs.limit(task.owner)
             )
         except QuotaError:
@@ -238,20 +238,21 @@ class Executor:
             with anyio.move_on_after(_TIDYING_S, shield=True):
                 await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
         blobs: list[str] = []
+        is_whole = harvest.is_whole
         try:
-            for name, raw in left.items():
+            for name, raw in harvest.files.items():
                 blobs.append(
                     self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner)
                 )
         except QuotaError:
-            whole = False
+            is_whole = False
         remark = ""
-        if not whole:
+        if not is_whole:
             remark = _LEFT_OUT
         return ended(
             task.title,
             outcome,
-            result,
+            harvest.result,
             tuple(blobs),
             called=task.function is not None,
             remark=remark,
@@ -285,18 +286,25 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
             file.write(raw)
 
 
-def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
-    """The result, the files that are to become blobs, and whether those are all. Trusts nothing
-    that it finds."""
+class _Harvest(NamedTuple):
+    """The output of a run: its result, the files that become blobs, and whether those are all."""
+
+    result: bytes | None
+    files: Mapping[str, bytes]
+    is_whole: bool
+
+
+def _harvest(work: str, most: int) -> _Harvest:
+    """Read the output of a run from its work directory, whose content is untrusted."""
     directory = output_files.open_directory(work)
     if directory is None:
-        return None, {}, True
+        return _Harvest(None, {}, True)
     with directory:
         result = directory.take(launcher.RESULT, MAX_RESULT)
         files: dict[str, bytes] = {}
         inner = directory.inner(BLOBS_OUT)
         if inner is None:
-            return result, files, True
+            return _Harvest(result, files, True)
         with inner:
             names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
             for name in names:
@@ -306,7 +314,7 @@ def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)
-        return result, files, len(files) == len(names)
+        return _Harvest(result, files, len(files) == len(names))
 
 
 def ended(

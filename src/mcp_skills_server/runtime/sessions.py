@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.errors import RequestError
@@ -32,6 +33,15 @@ class UnknownSessionError(RequestError):
         )
 
 
+@dataclass(slots=True)
+class _Open:
+    """A session with its owner and the time of its last use, by the clock of `Sessions`."""
+
+    session: Session
+    owner: str | None
+    used: float
+
+
 class Sessions:
     """Open sessions. One owner has at most `share`, None for a quarter; one unused for `idle_s`
     ends."""
@@ -49,7 +59,7 @@ class Sessions:
         self._quota = Quota[str]("sessions", most, share, name="runtime-sessions")
         self._idle_s = idle_s
         self._now = now
-        self._open: OrderedDict[str, tuple[Session, str | None, float]] = OrderedDict()
+        self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -76,23 +86,23 @@ class Sessions:
             self._end_idle()
             try:
                 going = self._quota.claim(
-                    handle, counted, busy=lambda other: self._open[other][0].calls > 0
+                    handle, counted, busy=lambda other: self._open[other].session.calls > 0
                 )
             except QuotaError:
                 session.close()
                 raise
             for other in going:
                 self.end(other)
-        self._open[handle] = (session, owner, self._now())
+        self._open[handle] = _Open(session, owner, self._now())
         self._open.move_to_end(handle)
         self._end_idle()
 
     def _end_idle(self) -> None:
         over: list[str] = []
-        for handle, (session, _, used) in self._open.items():
-            if self._now() - used <= self._idle_s:
+        for handle, each in self._open.items():
+            if self._now() - each.used <= self._idle_s:
                 break
-            if not session.calls:
+            if not each.session.calls:
                 over.append(handle)
         for handle in over:
             self.end(handle)
@@ -101,18 +111,16 @@ class Sessions:
         """End the session of this handle. Ignore one that is over."""
         self._quota.release(handle)
         if handle in self._open:
-            self._open.pop(handle)[0].close()
+            self._open.pop(handle).session.close()
 
     def _find_local(self, handle: str, owner: str | None) -> Session | None:
         """Return this owner's session of this handle from the memory of this process, or None."""
-        session, whose, used = self._open.get(handle, (None, None, 0.0))
-        if (
-            session is None
-            or whose != owner
-            or (self._now() - used > self._idle_s and not session.calls)
-        ):
+        found = self._open.get(handle)
+        if found is None or found.owner != owner:
             return None
-        return session
+        if self._now() - found.used > self._idle_s and not found.session.calls:
+            return None
+        return found.session
 
     def find(self, handle: str, owner: str | None) -> Session:
         """Return the session of this handle; UnknownSessionError if it is unknown, over, or another
@@ -165,8 +173,8 @@ class Sessions:
 
     def close(self) -> None:
         """End them all."""
-        for handle, (session, _, _) in self._open.items():
+        for handle, each in self._open.items():
             self._quota.release(handle)
-            session.close()
+            each.session.close()
         self._open.clear()
         self.runtime.close()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
+from mcp_skills_server.telemetry.gauge import Gauge
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -57,9 +58,8 @@ _SECONDS: Final = (
 )
 """The buckets of the conventions, and smaller ones for answers of a tenth of a millisecond."""
 
-Gauges = Callable[[], Mapping[str, tuple[str, float] | tuple[str, str, Mapping[str, float]]]]
-"""By name what it is, in words, and its value now; or the name of a label and the value for each of
-its values."""
+Gauges = Callable[[], Mapping[str, Gauge]]
+"""Returns the gauges by name."""
 
 
 class Metrics:
@@ -216,12 +216,11 @@ class _Now(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield one family for each."""
-        for name, (text, *rest) in self._gauges().items():
-            match rest:
-                case [str(label), values]:
-                    family = GaugeMetricFamily(name, text, labels=[label])
-                    for each, value in cast("Mapping[str, float]", values).items():
-                        family.add_metric([each], value)
-                    yield family
-                case _:
-                    yield GaugeMetricFamily(name, text, value=cast("float", rest[0]))
+        for name, gauge in self._gauges().items():
+            if isinstance(gauge.value, Mapping):
+                family = GaugeMetricFamily(name, gauge.help, labels=[gauge.label])
+                for label, value in gauge.value.items():
+                    family.add_metric([label], value)
+                yield family
+            else:
+                yield GaugeMetricFamily(name, gauge.help, value=gauge.value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from mcp_skills_server.commands.fields import Options
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.telemetry.gauge import Gauge
     from mcp_skills_server.web.part import Part
-
-Gauge: TypeAlias = tuple[str, float] | tuple[str, str, Mapping[str, float]]
-"""The help and the value of a gauge; with the name of a label, the value by label."""
 
 _F = TypeVar("_F")
 

@@ -9,11 +9,12 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server import __version__
-from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import known_methods
 from mcp_skills_server.commands.fields import flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
+from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part, Routes
 
 if TYPE_CHECKING:
@@ -99,39 +100,35 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         ages = {each.name: now - each.current for each in states if each.current is not None}
         expiring = sum(each.expires <= now + SOON_S for each in server.tokens or ())
         out: dict[str, Gauge] = {
-            "skills_build_info": ("The version that runs.", "version", {__version__: 1}),
-            "skills_tokens_expiring": (
+            "skills_build_info": Gauge("The version that runs.", {__version__: 1}, "version"),
+            "skills_tokens_expiring": Gauge(
                 "Tokens that expire within 14 days, or have expired.",
                 expiring,
             ),
-            "skills_source_age_seconds": (
-                "Seconds since a source was last found to be current.",
-                "source",
-                ages,
+            "skills_source_age_seconds": Gauge(
+                "Seconds since a source was last found to be current.", ages, "source"
             ),
-            "skills_served": ("Skills that are served.", served),
-            "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
-            "skills_problems": (
-                (
-                    "What a scan finds wrong with skills and roots; validate reads every file and "
-                    "finds more."
-                ),
+            "skills_served": Gauge("Skills that are served.", served),
+            "skills_left_out": Gauge("Skills that cannot be used.", len(snapshot.skills) - served),
+            "skills_problems": Gauge(
+                "What a scan finds wrong with skills and roots; validate reads every file and "
+                "finds more.",
                 len(snapshot.all_problems),
             ),
-            "skills_sources_failing": (
+            "skills_sources_failing": Gauge(
                 "Roots whose last look failed.",
                 count_failing(registry, states),
             ),
         }
         has_files = reloader is not None and reloader.has_files
         is_taken = reloader is None or not has_files or not reloader.refused
-        out[f"{_RELOAD}_successful"] = (
+        out[f"{_RELOAD}_successful"] = Gauge(
             "Whether all of configuration and tokens was taken.",
             float(is_taken),
         )
         if reloader is not None and has_files:
             when = "When configuration and tokens were last read."
-            out[f"{_RELOAD}_timestamp_seconds"] = (when, reloader.read_at)
+            out[f"{_RELOAD}_timestamp_seconds"] = Gauge(when, reloader.read_at)
         return out
 
 

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import Options, file, flag, option
 from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.telemetry.gauge import Gauge
 
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.audit import AuditLog
@@ -68,7 +69,9 @@ class Audit(AuditOptions, Feature):
     def gauges(self) -> Mapping[str, Gauge]:
         if self.log is None:
             return {}
-        return {"skills_audit_lost": ("Lines that the audit log could not take.", self.log.lost)}
+        return {
+            "skills_audit_lost": Gauge("Lines that the audit log could not take.", self.log.lost)
+        }
 
     def state(self) -> str:
         if self.log is None:
@@ -160,11 +163,11 @@ class UsageCounts(UsageOptions, Feature):
         if self._usage is None:
             return {}
         return {
-            "skills_usage_waiting": (
+            "skills_usage_waiting": Gauge(
                 "Different counts of uses that wait to be written.",
                 self._usage.waiting,
             ),
-            "skills_usage_lost": (
+            "skills_usage_lost": Gauge(
                 "Uses that were not counted, because too many waited.",
                 self._usage.lost,
             ),

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, Gauge, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.fields import file, option
 from mcp_skills_server.errors import UsageError, missing_extra
+from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
     def gauges(self) -> Mapping[str, Gauge]:
         if self._link is None:
             return {}
-        return {"skills_redis_up": ("Whether Redis answers.", self._link.is_up)}
+        return {"skills_redis_up": Gauge("Whether Redis answers.", self._link.is_up)}
 
     def state(self) -> str:
         if self._link is None:

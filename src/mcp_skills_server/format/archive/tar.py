@@ -8,7 +8,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.format.archive.tree import (
     ArchiveRefusedError,
@@ -98,11 +98,11 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     size: int | None = None
     while (head := stream.read(_BLOCK)) != _ZEROS:
         tree.count()
-        kind, own_name, own_size, mode = _parse_head(head)
-        shown = name or own_name
+        own = _parse_head(head)
+        kind, shown = own.kind, name or own.name
         if kind in {b"x", b"g", b"L"}:
-            tree.count_header(own_size)
-            content = stream.read(own_size + -own_size % _BLOCK)[:own_size]
+            tree.count_header(own.size)
+            content = stream.read(own.size + -own.size % _BLOCK)[: own.size]
             if kind == b"L":
                 name = decoded(content.rstrip(b"\0"))
                 continue
@@ -120,10 +120,10 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
                 f"{quoted(shown)} is of a kind that no skill needs (type "
                 f"{quoted(kind.decode('latin-1'))})"
             )
-        if size is not None and own_size not in {0, size}:
+        if size is not None and own.size not in {0, size}:
             raise ArchiveRefusedError(f"{quoted(shown)} has two sizes")
-        path, slash = tree.place(own_name if name is None else name)
-        length = own_size if size is None else size
+        path, slash = tree.place(own.name if name is None else name)
+        length = own.size if size is None else size
         name = size = None
         if kind == b"5" or (slash and kind == b"\0"):
             if length:
@@ -136,7 +136,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
         tree.admit(path, length)
         content = stream.read(length)
         stream.read(-length % _BLOCK)
-        tree.fill(path, content, bool(mode & stat.S_IXUSR))
+        tree.fill(path, content, bool(own.mode & stat.S_IXUSR))
     if name is not None or size is not None:
         raise ArchiveRefusedError("the archive is damaged: a header stands before no member")
     if stream.read(_BLOCK) != _ZEROS:
@@ -144,8 +144,17 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     stream.finish()
 
 
-def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
-    """Return (type, name, size, mode) of a header block, once its checksum is right."""
+class _Head(NamedTuple):
+    """A header block: the type flag of the member, its name, size in bytes and mode."""
+
+    kind: bytes
+    name: str
+    size: int
+    mode: int
+
+
+def _parse_head(head: bytes) -> _Head:
+    """Parse a header block; refuse the archive where the checksum is wrong."""
     if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * 32:
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
@@ -155,7 +164,7 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     kind = head[156:157]
     # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a
     # character.
-    return (
+    return _Head(
         kind,
         name.decode("utf-8", "surrogateescape"),
         _octal(head[124:136]),

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -165,19 +165,27 @@ def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
                 of = os.stat(f"/proc/{pid}/fd/{name}")
                 if stat.S_ISREG(of.st_mode) and of.st_nlink == 0 and of.st_dev in disks:
                     found[of.st_dev, of.st_ino] = of.st_blocks * 512
-        for disk, inode, size in _mapped(pid):
-            if disk in disks:
-                found.setdefault((disk, inode), size)
+        for file in _mapped(pid):
+            if file.device in disks:
+                found.setdefault((file.device, file.inode), file.size)
     return sum(found.values())
 
 
-def _mapped(pid: int) -> Iterator[tuple[int, int, int]]:
-    """Yield device, inode and mapped bytes of each removed file that a process has mapped."""
+class _MappedFile(NamedTuple):
+    """A removed file that a process has mapped, and how many bytes of it."""
+
+    device: int
+    inode: int
+    size: int
+
+
+def _mapped(pid: int) -> Iterator[_MappedFile]:
+    """Yield each removed file that a process has mapped."""
     for line in lines(f"/proc/{pid}/maps"):
         if line.endswith(" (deleted)"):
             span, _, _, disk, inode = line.split()[:5]
             (begin, end), (major, minor) = span.split("-"), disk.split(":")
-            yield (
+            yield _MappedFile(
                 os.makedev(int(major, 16), int(minor, 16)),
                 int(inode),
                 int(end, 16) - int(begin, 16),

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -152,7 +152,7 @@ class GitFolder(Source):
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
         """Put the files of these skills into the folder, as one `git cat-file` sends them."""
-        ids = [object_id for unit in missing for _, object_id, _ in unit.item.files]
+        ids = [file.object_id for unit in missing for file in unit.item.files]
         if not ids:
             return
         self._repository.fetch_blobs(tip, ids)
@@ -216,17 +216,24 @@ def _read(path: Path) -> bytes:
 # What of a commit makes skills
 
 
+class WantedFile(NamedTuple):
+    """A file of a skill in a commit, by its path in the skill."""
+
+    path: str
+    object_id: str
+    is_executable: bool
+
+
 @dataclass(slots=True)
 class WantedSkill:
     """The folder of a skill in a commit; skills within it are part of it.
 
     Attributes:
         folder: its path below the folder that is served; "" for that itself.
-        files: (path in the skill, object id, executable) of each file.
     """
 
     folder: str
-    files: list[tuple[str, str, bool]] = field(default_factory=list[tuple[str, str, bool]])
+    files: list[WantedFile] = field(default_factory=list[WantedFile])
     left_out: list[str] = field(default_factory=list[str])
     fault: str | None = None
     key: str = ""
@@ -259,8 +266,7 @@ def select(
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
         lines = "".join(
-            f"{executable:d} {object_id} {path}\0"
-            for path, object_id, executable in sorted(skill.files)
+            f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in sorted(skill.files)
         )
         skill.key = hashlib.sha256(
             f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")
@@ -281,12 +287,12 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         EOFError: git wrote something else.
     """
     tree, refused, pointers = Tree(limits), None, list[str]()
-    for path, object_id, executable in skill.files:
-        size = _size(out.readline(), object_id)
+    for file in skill.files:
+        size = _size(out.readline(), file.object_id)
         if refused is None:
             try:
-                tree.place(path)
-                tree.admit(path, size)
+                tree.place(file.path)
+                tree.admit(file.path, size)
             except ArchiveRefusedError as error:
                 refused = error
         if refused is not None:
@@ -297,8 +303,8 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
             raise EOFError
         raw = raw[:-1]
         if media.is_lfs_pointer(raw):
-            pointers.append(path)
-        tree.fill(path, raw, executable)
+            pointers.append(file.path)
+        tree.fill(file.path, raw, file.is_executable)
     if refused is not None:
         raise refused
     return tree.checked(), pointers
@@ -322,7 +328,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
             skill.fault or f"{excerpts.quoted(path)} is a submodule, which is another repository"
         )
     else:
-        skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
+        skill.files.append(WantedFile(path, entry.object_id, entry.mode == _EXECUTABLE))
 
 
 def _size(head: bytes, object_id: str) -> int:

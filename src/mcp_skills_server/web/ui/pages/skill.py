@@ -138,7 +138,7 @@ async def page(request: Request, look: Look) -> Response:
     """Return the view of a skill; with `part` what a change replaces."""
     skill, query = skill_of(request, look), request.query_params
     text = await _text(look, skill)
-    declared, filled, trouble = await _filled(query, look, skill)
+    form = await _filled(query, look, skill)
     used: Mapping[str, Line] = await to_thread.run_sync(look.used) or {}
     registry = look.runtime.registry
     # asked first: the survey below then has what was found
@@ -169,9 +169,9 @@ async def page(request: Request, look: Look) -> Response:
         place=place,
         seen=_seen_by(look, skill),
         costs=_costs(skill, text),
-        arguments=declared,
-        filled=filled,
-        fill_trouble=trouble,
+        arguments=form.arguments,
+        filled=form.filled,
+        fill_trouble=form.trouble,
         line=used.get(skill.path),
         counts=look.site.usage.are_kept,
         revisions=look.site.revisions.of(skill.path),
@@ -259,11 +259,19 @@ async def _text(look: Look, skill: Skill) -> Text:
     return Text(text, html, hidden.count(text), "", estimated(body))
 
 
-async def _filled(
-    query: Mapping[str, str], look: Look, skill: Skill
-) -> tuple[list[Argument], str | None, str]:
-    """Return the declared arguments with their values, the filled-in instructions, and the error of
-    filling them in."""
+class _Form(NamedTuple):
+    """The declared arguments with their values, and the instructions with these filled in.
+
+    The instructions are None where nothing is to be filled in; `trouble` says why it failed.
+    """
+
+    arguments: Sequence[Argument]
+    filled: str | None = None
+    trouble: str = ""
+
+
+async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> _Form:
+    """Fill the arguments in the query into the instructions of a skill."""
     declared: Sequence[Mapping[str, Json]] = ()
     if skill.standing > Standing.UNUSABLE:
         declared = arguments.declared(skill.frontmatter)
@@ -278,12 +286,12 @@ async def _filled(
         value = given.get(name) or text_of(each.get("default")) or ""
         shown.append(Argument(name, words, each.get("required") is True, value))
     if not declared or "fill" not in query:
-        return shown, None, ""
+        return _Form(shown)
     body = await look.view.body(skill)
     try:
-        return shown, arguments.fill_in(body.text, declared, given, skill.name), ""
+        return _Form(shown, arguments.fill_in(body.text, declared, given, skill.name))
     except RequestError as error:
-        return shown, None, str(error)
+        return _Form(shown, trouble=str(error))
 
 
 def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:

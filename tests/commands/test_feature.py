@@ -16,6 +16,7 @@ from mcp_skills_server import cli
 from mcp_skills_server.commands.features import table
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import option
+from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Routes
 
 
@@ -31,7 +32,7 @@ class Seen(Feature, heading="Seen (--transport http)"):
         return Routes(lambda _: [Route(self.seen, answer)])
 
     def gauges(self):
-        return {"skills_seen": ("Calls that were seen.", len(self.methods))}
+        return {"skills_seen": Gauge("Calls that were seen.", len(self.methods))}
 
     def state(self):
         return f"seen: {len(self.methods)}"

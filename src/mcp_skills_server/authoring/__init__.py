@@ -1,2 +1,1 @@
-"""Tools for authors: whether a skill is chosen when it should be, and what a model is shown of
-it."""
+"""Tools for skill authors: evaluation of triggers, context of a model, notes and reports."""

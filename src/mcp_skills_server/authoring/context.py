@@ -1,5 +1,4 @@
-"""Reproduce the text that the model of a host sees of a catalogue: unasked, and when it loads a
-skill.
+"""Model context: the text that a host shows its model, unasked and when it loads a skill.
 
 The facts about hosts were measured with the real programs (`make hosts`).
 """
@@ -27,15 +26,14 @@ class HostContext(NamedTuple):
     """The way a host shows a server to its model.
 
     Attributes:
-        client: the name in its handshake.
-        version: of the program that was measured, "" for none.
-        instructions: whether its model is shown the server's instructions unasked: all, the first
-            line or none.
-        tools: which part of the tools its model is shown unasked; where it is the names, it
-            searches for the rest.
-        text_characters: where it cuts the instructions, and the description of each tool; None for
-            nowhere.
-        result_characters: where it cuts the result of a tool.
+        client: the client's name in its MCP handshake.
+        version: the measured version of the host, "" for none.
+        instructions: the part of the server's instructions that is shown unasked.
+        tools: the part of the tools that is shown unasked; with "names" the host searches for the
+            rest.
+        text_characters: the length at which the instructions, and the description of each tool,
+            are cut; None for no cut.
+        result_characters: the length at which the result of a tool is cut.
     """
 
     client: str
@@ -53,12 +51,11 @@ HOSTS: Final = {
     "gemini-cli": HostContext("gemini-cli-mcp-client", "0.61.0"),
     "opencode": HostContext("opencode", "1.18.33", result_characters=51_200),
 }
-"""By the name of `--host`."""
+"""Hosts by the value of `--host`."""
 
 
 class ShownText(NamedTuple):
-    """A text that a model is shown: all that it sees, and how many characters that were sent the
-    host leaves out."""
+    """A text that a model is shown: the part that it sees, and the number of characters cut off."""
 
     title: str
     text: str
@@ -70,7 +67,7 @@ Part: TypeAlias = Literal["whole", "shortened", "absent"]
 
 
 def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
-    """Return what the model of this host is shown before it asks."""
+    """Return the texts that the host shows its model unasked."""
     client = client_of(host.client)
     briefing = runtime.briefing
     texts: list[ShownText] = []
@@ -95,7 +92,7 @@ def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
 
 
 async def loaded(runtime: Runtime, host: HostContext, skill: Skill) -> ShownText:
-    """Return what the model of this host is shown when it loads a skill with `skills_load`."""
+    """Return the text that the host shows its model when it loads a skill with `skills_load`."""
     from mcp_skills_server.runtime.session import Session
 
     name = name_of(skill, runtime.registry.snapshot)
@@ -123,7 +120,7 @@ def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
 
 
 def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:
-    """Return how much of each skill stands in these texts, by its name."""
+    """Return the part of each skill that these texts show, by the skill's name."""
     flat = " ".join(
         "\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split()
     )

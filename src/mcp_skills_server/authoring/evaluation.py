@@ -1,9 +1,8 @@
-"""Trigger evaluation: the prompts for which a model should load a skill, judged, with hits, misses
-and false triggers.
+"""Trigger evaluation: judge which prompts load a skill; count hits, misses, false triggers.
 
-Two formats of the field are read. A trigger set is a JSON array of `{"query": ...,
-"should_trigger": true}`, as skill-creator writes it. `evals.json` is `{"skill_name": ..., "evals":
-[{"prompt": ...}]}`, of which each prompt should trigger the skill.
+Two common formats are read. A trigger set is a JSON array of `{"query": ..., "should_trigger":
+true}`, as skill-creator writes it. `evals.json` is `{"skill_name": ..., "evals": [{"prompt":
+...}]}`, of which each prompt should trigger the skill.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from mcp_skills_server.runtime.search import Hit, Search
 from mcp_skills_server.runtime.search_text import reasons
 
 PLACES: Final = 5
-"""Places of a ranking that count for hit@5."""
+"""Top places of a ranking that count for hit@5."""
 _MOST_CASES: Final = 10_000
 _LONGEST: Final = 10_000
-"""Characters of a query."""
+"""Most characters of a query."""
 
 
 class TriggerCase(NamedTuple):
-    """A prompt, whether it should have a model load a skill, and what the file calls the skill; ""
-    for nothing."""
+    """A prompt, its expected outcome, and the skill as the file names it, "" if it names none."""
 
     query: str
     should_trigger: bool
@@ -37,10 +35,10 @@ class TriggerCase(NamedTuple):
 
 
 def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
-    """Return the cases of a file, which messages call `place`.
+    """Return the cases of a file; error messages refer to it as `place`.
 
     Raises:
-        UsageError: it is none of the two formats. The message says what is wrong, and where.
+        UsageError: the file has neither format. The message says what is wrong, and where.
     """
     try:
         found: Any = json.loads(raw)
@@ -65,7 +63,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
 
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
-    """Return these cases as the JSON of a trigger set."""
+    """Return these cases as the JSON text of a trigger set."""
     entries = [{"query": each.query, "should_trigger": each.should_trigger} for each in cases]
     return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
@@ -102,7 +100,7 @@ def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
 def own_cases(
     read: Callable[[SkillFile], bytes], skill: Skill, show: Callable[[str], str]
 ) -> tuple[list[tuple[Skill, TriggerCase]], list[str]]:
-    """Return the cases in the folder `evals` of a skill, and why a JSON file there holds none.
+    """Return the cases in a skill's folder `evals`, and the errors of JSON files without cases.
 
     `show` returns the place of a file, from the root, for messages.
     """
@@ -122,8 +120,7 @@ def own_cases(
 
 
 class Judge(Protocol):
-    """Decides which skills a prompt calls for. Of a choice that `ranks`, the first place alone is a
-    trigger."""
+    """A judge of which skills a prompt calls for; if it `ranks`, only the first choice triggers."""
 
     runs: int
     concurrency: int
@@ -135,8 +132,7 @@ class Judge(Protocol):
 
 
 class RankingJudge:
-    """Judges by the ranking of `skills_search`: the skill in the first place is the one that a
-    model would load."""
+    """A judge by the ranking of `skills_search`: a model would load the first skill in it."""
 
     runs = 1
     concurrency = 1
@@ -146,11 +142,11 @@ class RankingJudge:
         self._search = search
 
     def ranked(self, query: str) -> list[Hit]:
-        """Return the first places for this prompt."""
+        """Return the first `PLACES` hits for this prompt."""
         return self._search.scored(query, PLACES, dialect.is_offered, by_meaning=True)
 
     def choose(self, query: str, run: int) -> Sequence[str]:  # noqa: ARG002 - each run has the same ranking
-        """Return the paths of the first places."""
+        """Return the paths of the skills in the first places."""
         return [hit.skill.path for hit in self.ranked(query)]
 
 
@@ -158,12 +154,11 @@ class CaseResult(NamedTuple):
     """The verdict on one case.
 
     Attributes:
-        triggers: how many of the runs chose the skill.
-        passed: whether that is what is expected.
-        rank: the place of the skill in the first run, from 1; None where it was not chosen.
-        winner: the path of another skill that was chosen first in the first run, "" where there was
-            none.
-        words: the words of the prompt that stand in the texts of the one that was chosen first.
+        triggers: the number of runs that chose the skill.
+        passed: True if the outcome is the expected one.
+        rank: the place of the skill in the first run, from 1; None if it was not chosen.
+        winner: the path of the other skill that came first in the first run; "" if none did.
+        words: the words of the prompt that are in the texts of the skill that came first.
     """
 
     skill: Skill
@@ -193,10 +188,10 @@ class CaseResult(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The results of some cases together.
+    """The totals of some cases.
 
-    `hit_at_1` is the share of prompts that should trigger and put the skill in the first place,
-    `hit_at_5` the same for the first five places; None without such a prompt.
+    `hit_at_1` is the share of prompts that should trigger whose skill came first, `hit_at_5` the
+    same for the first five places; None without such prompts.
     """
 
     total: int
@@ -207,13 +202,13 @@ class Summary(NamedTuple):
 
     @property
     def pass_rate(self) -> float:
-        """The share of cases that came out as expected; all of them where there is none."""
+        """The share of cases that passed; 1.0 without cases."""
         if not self.total:
             return 1.0
         return self.passed / self.total
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary with the names that skill-creator's runner uses, and ours."""
+        """Return the summary with the fields of skill-creator's runner, and more."""
         return {
             "total": self.total,
             "passed": self.passed,
@@ -230,8 +225,7 @@ def evaluate(
     snapshot: Snapshot,
     threshold: float = 0.5,
 ) -> Iterator[CaseResult]:
-    """Judge all cases, each with the skill that it is about, and yield the results in the same
-    order.
+    """Judge each case for its skill, and yield the results in the same order.
 
     A prompt triggers a skill that at least `threshold` of the runs chose.
     """
@@ -262,7 +256,7 @@ def evaluate(
 
 
 def summary(results: Sequence[CaseResult]) -> Summary:
-    """Return what these results come to."""
+    """Return the totals of these results."""
     ranks = [each.rank for each in results if each.case.should_trigger]
     hit_at_1 = hit_at_5 = None
     if ranks:
@@ -275,7 +269,7 @@ def summary(results: Sequence[CaseResult]) -> Summary:
 
 
 def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
-    """Return the results by the path of the skill, in the order of the paths."""
+    """Return the results grouped by the path of the skill, in the order of the paths."""
     out: dict[str, list[CaseResult]] = {}
     for each in sorted(results, key=lambda each: each.skill.path):
         out.setdefault(each.skill.path, []).append(each)
@@ -283,8 +277,7 @@ def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
 
 
 def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
-    """Return all results for programs: `results` and `summary` have the fields of skill-creator's
-    runner, and more."""
+    """Return all results as JSON: the fields of skill-creator's runner, and more."""
     skills: list[dict[str, Any]] = []
     for path, found in by_skill(results).items():
         skill, totals = found[0].skill, summary(found).as_json()
@@ -322,7 +315,7 @@ def as_junit(results: Sequence[CaseResult]) -> str:
 
 
 def why(result: CaseResult) -> str:
-    """Return why a case failed, in a sentence."""
+    """Return the reason why a case failed, as a phrase."""
     words = ""
     if result.words:
         words = f" by the words {', '.join(result.words)}"

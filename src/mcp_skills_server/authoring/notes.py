@@ -1,5 +1,4 @@
-"""The notes that a reviewer would make on skills: collected for `validate` alone, from every rule
-of that severity."""
+"""Notes on skills: all findings of the severity "note", which only `validate` collects."""
 
 from __future__ import annotations
 
@@ -16,22 +15,20 @@ from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
 
 MOST_TEXT: Final = 1 << 20
-"""Bytes of a file that is looked through for the names of other files and for comments, and
-corrected."""
+"""Largest file, in bytes, that is searched for file names and comments, and corrected."""
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
-"""Files that stand for themselves."""
+"""Files that no other file of a skill needs to name."""
 _TOOL_FILES: Final = re.compile(
     r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)"
 )
 _COLLIDES: Final = 0.8
-"""The share of their words from which on two skills collide."""
+"""The least share of common words with which two skills collide."""
 _MOST_NAMED: Final = 5
 _NAME: Final = re.compile(r"[\w.-]++")
 
 
 def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
-    """Return the notes on these skills, which were checked. A file that cannot be read is passed
-    over."""
+    """Return the notes on these checked skills; skip files that cannot be read."""
     found = [
         each
         for skill in skills
@@ -42,7 +39,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
         skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
     ]
     for skill in usable:
-        # Most skills name all of their files in SKILL.md, and then no other is read again.
+        # Most skills name all of their files in SKILL.md, so that no other file has to be read.
         unused = _unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)
         if unused:
             unused = _unnamed_files(_texts(registry, skill, skill.files), unused)
@@ -50,7 +47,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             found.append(_unused_files(unused).at(_place(registry, skill), skill.path))
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
-    for skill, near in pairs(usable, _COLLIDES):  # the most alike first
+    for skill, near in pairs(usable, _COLLIDES):  # most similar first
         for one, other in ((skill, near.other), (near.other, skill)):
             nearest.setdefault(one, (other, near.share))
             counts[one] += 1
@@ -81,7 +78,7 @@ def _place(registry: Registry, skill: Skill) -> str:
 
 
 def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
-    """Return which of these files of a skill no text names, by their names or folders."""
+    """Return those of `files` that no other file of the skill names, by file or by folder."""
     named_in: dict[str, str | None] = {}
     for path, text in texts.items():
         for word in _words(text):
@@ -107,8 +104,7 @@ def _unused_files(unused: Sequence[str]) -> Problem:
 
 
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
-    """Return the note that a skill says much the same of itself as another one, and as so many
-    more."""
+    """Return the note that the descriptions of a skill and of `more + 1` others overlap."""
     others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
     words = f"{share:.0%} of the words that decide are also those of {others}"
     return problem(
@@ -118,7 +114,7 @@ def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield the names of a text, and the parts of paths and of names with an extension."""
+    """Yield each word of a text that may be a file name, also without its extension."""
     for found in _NAME.finditer(text):
         word = found[0].strip(".")
         yield word

@@ -1,11 +1,10 @@
-"""Programs that an author names on the command line: judges of prompts and scanners of folders. No
-shell runs them.
+"""External programs that an author names: judges of prompts and scanners of folders.
 
-One run of a judge answers one prompt. It reads a JSON object from stdin: `query`, `catalogue` (the
-text that a host shows its model) and `skills` (`name`, `path` and `description` of each). It prints
-the names of the skills that it would load: a JSON array, an object `{"skills": [...], "cost_usd":
-0.001}`, or a name a line. Nothing printed means that it would load none. The findings of a scanner
-are read from SARIF 2.1.0.
+No shell runs them. One run of a judge answers one prompt. It reads a JSON object from stdin:
+`query`, `catalogue` (the text that a host shows its model) and `skills` (`name`, `path` and
+`description` of each). It prints the names of the skills that it would load: a JSON array, an
+object `{"skills": [...], "cost_usd": 0.001}`, or one name a line. No output means no skill. A
+scanner prints its findings in SARIF 2.1.0.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from mcp_skills_server.model import Problem, Severity, Skill, printable
 _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
 _KIND: Final = "judge"
-"""The kind of the memos that the index keeps."""
+"""The kind of a judge's cached answers in the index."""
 _NO_FAILURE: Final = (0, 1)
-"""With 1 a scanner says that it found something."""
+"""Exit codes of a successful scan; 1 means that there are findings."""
 _LEVELS: Final[dict[str, Severity]] = {
     "error": "error",
     "warning": "warning",
@@ -42,7 +41,7 @@ _LEVELS: Final[dict[str, Severity]] = {
 
 
 def _words_of_command(option: str, command: str) -> list[str]:
-    """Return a command as a list of words, the first of which is the path of the program."""
+    """Return a command split into words, with the first one resolved to a program's path."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -60,8 +59,7 @@ def _words_of_command(option: str, command: str) -> list[str]:
 def _run(
     words: Sequence[str], timeout_s: float, given: bytes = b"", *, fine: Collection[int] = (0,)
 ) -> bytes:
-    """Run a program and return what it writes to stdout; `fine` are the exit codes that are no
-    failure."""
+    """Run a program and return its stdout; `fine` has the exit codes of success."""
     name = printable(os.path.basename(words[0]))
     try:
         ended = subprocess.run(  # noqa: S603
@@ -80,23 +78,23 @@ def _run(
 
 
 class CommandJudge:
-    """Judges by a program.
+    """A judge that runs an external program.
 
     Args:
         command: the program with its arguments, in the quoting of a shell.
         catalogue: the text that a host shows its model.
-        skills: the skills that may be chosen.
-        runs: how often each prompt is judged.
-        concurrency: how many runs there may be at once.
-        timeout_s: how long one run may take.
-        answers: keeps answers between processes; None keeps none.
+        skills: the skills to choose from.
+        runs: the number of runs for each prompt.
+        concurrency: the most runs at once.
+        timeout_s: the time limit of one run.
+        answers: the cache of answers between processes; None for no cache.
 
     Attributes:
-        cost_usd: what the runs of this process have cost, as far as the program says so.
-        asked: how many runs of the program there were; the other answers were kept ones.
+        cost_usd: the cost of the runs of this process, as far as the program reports it.
+        asked: the number of runs of the program; other answers came from the cache.
 
     Raises:
-        UsageError: there is no such program.
+        UsageError: the program does not exist.
     """
 
     ranks = False
@@ -128,7 +126,7 @@ class CommandJudge:
         self._shown = {"catalogue": catalogue, "skills": listed}
         mark = hashlib.sha256(json.dumps([self._words, self._shown]).encode())
         for each in self._words:
-            if os.path.isfile(each):  # a judge that was edited judges anew
+            if os.path.isfile(each):  # an edited program invalidates its cached answers
                 with open(each, "rb") as file:
                     mark.update(hashlib.file_digest(file, "sha256").digest())
         self._mark = mark.digest()
@@ -137,7 +135,7 @@ class CommandJudge:
         """Return the paths of the skills that the program would load.
 
         Raises:
-            UsageError: it failed, took too long, or printed something else.
+            UsageError: the program fails, times out, or prints something else.
         """
         key = hashlib.sha256(self._mark + json.dumps([query, run]).encode()).digest()
         output = None
@@ -184,16 +182,16 @@ def _parsed(output: str) -> tuple[list[str], float]:
 
 
 def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]:
-    """Run a scanner on a folder and return what it finds.
+    """Run a scanner on a folder and return its findings.
 
     Args:
-        command: the program with its arguments, in the quoting of a shell. The folder is added at
-            the end; `{output}` stands for a file that it writes SARIF to, else it writes to stdout.
+        command: the program with its arguments, in the quoting of a shell. The folder is appended;
+            `{output}` stands for the SARIF file to write, without it stdout is read.
         folder: the folder, absolute.
-        show: returns a place below the folder as the operator would type it.
+        show: returns a path below the folder as the operator would type it.
 
     Raises:
-        UsageError: there is no such program, it failed, or what it wrote is no SARIF.
+        UsageError: the program does not exist or fails, or its output is not SARIF.
     """
     words = _words_of_command("--scanner", command)
     with tempfile.TemporaryDirectory(prefix="skills-scan-") as scratch:
@@ -226,7 +224,7 @@ def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator
 
 
 def _place(result: dict[str, Any], folder: str) -> tuple[str, int | None]:
-    """Return where in the folder a finding lies, "" for nowhere in particular, and its line."""
+    """Return the path in the folder and the line of a finding; "" for one without a place."""
     locations: list[dict[str, Any]] = result.get("locations") or []
     if not locations:
         return "", None

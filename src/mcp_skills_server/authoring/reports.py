@@ -1,4 +1,4 @@
-"""Findings of `validate` in the formats of CI systems: GitHub, GitLab, JUnit and SARIF. Pure."""
+"""Reports on findings of `validate` in formats of CI systems: GitHub, GitLab, JUnit and SARIF."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GITLAB: Final = {"error": "major", "warning": "minor", "note": "info"}
 
 
 def github(problem: Problem) -> str:
-    """Return a finding as a workflow of GitHub shows it beside its line."""
+    """Return a finding as a GitHub workflow command, which annotates its line."""
 
     def escaped(text: str, more: str = "") -> str:
         for character in "%\r\n" + more:
@@ -37,7 +37,7 @@ def github(problem: Problem) -> str:
 
 
 def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
-    """Return a report in GitLab's format of code quality."""
+    """Return a report in GitLab's code quality format."""
     return [
         {
             "description": each.text,
@@ -51,8 +51,7 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
-    """Return JUnit XML: a case for each skill by its path, which fails where the skill has an error
-    or a warning."""
+    """Return JUnit XML: a case for each skill, which fails on an error or a warning."""
     of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
     for each in problems:
         of_skill.setdefault(each.skill, []).append(each)
@@ -77,9 +76,9 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
 
 
 def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]]) -> dict[str, Any]:
-    """Return a report in SARIF 2.1.0. Places are relative to `%SRCROOT%`, where the command ran.
+    """Return a SARIF 2.1.0 report, with paths relative to `%SRCROOT%`, the working directory.
 
-    `fixed` has the file before and after of findings that `--fix` can correct.
+    `fixed` has the text of a file before and after `--fix`, by the finding that it corrects.
     """
     found = list(problems)
     codes = sorted({each.code for each in found})
@@ -95,7 +94,7 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
 
 
 def _fingerprint(problem: Problem) -> str:
-    """Return what stays the same for a finding when lines above it are added: it names no line."""
+    """Return a hash of a finding without its line, so that lines added above do not change it."""
     return hashlib.sha256(
         "\0".join((problem.code, problem.path, problem.message)).encode()
     ).hexdigest()
@@ -103,7 +102,7 @@ def _fingerprint(problem: Problem) -> str:
 
 def _rule(code: str) -> dict[str, Any]:
     row = CODES.get(code)
-    if row is None:  # of another scanner
+    if row is None:  # a rule of an external scanner
         return {"id": code}
     explained = explanations.markdown(code)
     return {

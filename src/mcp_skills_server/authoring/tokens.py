@@ -1,4 +1,4 @@
-"""Token counts: by tiktoken where it is installed and has its vocabulary, else by an estimate."""
+"""Token counts: by tiktoken if it is installed and has its vocabulary, else by an estimate."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _ENCODING: Final = "o200k_base"
 
 
 def estimated(text: str | bytes) -> int:
-    """Return about how many tokens a text takes, rounded up."""
+    """Return the estimated number of tokens of a text, rounded up."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogatepass")
     return estimated_size(len(text))
 
 
 def estimated_size(count: int) -> int:
-    """Return about how many tokens so many bytes of text take, rounded up."""
+    """Return the estimated number of tokens of `count` bytes of text, rounded up."""
     return -(-count // 4)
 
 
 @cache
 def counter() -> tuple[Callable[[str], int], str]:
-    """Return a function that counts tokens, and how it counts, in words.
+    """Return a function that counts tokens, and the name of its method for people.
 
-    tiktoken fetches its vocabulary when it is first used; where that fails, the estimate is used.
+    tiktoken fetches its vocabulary on first use; if that fails, the estimate is used.
     """
     try:
-        # no dependency of ours: used where it is installed
+        # an optional package, which is no declared dependency
         tiktoken: Any = import_module("tiktoken")
         encoding: Any = tiktoken.get_encoding(_ENCODING)
-    # not installed, or its vocabulary cannot be had: each version raises something else
+    # not installed, or without its vocabulary: the exception depends on the version
     except Exception:
         return estimated, f"an estimate: {ESTIMATE_RULE}"
     return lambda text: len(

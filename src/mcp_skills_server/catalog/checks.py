@@ -1,7 +1,6 @@
-"""Deep checks: problems that only reading every file of a skill shows, once for each skill.
+"""Deep checks: problems that only reading all files of a skill shows, cached by skill.
 
-A scan keeps the `Skill` object while the bytes of its files are the same, so the object stands for
-the digest here.
+A scan keeps the `Skill` object while its files' bytes are the same, so the object is the cache key.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Survey:
-    """All problems of a snapshot, as far as its skills are checked.
+    """Problems of a snapshot, as far as its skills are checked.
 
     Attributes:
-        problems: in the order of their places.
+        problems: sorted by place.
         checked: how many skills are checked.
         total: how many skills there are.
     """
@@ -50,14 +49,14 @@ class Survey:
 
     @property
     def progress(self) -> str:
-        """The state of the checks in words, "" when they are done."""
+        """Progress of the checks as text, "" when complete."""
         if self.is_complete:
             return ""
         return f"checking {self.checked:,} of {self.total:,} skills"
 
     @property
     def summary(self) -> str:
-        """Number of problems and their codes in one line, errors first; "" where there are none."""
+        """Numbers of problems and their codes in one line, errors first; "" for none."""
         if not self.problems:
             return ""
         ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
@@ -70,7 +69,7 @@ class Survey:
 
     @cached_property
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
-        """The problems of each skill that has some, by skill path."""
+        """Problems by skill path, of each skill that has some."""
         out: dict[str, list[Problem]] = {}
         for each in self.problems:
             out.setdefault(each.skill, []).append(each)
@@ -79,11 +78,11 @@ class Survey:
 
 
 class Checks:
-    """Run and remember the deep checks of a registry's skills. Any thread may use it.
+    """Deep checks of a registry's skills, with cached results. Thread-safe.
 
     Args:
-        inspect: reads a skill's files and returns what is wrong.
-        among: returns the problems that show only among the skills of a snapshot.
+        inspect: reads a skill's files and returns their problems.
+        among: returns the problems of combinations of skills in a snapshot.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Checks:
         self._worker: threading.Thread | None = None
 
     def of(self, skill: Skill) -> Sequence[Problem]:
-        """Return what the files of a skill show, reading them unless that is known."""
+        """Return the problems in a skill's files, cached unless a file was unreadable."""
         found = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
         if found is None or any(each.code == "unreadable" for each in found):
@@ -110,7 +109,7 @@ class Checks:
         return found
 
     def known(self, skill: Skill) -> Sequence[Problem] | None:
-        """Return what the files of a skill show, or None while they are not checked."""
+        """Return the cached problems in a skill's files, or None while unchecked."""
         with self._lock:
             return self._known.get(skill)
 
@@ -130,7 +129,7 @@ class Checks:
             return made
         found = {*snapshot.all_problems, *self._among(snapshot)}
         found.update(one for each in checked if each for one in each)
-        # `validate` alone tells notes
+        # only `validate` reports notes
         reported = [each for each in found if each.severity != "note"]
         ordered = sorted(
             reported, key=lambda each: (each.path, each.line or 0, each.code, each.message)
@@ -175,20 +174,19 @@ class Checks:
         except Exception:  # a bug in one rule must not end the checks of the other skills
             logger.exception("%s could not be checked", skill.path)
             self._remember(skill, ())
-        time.sleep(time.monotonic() - begun)  # requests get half of the time
+        time.sleep(time.monotonic() - begun)  # throttle: leave half of the time to requests
 
 
 def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int) -> list[Problem]:
-    """Return dangling references and what should not be in a skill. A file that cannot be read
-    becomes a Problem.
+    """Return dangling references, unwanted files and unreadable files of a skill as Problems.
 
     Args:
         reader: reads its files.
         skill: the skill.
-        nested: directories below the root of other skills in it, which have their own problems.
-        most_bytes: of a file; a larger one is passed over, since a limit was reported for it.
+        nested: root-relative directories of its nested skills, which have their own problems.
+        most_bytes: maximum size of a checked file; a scan reports larger ones.
     """
-    from mcp_skills_server.validation import lint  # and with it TOML, which no start needs
+    from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = reader.roots[skill.root]
     above = ""
@@ -198,7 +196,7 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
     found = lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))
-    # the scan reported them
+    # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():
         if file.size > most_bytes:

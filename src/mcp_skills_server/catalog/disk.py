@@ -1,9 +1,9 @@
-"""The boundary to the disk: opens directories and files below a root without ever following a link.
+"""File access below a root that never follows a link, safe against TOCTOU races.
 
-Directories are opened one inside the other, by descriptor where the platform can, so that a
-directory that is swapped for a link meanwhile is refused. Files are opened with O_NOFOLLOW; a scan
-reads the one that its walk found, and a request the one that has the digest of the scan. Client
-text never comes here: callers pass names that a scan found.
+Directories are opened one inside the other, by descriptor where the platform can, so a directory
+that is meanwhile swapped for a link is refused. Files are opened with O_NOFOLLOW. A scan reads the
+file that its walk found, a request the file that has the scanned digest. No client text comes here:
+callers pass names that a scan found.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O
 _FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
 _STEP: Final[int] = _DIRECTORY | getattr(os, "O_PATH", 0)
-"""Opens a directory on the way to another: it need not be readable."""
+"""Flags to open a directory on the way to another: it need not be readable."""
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _SETTLED_NS: Final = 2_000_000_000
-"""A file older than this at its scan cannot change without its time stamps, even on FAT."""
+"""Minimum age of a file at its scan for reliable time stamps, even on FAT."""
 
 GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
-"""Errors of opening a directory where there is none (any more)."""
+"""Errors of opening a directory that does not exist (any more)."""
 PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of any call that would succeed a moment later: the process ran out of something."""
+"""Transient errors: the process ran out of descriptors or memory."""
 
 Handle: TypeAlias = "int | str"
-"""An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
+"""An open directory: a descriptor, or its path on platforms without `dir_fd`."""
 
 
 _SIGNATURE: Final = "%x.%x.%x.%x.%x"
-"""Size, time of modification, how much later the inode changed, inode, device. One text takes half
-the memory of five numbers, and there is one for every file."""
+"""Size, mtime, ctime minus mtime, inode, device, in hex. One text for each file takes half the
+memory of five numbers."""
 
 
 def signature(found: os.stat_result) -> str:
-    """Return what tells one content of a file from the next without reading it.
+    """Return a stat signature that changes with the content of a file.
 
     Size and modification time are not enough: an rsync-style rewrite keeps both.
     """
@@ -60,7 +60,7 @@ def signature(found: os.stat_result) -> str:
 
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """Return the SkillFile, its digest unknown, of a stat result taken at `now` (nanoseconds)."""
+    """Make a SkillFile without a digest from a stat result taken at `now` (nanoseconds)."""
     young = now - _SETTLED_NS
     is_settled = found.st_mtime_ns < young and found.st_ctime_ns < young
     is_executable = bool(found.st_mode & stat.S_IXUSR)
@@ -73,7 +73,7 @@ def digest_of(raw: bytes) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Tell whether a text has the shape of one."""
+    """Tell whether a text has the shape of a digest."""
     return len(text) == _DIGEST_LENGTH and text.startswith("sha256:")
 
 
@@ -81,11 +81,10 @@ _DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 def is_foreign(found: os.stat_result, handle: Handle) -> bool:
-    """Tell whether a file is a hard link to a file of another user than the owner of the directory
-    that it is found in.
+    """Tell whether a file is a hard link, owned by another user than its directory.
 
-    Who may write into a folder could else have the server read what is not theirs. Hard links
-    within one owner's files are what package stores and backups are made of.
+    Otherwise a user who may write into a folder could make the server read other users' files. Hard
+    links within one owner's files are common: package stores and backups use them.
     """
     return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != _owner(handle)
 
@@ -96,10 +95,10 @@ def _owner(handle: Handle) -> int:
 
 @contextmanager
 def open_directory(root_path: str, path: str) -> Generator[Handle]:
-    """Open a directory below a root, one step at a time, following no link.
+    """Open a directory below a root, one path segment at a time, following no link.
 
     Raises:
-        OSError: it is not there, not a directory, or a link stands in the way.
+        OSError: the directory is missing, is no directory, or has a link in its path.
     """
     handle = enter(None, root_path, follow=True)
     try:
@@ -114,10 +113,10 @@ def open_directory(root_path: str, path: str) -> Generator[Handle]:
 
 @contextmanager
 def open_real(path: str) -> Generator[Handle]:
-    """Open a directory by its real path, from the top, following no link.
+    """Open a directory by its real path, from `/` down, following no link.
 
     Raises:
-        OSError: it is not there, not a directory, or a link stands in the way by now.
+        OSError: the directory is missing, is no directory, or has a link in its path by now.
     """
     if not _BY_DESCRIPTOR:
         yield enter(None, path)
@@ -138,8 +137,9 @@ def open_real(path: str) -> Generator[Handle]:
 
 
 def owner_of(handle: Handle, name: str) -> int:
-    """Return the user that a name in an open directory belongs to, "" for the directory itself; a
-    link counts as itself.
+    """Return the owner (uid) of a name in an open directory, "" for the directory itself.
+
+    A link is not followed.
 
     Raises:
         OSError: nothing has this name.
@@ -154,11 +154,12 @@ def owner_of(handle: Handle, name: str) -> int:
 def read(
     path: str, most_bytes: int, directory: Handle | None = None
 ) -> tuple[bytes, os.stat_result]:
-    """Read a regular file whole, and its status; a link is not followed. `path` may be a name in an
-    open directory.
+    """Read a regular file whole, not through a link; return its bytes and stat result.
+
+    `path` may be a name in the open `directory`.
 
     Raises:
-        OSError: it is gone, unreadable, no regular file, or has more bytes.
+        OSError: the file is gone, unreadable, not regular, or larger than `most_bytes`.
     """
     if isinstance(directory, str):
         path = f"{directory}/{path}"
@@ -173,16 +174,16 @@ def read(
 
 
 def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
-    """Read a file that a walk found, and record in it what was read: digest, size and signature.
+    """Read a file that a walk found, and set the digest, size and signature of `file`.
 
     Args:
         root_path: a directory that is free of links.
-        location: the place of the file below it.
+        location: the path of the file below it.
         file: as the walk found it.
         most_bytes: a larger file is not read.
 
     Raises:
-        OSError: it is gone, unreadable, no regular file, or too large.
+        OSError: the file is gone, unreadable, not regular, or too large.
     """
     path = f"{root_path}/{location}"
     try:
@@ -207,11 +208,10 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
 
 
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
-    """Return the regular file inside its root that a link stands for, or None.
+    """Return the regular file inside the root that a link leads to, or None.
 
     None for a link that leaves the root, leads to a directory or a device, is broken, or passes an
-    ignored name. A dot folder in which the link itself lies is not ignored, since the walk went
-    there.
+    ignored name. Ignored names in the path of the link itself do not count: the walk entered those.
     """
     target = os.path.realpath(os.path.join(root_path, directory, name))
     if os.path.commonpath((target, root_path)) != root_path or target == root_path:
@@ -231,9 +231,7 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
 
 
 def look(root_path: str, location: str) -> os.stat_result | None:
-    """Return what lies at a place below a root when no link is followed, or None when nothing does
-    that may be served.
-    """
+    """Return the lstat result at a root-relative path; None if missing or a foreign hard link."""
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
@@ -263,10 +261,10 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 
 def enter(parent: Handle | None, name: str, *, follow: bool = False) -> Handle:
-    """Open a directory inside an open one, or by its path where there is none. `close` ends it.
+    """Open a directory inside an open one, or by its path without a parent; see `close`.
 
     Raises:
-        OSError: it is not there, not a directory, or a link and not to be followed.
+        OSError: the directory is missing, is no directory, or is a link that must not be followed.
     """
     if not _BY_DESCRIPTOR:
         path = name
@@ -282,13 +280,13 @@ def enter(parent: Handle | None, name: str, *, follow: bool = False) -> Handle:
 
 
 def close(handle: Handle) -> None:
-    """Give back what `enter` opened."""
+    """Close a handle of `enter`."""
     if isinstance(handle, int):
         os.close(handle)
 
 
 def is_utf8(name: str) -> bool:
-    """Tell whether this name, as the file system gave it, is UTF-8."""
+    """Tell whether a name, as decoded from the file system, is UTF-8."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
@@ -297,5 +295,5 @@ def is_utf8(name: str) -> bool:
 
 
 def spelled(name: str) -> str:
-    """Return the name, with escapes for the bytes that are not UTF-8."""
+    """Return the name with its bytes that are not UTF-8 escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

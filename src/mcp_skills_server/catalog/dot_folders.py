@@ -1,4 +1,4 @@
-"""Skills in dot folders, which no scan enters by default: counted for the operator."""
+"""Count the skills in dot folders, which no scan enters by default, for the operator."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import SKILL_MD
 
 _MOST_FOLDERS: Final = 5_000
-"""Folders that are looked into below one root: about a tenth of a second."""
+"""Folders that are searched below one root: about a tenth of a second."""
 _NAMED: Final = 5
 
 
 class PassedOver(NamedTuple):
-    """Skills of one root that lie in dot folders.
+    """Skills of one root that lie in unscanned dot folders.
 
     Attributes:
         root: the root, as the operator wrote it.
         skills: how many there are at least.
-        folders: the dot folders that hold them, from the root.
-        whole: whether all folders were looked into.
+        folders: the dot folders that hold them, root-relative.
+        whole: whether all folders were searched; otherwise `skills` is a lower bound.
     """
 
     root: str
@@ -51,7 +51,7 @@ class PassedOver(NamedTuple):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the fields as JSON-ready values."""
         return {
             "root": self.root,
             "skills": self.skills,
@@ -76,7 +76,7 @@ def passed_over(registry: Registry) -> list[PassedOver]:
 
 
 def _folders(root: Root, place: str) -> Iterator[tree.Directory]:
-    """Yield the folder at a place below a root and those below it."""
+    """Yield the folder at a root-relative path and those below it."""
 
     def below(here: tree.Directory) -> Iterator[tree.Directory]:
         yield here

@@ -1,6 +1,6 @@
-"""Origins of fetched skills: `fetch` leaves a record beside each.
+"""Provenance of fetched skills, from the record that `fetch` writes beside each.
 
-A record that is there and cannot be read makes a skill one of unknown origin, never a local one.
+A skill whose record cannot be read has an unknown origin; it never counts as local.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ UNKNOWN: Final = "an unknown site"
 RECORDS: Final = f"{OURS}/skills"
 """The folder of records in a folder of fetched skills, `NAME.json` for each."""
 _WELL_KNOWN: Final = "/.well-known/"
-"""What stands before it in the address of an index is the site (RFC 8615)."""
+"""Separates the site from the rest of an index's address (RFC 8615)."""
 _MOST_BYTES: Final = 16 << 20
 
 
 class Origins:
-    """The origins of a root's skills, for one scan.
+    """Origins of a root's skills, cached for one scan.
 
     Args:
         root_path: the root, absolute.
-        origin: what all of it comes from, None for a folder.
+        origin: the origin of the whole root, None for a folder.
     """
 
     def __init__(self, root_path: str, origin: str | None) -> None:
@@ -40,7 +40,7 @@ class Origins:
         self._of_root: tuple[str | None] | None = None
 
     def of(self, directory: str) -> str | None:
-        """Return the origin of what lies in a directory below the root; None if not fetched."""
+        """Return the origin of a root-relative directory, or None if it was not fetched."""
         if self._origin is not None:
             return self._origin
         holder = self._holder(directory)
@@ -51,10 +51,9 @@ class Origins:
         return self._of_root[0]
 
     def is_copy(self, directory: str) -> bool:
-        """Tell whether the skill in this directory is part of a fetched one and lies beside that as
-        a skill of its own.
+        """Tell whether this skill, nested in a fetched one, was also fetched on its own beside it.
 
-        A site offers a nested skill alone, too, and it would else be there twice.
+        A site offers a nested skill alone, too; it would otherwise be served twice.
         """
         holder = self._holder(directory)
         if holder is None or not holder.within:
@@ -76,7 +75,7 @@ class Origins:
         )
 
     def _above(self) -> str | None:
-        """Return the origin of the root: it may itself be a fetched skill, or lie in one."""
+        """Return the origin of the fetched skill that the root is or lies in, or None."""
         place = self._root
         while (above := os.path.dirname(place)) != place:
             found = self._record(above, os.path.basename(place))
@@ -86,7 +85,7 @@ class Origins:
         return None
 
     def _holder(self, directory: str) -> _Holder | None:
-        """Return the innermost fetched skill that this directory belongs to: one with a record."""
+        """Return the innermost fetched skill (one with a record) that contains this directory."""
         if directory not in self._holders:
             parent, _, name = directory.rpartition("/")
             if parent:
@@ -104,9 +103,7 @@ class Origins:
         return self._holders[directory]
 
     def _record(self, place: str, name: str) -> dict[str, Any] | None:
-        """Return the record of what is called `name` in a folder: {} where it cannot be understood,
-        None where there is none.
-        """
+        """Return the record of `name` in a folder: {} if unreadable, None if missing."""
         if place not in self._has_records:
             self._has_records[place] = _is_there(os.path.join(place, RECORDS))
         if not self._has_records[place]:
@@ -117,7 +114,7 @@ class Origins:
 
 
 class _Holder(NamedTuple):
-    """A fetched skill: the folder that it lies in, its name, and where below it something is."""
+    """A fetched skill: its parent folder, its name, and the path of a directory within it."""
 
     folder: str
     name: str

@@ -1,4 +1,4 @@
-"""Gates: each judges a skill that is new or has changed before it is served."""
+"""Gates: predicates that decide whether a new or changed skill is served."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mcp_skills_server.model import Problem, Skill
 
 
 class GateRefusal(NamedTuple):
-    """A skill is not served.
+    """Refusal by a gate: the skill is not served.
 
     Attributes:
-        problem: why; None where nothing is to be said beside what the skill's own problems say: it
-            is unusable, or the same skill is served from elsewhere.
+        problem: the reason; None if the skill's own problems explain the refusal (it is unusable),
+            or if the same skill is served from another place.
     """
 
     problem: Problem | None
 
 
 Gate: TypeAlias = Callable[[Reader, Skill], "GateRefusal | None"]
-"""Returns None for a skill that passes. It may raise what reading the skill's files raises."""
+"""Return None for a skill that passes. A gate may raise what reading the skill's files raises."""
 
 
 def all_of(gates: Sequence[Gate]) -> Gate | None:
-    """Return one gate that a skill passes if it passes all of these; None where there are none."""
+    """Combine gates into one that a skill passes if it passes each; return None for no gates."""
     if len(gates) < 2:
         return next(iter(gates), None)
 
@@ -41,7 +41,7 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
 
 
 def by_root(gates: Mapping[str, Gate]) -> Gate:
-    """Return one gate for all roots: the gate of its root's given folder judges each skill."""
+    """Return one gate for all roots: a skill is judged by the gate of its root's `given` path."""
 
     def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)
@@ -53,13 +53,12 @@ def by_root(gates: Mapping[str, Gate]) -> Gate:
 
 
 class Selection:
-    """Serves the skills that patterns choose; a pattern fits a skill's path, its name or one of its
-    tags.
+    """Gate that selects skills by glob patterns over their path, name and tags.
 
     Args:
-        include: patterns in the manner of a shell, `*` also for slashes, of which one must fit;
-            none for all.
-        exclude: patterns of which none may fit.
+        include: shell patterns (`*` also matches slashes); at least one must match. Empty selects
+            all.
+        exclude: shell patterns; none may match.
     """
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:

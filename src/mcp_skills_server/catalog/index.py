@@ -1,10 +1,8 @@
-"""The index: what is known of local skills, kept between processes in one SQLite file of the cache
-directory.
+"""Persistent index of local skills: a cache between processes, in one SQLite file.
 
-It saves work and changes nothing that a client sees: a scan takes from it what a SKILL.md said and
-the digest of a file only under the stat signature that the file has now. Everything in it may be
-deleted at any time. Its content is trusted, so only this user may own and write the file and its
-folder.
+The index saves work and never changes what a client sees: a scan takes a SKILL.md's reading and a
+file's digest from it only under the file's current stat signature. Everything in it may be deleted
+at any time. Its content is trusted, so only this user may own and write the file and its folder.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
-"""A smaller root is kept only if the index was given a folder: its scan takes 0.1 s."""
+"""Default minimum of skills for a root to be kept: a smaller root is scanned in 0.1 s."""
 _READING_SOURCES: Final = ("format", "validation", "model", "catalog", "codes.py")
-"""The source that decides what a SKILL.md says and what is wrong with it."""
+"""Source files that decide how a SKILL.md is read and checked."""
 _NAME: Final = "skills.sqlite3"
 _VERSION: Final = 4
 _SCHEMA: Final = f"""
@@ -61,21 +59,21 @@ _BUSY_S: Final = 5.0
 _DAY_S: Final = 86400
 _UNUSED_DAYS: Final = 30
 _TRANSIENT_CODES: Final = frozenset(("unreadable", "skill-md-too-large"))
-"""Problems of a SKILL.md whose bytes were not read: the next process must try."""
+"""Problems of a SKILL.md whose bytes were not read: the next process must retry."""
 
 
 class UnusableFileError(SkillsServerError):
-    """The file must not be used. The message says why."""
+    """The file must not be used; the message states why."""
 
 
 class Index:
-    """The index of one user. Any thread and any number of processes may use it.
+    """Skill index of one user. Safe for threads and for concurrent processes.
 
-    A file that is damaged, of another format or that others may write is replaced, with one line in
-    the log. Where the folder cannot be written, nothing is kept.
+    A file that is damaged, of another format or writable by others is replaced, with one log line.
+    Where the folder cannot be written, nothing is kept.
 
     Args:
-        folder: where the file lies; it is made when there is something to keep.
+        folder: the directory of the file, made on the first write.
         least: the fewest skills that a root must have to be kept.
     """
 
@@ -87,11 +85,10 @@ class Index:
         self._is_given_up = False
 
     def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
-        """Return the skills that an earlier process found in a root, by directory; None where there
-        are none.
+        """Return the skills that an earlier process found in a root, by directory, or None.
 
-        Each has the files whose bytes their stat signatures prove. A record that cannot be decoded
-        is skipped.
+        Each has only the files whose bytes their stat signatures prove. Undecodable records are
+        skipped.
         """
         query = (
             "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
@@ -111,11 +108,11 @@ class Index:
     def save(
         self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]
     ) -> bool:
-        """Keep skills of a root, in one transaction. Return whether they were kept.
+        """Save the skills of a root in one transaction; tell whether they were saved.
 
         Args:
             root: the root.
-            limits: under which they were found.
+            limits: the limits of their scan.
             changed: the skills that are new or have changed.
             gone: the directories of skills that are no longer there.
         """
@@ -136,11 +133,11 @@ class Index:
         return self._do(write, create=True) is True
 
     def memos(self, kind: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Return the values that are kept under these keys, and mark them as used today.
+        """Return the cached values of these keys, and mark them as used today.
 
         Args:
-            kind: what made the values, such as the key of a model.
-            keys: digests of what the values were made of.
+            kind: the producer of the values, such as the key of a model.
+            keys: digests of the inputs that the values were computed from.
         """
 
         def read(connection: sqlite3.Connection) -> dict[bytes, bytes]:
@@ -157,7 +154,7 @@ class Index:
         return self._do(read, create=False) or {}
 
     def keep_memos(self, kind: str, values: Mapping[bytes, bytes]) -> None:
-        """Keep more values, by their keys; those of any kind that were unused for a month go."""
+        """Cache more values by key; evict values of any kind that were unused for a month."""
         rows = [(kind, key, value, _today()) for key, value in values.items()]
 
         def write(connection: sqlite3.Connection) -> None:
@@ -167,7 +164,7 @@ class Index:
         self._do(write, create=True)
 
     def forget_memos(self, kind: str) -> None:
-        """Drop the values of a kind, whose maker has changed."""
+        """Evict the values of a kind, whose producer has changed."""
         self._do(
             lambda connection: connection.execute("DELETE FROM memo WHERE kind = ?", (kind,)),
             create=False,
@@ -181,7 +178,7 @@ class Index:
             self._connection = None
 
     def _do(self, work: Callable[[sqlite3.Connection], Any], *, create: bool) -> Any:
-        """Return what `work` returns in one transaction; None where there is no file to use."""
+        """Run `work` in one transaction and return its result; None without a usable file."""
         with self._lock:
             if self._is_given_up:
                 return None
@@ -195,7 +192,7 @@ class Index:
             except UnusableFileError as error:
                 self._discard(str(error))
                 return None
-            import sqlite3  # late: a start without an index needs none
+            import sqlite3  # late import: a start without an index needs no sqlite3
 
             try:
                 connection = self._connection or self._open()
@@ -219,11 +216,10 @@ class Index:
             return None
 
     def _is_there(self, *, create: bool) -> bool:
-        """Tell whether there is a file that this user alone can have written; `create` makes it
-        where there is none.
+        """Tell whether a file exists that only this user can have written; `create` makes one.
 
         Raises:
-            OSError: it cannot be opened or made.
+            OSError: the file cannot be opened or made.
             UnusableFileError: another user may have written it.
         """
         folder = self.path.parent
@@ -246,8 +242,8 @@ class Index:
         """Open the file.
 
         Raises:
-            UnusableFileError: it has another format.
-            sqlite3.Error: it is damaged, or locked for too long.
+            UnusableFileError: the file has another format.
+            sqlite3.Error: the file is damaged, or locked for too long.
         """
         import sqlite3
 
@@ -263,7 +259,7 @@ class Index:
         return connection
 
     def _discard(self, reason: str) -> None:
-        """Delete the file, to be built anew. What cannot be deleted is not tried again."""
+        """Delete the file, to be rebuilt; stop using the index if deletion fails."""
         self.close()
         then = "it is built anew"
         for suffix in ("", "-wal", "-shm"):
@@ -279,10 +275,10 @@ class Index:
 
 
 def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
-    """Refuse what another user may have written.
+    """Reject a file or folder that another user may have written.
 
     Raises:
-        UnusableFileError: this user does not own it alone, or it is of another kind.
+        UnusableFileError: this user is not its only writer, or it is of another kind.
     """
     if not is_kind(found.st_mode):
         raise UnusableFileError(f"{what} is a link or of another kind")
@@ -292,14 +288,14 @@ def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file, and check the format of another."""
+    """Create the tables of a new file, or check the format of an old one."""
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return
     connection.execute("PRAGMA journal_mode = WAL")
-    # of several processes that find a new file, one makes the tables
+    # serialize processes that find a new file: one creates the tables
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -312,7 +308,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _today() -> int:
-    """Return the day since 1970."""
+    """Return the number of days since 1970."""
     return int(time.time()) // _DAY_S
 
 
@@ -321,7 +317,7 @@ def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
 
 
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
-    """Return the id of a root and mark it as used today; drop roots unused for a month."""
+    """Return the id of a root and mark it as used today; evict roots unused for a month."""
     connection.execute("DELETE FROM root WHERE used < ?", (_today() - _UNUSED_DAYS,))
     statement = (
         "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used "
@@ -333,10 +329,10 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
 
 
 def encode(skill: Skill) -> str | None:
-    """Return the record of a skill, None where its SKILL.md must be read again.
+    """Return the JSON record of a skill, or None if its SKILL.md must be read again.
 
-    A file that was so young at its scan that a later write could leave the same signature is left
-    out.
+    A file younger than its time stamps can tell is left out: a later write could keep its
+    signature.
     """
     files = [
         (path, file.location, file.size, file.signature, file.digest)
@@ -355,7 +351,7 @@ def encode(skill: Skill) -> str | None:
 
 
 def _decode(root: int, directory: Any, record: Any) -> Skill:
-    """Return the skill of a record; `Index.skills` suppresses the errors of one without meaning."""
+    """Decode a record into a Skill; `Index.skills` suppresses the errors of a malformed one."""
     path, standing, files, read = record
     frontmatter, heading, of_reading, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
@@ -387,18 +383,16 @@ def _problem(fields: Sequence[Any]) -> Problem:
 
 @cache
 def _code_mark() -> str:
-    """Return a text that changes with the code that reads skills: by version and time stamps of the
-    source.
+    """Return a fingerprint of the code that reads skills: version, sizes and time stamps.
 
-    The source is looked at once, near the start: a process goes on with the code that it began
-    with.
+    Computed once, near the start: a process keeps running the code that it loaded.
     """
     top = Path(mcp_skills_server.__file__).parent
     marks: list[tuple[str, int, int]] = []
     for name in _READING_SOURCES:
         place = top / name
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            with suppress(OSError):  # in an archive of Python code the version alone counts
+            with suppress(OSError):  # in a zipped package the version alone counts
                 found = path.stat()
                 marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
     return hashlib.sha256(repr((mcp_skills_server.__version__, marks)).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Index of the places below a root and of the skills a change touches. Pure: paths are text."""
+"""Sorted index of root-relative paths, and path arithmetic. Pure: paths are text."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _V = TypeVar("_V")
 
 
 class PathIndex(dict[str, _V]):
-    """A dict by place in one root, such as skills by directory, that finds those below a place."""
+    """Dict keyed by root-relative path, such as skills by directory, with a query by prefix."""
 
     _order: list[str] | None = None
 
     def below(self, part: str) -> list[str]:
-        """Return the places at or below `part`, in code point order. Do not change the list."""
+        """Return the paths at or below `part`, in code point order. Do not change the list."""
         order = self._order
         if order is None or len(order) != len(self):
             order = self._order = sorted(self)
         if not part:
             return order
-        # '0' follows '/'
+        # '0' is the code point after '/', so it ends the range
         start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")
         if part in self:
             return [part, *order[start:end]]
         return order[start:end]
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
-        """Take what stands at some places out and put something in at others."""
+        """Delete some paths and insert others."""
         if set(gone) != set(came):
             self._order = None
         for place in gone:
@@ -40,10 +40,9 @@ class PathIndex(dict[str, _V]):
 
 
 def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str | None:
-    """Return the directory to scan again when something at `location` changed, or None when it
-    touches no skill.
+    """Return the directory to scan again after a change at `location`, or None for no skill.
 
-    Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere
+    Inside a skill that is the outermost skill, whose list of files holds all below it. Elsewhere
     only a SKILL.md or a directory can make a skill appear or go.
     """
     for directory in above(location):
@@ -60,7 +59,7 @@ def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str 
 
 
 def above(location: str) -> Iterator[str]:
-    """Yield the directories that lead to a location, the root first, and the location itself."""
+    """Yield the ancestors of a location, the root ("") first, then the location itself."""
     yield ""
     end = -1
     while location and (end := location.find("/", end + 1)) >= 0:
@@ -70,9 +69,9 @@ def above(location: str) -> Iterator[str]:
 
 
 def outermost(parts: Collection[str]) -> list[str]:
-    """Return these directories without those that lie inside another."""
+    """Return these directories without those inside another."""
     out: list[str] = []
-    # as text, "a-b" would stand between "a" and "a/b"
+    # by segments: as text, "a-b" sorts between "a" and "a/b"
     for part in sorted(parts, key=lambda part: part.split("/")):
         if not out or not within(part, out[-1]):
             out.append(part)
@@ -80,7 +79,7 @@ def outermost(parts: Collection[str]) -> list[str]:
 
 
 def join(directory: str, name: str) -> str:
-    """Return the path of a name in a directory; "" is the root."""
+    """Return the path of a name in a directory, "" for the root."""
     if directory:
         return f"{directory}/{name}"
     return name

@@ -1,9 +1,8 @@
-"""Plugins of hosts as a root: the folders of skills of each plugin, whose name is the namespace of
-its skills.
+"""Plugin layouts: a root that is a plugin or marketplace, and the namespace of its skills.
 
 Three manifests are read: `plugin.json` of an Agent Plugin 1, `.claude-plugin/plugin.json` of a
-plugin of Claude Code, and `.claude-plugin/marketplace.json`, which lists plugins. Those of a
-marketplace that lie outside of the root are named and never fetched.
+Claude Code plugin, and `.claude-plugin/marketplace.json`, which lists plugins. A marketplace's
+plugins outside of the root are reported, never fetched.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ _MOST_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class Layout:
-    """The plugins of a root.
+    """Layout of the plugins of a root.
 
     Attributes:
-        folders: each folder that holds skills right below it, or is a skill, with the name of its
-            plugin; "" is the root itself. Of two plugins with one folder it belongs to the first.
-        left_out: the plugins that are not served, with the reason.
+        folders: plugin name by folder; a folder holds skills directly below it or is a skill, "" is
+            the root itself. A folder of two plugins belongs to the first.
+        left_out: the reason for each plugin that is not served, by its quoted name.
     """
 
     folders: dict[str, str] = field(default_factory=dict[str, str])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
 
     def namespace(self, place: str) -> str | None:
-        """Return the plugin whose skill lies at a place below the root; None for no plugin's."""
+        """Return the name of the plugin that has its skill at a root-relative path, or None."""
         if place in self.folders:
             return self.folders[place]
         if not place:
@@ -50,11 +49,11 @@ class Layout:
         return self.folders.get(place.rpartition("/")[0])
 
     def is_too_deep(self, place: str) -> bool:
-        """Tell whether a place lies in the skills of a plugin, and not right below them."""
+        """Tell whether a path lies below a plugin's skills folder, but not directly below it."""
         return any(up in self.folders for up in above(place) if up not in {"", place})
 
     def add(self, name: object, plugin: str, skills: object, *, default: bool) -> None:
-        """Add the folders of the plugin at the place `plugin`, with `default` its `skills`, too."""
+        """Add the skill folders of the plugin at path `plugin`, by `default` also `skills`."""
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
             raise UsageError(
                 "its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'"
@@ -72,10 +71,10 @@ class Layout:
 
 
 def read_layout(root: str) -> Layout | None:
-    """Return the plugins of a folder; None for a folder that is neither plugin nor marketplace.
+    """Return the plugin layout of a folder, or None if it is neither a plugin nor a marketplace.
 
     Raises:
-        UsageError: it is one whose name or paths break the format.
+        UsageError: the name or a path of the plugin is malformed.
     """
     market = _manifest(root, _MARKETPLACE)
     if market is not None and isinstance(market.get("plugins"), list):
@@ -83,7 +82,7 @@ def read_layout(root: str) -> Layout | None:
     layout, manifest = Layout(), _manifest(root, _AGENT_PLUGIN)
     place = _AGENT_PLUGIN
     if manifest is not None and str(manifest.get("$schema")).startswith(_AGENT_PLUGIN_SCHEMA):
-        skills = None  # the format has one fixed place
+        skills = None  # this format has one fixed folder
     else:
         place, manifest = _CLAUDE_PLUGIN, _manifest(root, _CLAUDE_PLUGIN)
         if manifest is None:
@@ -104,10 +103,10 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
             if not isinstance(source, str):
                 raise UsageError(f"it lies elsewhere ({_elsewhere(source)}), and is not fetched")
             if isinstance(base, str) and "/" not in source:
-                source = posixpath.join(base, source)  # a bare name lies there
+                source = posixpath.join(base, source)  # a bare name is relative to pluginRoot
             plugin = _inside("", source)
             manifest = _manifest(os.path.join(root, plugin), _CLAUDE_PLUGIN) or {}
-            # else its own manifest and folder count, too
+            # such an entry is complete; otherwise the plugin's own manifest and folder count, too
             is_whole = fields.get("strict") is False and bool(skills)
             layout.add(name, plugin, skills, default=not is_whole)
             if not is_whole:
@@ -130,7 +129,7 @@ def _elsewhere(source: object) -> str:
 
 
 def _inside(plugin: str, given: str) -> str:
-    """Return the place below the root of a path that a plugin gives; "" is the root itself."""
+    """Resolve a path given by a plugin to a root-relative path, "" for the root itself."""
     place = posixpath.normpath(posixpath.join(plugin, given))
     if place == ".." or place.startswith(("../", "/")) or "\\" in place:
         raise UsageError(f"{quoted(given)} leads out of the folder, and is not served")

@@ -1,4 +1,4 @@
-"""Read files of skills: a file is served if and only if its bytes have the listed digest."""
+"""Read skill files, verified by digest: a file is served only if its bytes match the listed one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
 _CHANGED: Final = disk.GONE | {errno.EFBIG}
 _KEPT: Final = 64
-"""Bodies that are kept ready, of at most `Limits.skill_md` bytes each."""
+"""Cached bodies, of at most `Limits.skill_md` bytes each."""
 
 
 class Body(NamedTuple):
-    """A skill's instructions, made ready.
+    """Parsed body of a SKILL.md: the skill's instructions.
 
     Attributes:
         text: UTF-8 text with LF line ends, without frontmatter.
-        linked: the bundled files that it refers to, in order, each with its link text or "".
-        line: the line of SKILL.md that it begins on, counted from 1.
+        linked: link text (or "") by bundled file that the text refers to, in order.
+        line: 1-based line of SKILL.md on which the text begins.
     """
 
     text: str
@@ -46,23 +46,24 @@ def _body(skill: Skill, raw: bytes) -> Body:
 
 
 class Reader:
-    """The files of skills below some roots. Any thread may use it.
+    """Verified read access to the skill files of some roots. Thread-safe.
 
     Args:
-        roots: the directories; a file says by its index in which of them it lies.
+        roots: the directories; `SkillFile.root` is an index into them.
     """
 
     def __init__(self, roots: Sequence[Root]) -> None:
         self.roots = tuple(roots)
 
     def read(self, file: SkillFile) -> bytes:
-        """Return the file's exact bytes: those that its digest stands for.
+        """Return the bytes of a file, verified against its digest.
 
             skill = registry.snapshot.skills["refunds"]
             raw = registry.read(skill.files["references/policy.md"])
 
         Raises:
-            StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
+            StaleFileError: the bytes differ from those that were scanned; `rescan` scans the file
+                again.
         """
         path = os.path.join(self.roots[file.root].path, file.location)
         try:
@@ -73,12 +74,12 @@ class Reader:
                 reason = None
             raise StaleFileError(path, reason) from None
         if file.digest != digest_of(raw):
-            file.signature = ""  # or a rewrite so quick that no time stamp tells would not be found
+            file.signature = ""  # force a rescan: a quick rewrite may leave the same time stamp
             raise StaleFileError(path)
         return raw
 
     def read_all(self, skill: Skill) -> dict[str, bytes]:
-        """Return the exact bytes of every file of a skill, by path.
+        """Return the bytes of every file of a skill, by path.
 
         Raises:
             StaleFileError: as for `read`.
@@ -86,11 +87,10 @@ class Reader:
         return {path: self.read(file) for path, file in skill.files.items()}
 
     def digest_over(self, skill: Skill) -> str:
-        """Return one digest over all files of a skill, their paths and bytes: approvals and lock
-        files name a skill by it.
+        """Return one digest of all paths and files of a skill, as approvals and lock files use it.
 
         Raises:
-            StaleFileError: one of them could not be read.
+            StaleFileError: a file could not be read.
         """
         whole = hashlib.sha256()
         for path, file in sorted(skill.files.items()):
@@ -107,11 +107,11 @@ class Reader:
         return _body(skill, self.read(skill.files[SKILL_MD]))
 
     async def aread(self, file: SkillFile) -> bytes:
-        """`read` in a thread, for event loops."""
+        """Run `read` in a thread, for event loops."""
         return await in_thread(self.read, file)
 
     async def abody(self, skill: Skill) -> Body:
-        """`body` in a thread, for event loops."""
+        """Run `body` in a thread, for event loops."""
         return await in_thread(self.body, skill)
 
     def place(self, skill: Skill) -> str:

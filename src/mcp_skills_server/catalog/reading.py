@@ -1,6 +1,6 @@
-"""Read what a SKILL.md says.
+"""Parse and validate a SKILL.md.
 
-Imported when the first one is read: over a tree that the index knows a start needs no rules.
+Imported lazily: a start over a tree that the index knows does not load the rules.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from mcp_skills_server.model import Reading
 from mcp_skills_server.validation.rules import check
 
 _OPENING: Final = 400
-"""Characters of a body that a search looks at: more is slower and finds no more."""
+"""Characters of a body that are indexed for search: more is slower and finds no more."""
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """Return what the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
+    """Parse and check the bytes of a SKILL.md; its `name` must equal `directory`."""
     document = parse(raw)
     problems = (*document.problems, *check(document, directory))
     if document.frontmatter is None:

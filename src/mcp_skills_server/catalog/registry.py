@@ -1,7 +1,7 @@
-"""The skills of some roots, kept current: one current Snapshot, swapped whole.
+"""Registry of the skills of several roots, kept current as one immutable Snapshot.
 
-Readers take `snapshot` and keep it; a refresh builds the next one beside it, so no reader sees it
-half filled. A refresh scans only the skills that a change touches.
+Readers take `snapshot` and keep it; a refresh builds the next one and swaps it in atomically. A
+refresh scans only the skills that a change touches.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Listeners:
     def subscribe(
         self, listener: Callable[[Changes], None], *, problems: bool
     ) -> Callable[[], None]:
-        """Call it with each difference, with `problems` of these alone; return what ends it."""
+        """Add a listener, with `problems` for empty changes, too; return what unsubscribes it."""
         token = object()
         self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
 
     def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
-        """Call the listeners with this difference and with what was deferred, or defer it, too.
+        """Call the listeners with all deferred changes and this one, or defer it, too.
 
-        Nothing is deferred where no skill differs. After the first scan all are called, whatever it
-        found.
+        An empty change is never deferred. With `first`, after the first scan, all are called even
+        if it found nothing.
         """
         if self._deferred:
             changes, self._deferred = self._deferred.then(changes), Changes({}, {})
@@ -62,47 +62,45 @@ class Listeners:
                 continue
             try:
                 listener(changes)
-            except Exception:  # one listener's bug must not cost the others their news
+            except Exception:  # one listener's bug must not stop the others
                 logger.exception("a listener failed")
 
     def notify_deferred(self) -> None:
-        """Call the listeners with what was deferred, if anything was."""
+        """Call the listeners with the deferred changes, if there are any."""
         if self._deferred:
             self.notify(Changes({}, {}))
 
 
 class Registry(Reader):
-    """The skills of some directories, empty until it is loaded. Any thread may use it.
+    """The skills of some directories, empty until loaded. Thread-safe.
 
-    `with Registry(["skills"]) as registry:` loads it; `async with` does so without holding up the
-    event loop. A `Watcher` keeps it current from then on, or `refresh` looks again.
+    `with Registry(["skills"]) as registry:` loads it; `async with` does so without blocking the
+    event loop. A `Watcher` keeps it current from then on, or `refresh` scans again.
 
         with Registry(["skills"]) as registry:
             for path, skill in registry.snapshot.skills.items():
                 print(path, skill.description)
 
     Args:
-        roots: directories that hold skills or are one; of two skills of one path that of the
-            earlier root is served. A path to a SKILL.md stands for its directory.
-        limits: what a skill may measure; by default `Limits()`.
-        quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must
-            stay so before the skill becomes what it is then; until then it stands as it was.
-            Editors write a file in several steps.
-        index: keeps what is known of the roots for the next process; None for nothing.
+        roots: directories that hold skills or are one; of two skills with one path the earlier
+            root's is served. A path to a SKILL.md stands for its directory.
+        limits: size limits of a skill; by default `Limits()`.
+        quiet_s: grace period in seconds, by default 1: a skill stays as it was until its SKILL.md
+            has been gone or worse for so long. Editors write a file in several steps.
+        index: keeps the skills of the roots for the next process; None for no index.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
-        limits: what a skill may measure.
+        limits: size limits of a skill.
         roots: the directories, in their order.
-        snapshot: all skills at the moment of the last scan. It never changes; the next scan puts
-            another in its place.
+        snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
         loaded: set when the first scan is done.
-        index: as given; None with a gate, which proves every skill anew.
-        checks: the problems that only reading every file shows, for as long as a skill is the same.
+        index: as given; None with a gate, which must check every skill anew.
+        checks: the problems that only reading every file shows, cached until a skill changes.
 
     Raises:
         TypeError: `roots` is one path and no list.
-        UsageError: a root is not there, is not a directory, or cannot be read.
+        UsageError: a root is missing, is not a directory, or cannot be read.
     """
 
     def __init__(
@@ -123,8 +121,7 @@ class Registry(Reader):
         judge = None
         if gate is not None:
             judge = partial(gate, self)
-        # What an index says of a skill is not proved before it is shown, and a gate is there to
-        # have it proved.
+        # Indexed skills are shown before their files are verified, and a gate must verify them.
         self._indexes = [
             RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots
         ]
@@ -135,26 +132,24 @@ class Registry(Reader):
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self.followed = False
-        """Whether something calls `notify_deferred` at intervals: `rescan` need not notify."""
+        """Whether `notify_deferred` is called at intervals, so that `rescan` can defer its changes."""
         self.await_sources: Callable[[], object] | None = None
-        """Blocks until each source was read once, or for so long as a first list may wait for it;
-        None where there is nothing to wait for. Without it the first scan would find, and say, that
-        there is nothing."""
+        """Blocks until each source was read once or the wait for it times out; None for no sources.
+        Without it the first scan would find, and log, no skill."""
         self.unread_sources: Callable[[], Sequence[str]] = tuple
-        """Returns the names of the sources of which nothing was read yet, from any thread."""
+        """Returns the names of the sources that were not read yet. Called from any thread."""
 
     # Life
 
     def load(self, arm: Arm | None = None) -> None:
-        """The first scan; blocks until sources were read and it is done, some tenths of a
-        millisecond for each skill.
+        """Run the first scan; blocks on unread sources, then some tenths of a ms for each skill.
 
-        `loaded` is set then, whatever it found. What is wrong with a skill or a root is in
-        `problems`.
+        `loaded` is set then, even after an error. `problems` returns what is wrong with skills and
+        roots.
 
         Args:
-            arm: called with the path of a root and the place below it of each directory, before it
-                is looked into.
+            arm: called with a root's path and a directory's root-relative path before each
+                directory is read.
         """
         if self.await_sources is not None:
             self.await_sources()
@@ -163,14 +158,14 @@ class Registry(Reader):
                 if not self.refresh(arm=arm):
                     self._listeners.notify(Changes({}, {}), first=True)
             finally:
-                self.loaded.set()  # under the lock: what is noted from here on is heard
+                self.loaded.set()  # under the lock: problems that `note` adds later are notified
 
     async def aload(self) -> None:
-        """`load` in a thread, for event loops."""
+        """Run `load` in a thread, for event loops."""
         await in_thread(self.load)
 
     def close(self) -> None:
-        """Look at nothing any more of its own accord. What was loaded can still be read."""
+        """Cancel scheduled rescans. Loaded skills can still be read."""
         self._grace.close()
 
     def __enter__(self) -> Self:
@@ -194,34 +189,32 @@ class Registry(Reader):
     def subscribe(
         self, listener: Callable[[Changes], None], *, problems: bool = False
     ) -> Callable[[], None]:
-        """Have `listener` called after the first scan and after each later one that changed
-        something.
+        """Call `listener` after the first scan and after each later scan that changed something.
 
-        It is called in the thread that scans, in the order of the scans, and must return at once.
-        What it raises is logged.
+        The scanning thread calls it, in the order of the scans; it must return at once. Its
+        exceptions are logged.
 
         Args:
-            listener: takes what changed: skills that went and came, by skill path.
-            problems: also call it, with empty changes, when nothing has changed but what is wrong.
+            listener: takes the skills that went and came, by skill path.
+            problems: also call it, with empty changes, when only problems have changed.
 
         Returns:
-            A function that ends the subscription.
+            The unsubscribe function.
         """
         return self._listeners.subscribe(listener, problems=problems)
 
     def refresh(
         self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False
     ) -> Changes:
-        """Scan again what some changes touch, or everything; blocks until it is done.
+        """Scan again what some changes touch, or everything; blocks until done.
 
         Args:
             paths: absolute paths of files and directories that changed; None for all roots.
             arm: as for `load`.
-            defer: leave it to `notify_deferred` to call the listeners, if something calls that now
-                and then.
+            defer: leave the listeners to `notify_deferred`, if that is called at intervals.
 
         Returns:
-            The skills that went and came since the scan before; empty when nothing did.
+            The skills that went and came since the scan before; empty for no change.
         """
         with self._lock:
             parts: Iterable[tuple[RootIndex, list[str]]] = [
@@ -245,32 +238,31 @@ class Registry(Reader):
             return Changes({}, {})
 
     def _recalled(self, index: RootIndex) -> Mapping[str, Skill] | None:
-        """Return what an earlier process knew of a root, by directory; None for nothing."""
+        """Return a root's skills from the index, by directory, or None."""
         if self.index is None:
             return None
         return self.index.skills(index.root, index.limits)
 
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
-        """`refresh` in a thread, for event loops."""
+        """Run `refresh` in a thread, for event loops."""
         return await in_thread(self.refresh, paths)
 
     def rescan(self, path: str) -> Changes:
-        """Look again at what a file touches that could not be read as it was scanned.
+        """Scan again the skill of a file whose bytes differ from the scanned ones.
 
-        While the disk is followed, listeners get it with what else is found there: a client that
-        reads during a burst would otherwise be notified of each skill by itself.
+        While a watcher runs, notifications are deferred and coalesced: a client that reads during a
+        burst would otherwise be notified of each skill by itself.
         """
         return self.refresh([path], defer=True)
 
     def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
-        """Take what the source of a root says of it: its revision, and what is wrong that no scan
-        finds.
+        """Record the revision and problems that a root's source reports, and no scan finds.
 
-        Listeners hear of problems as of any others. It may be called before the first scan.
+        Listeners are notified of these problems as of any. May be called before the first scan.
 
         Args:
-            folder: of the root, absolute; that of no root is passed over.
-            revision: "" where it is not known.
+            folder: absolute path of the root as given; ignored if it is no root.
+            revision: "" if unknown.
             problems: with their places; they replace those of the call before.
         """
         with self._lock:
@@ -287,12 +279,12 @@ class Registry(Reader):
                     self.snapshot = Snapshot({}, self._problems_of_none())
 
     def notify_deferred(self) -> None:
-        """Call the listeners with what was found and left to this."""
+        """Call the listeners with the deferred changes, if there are any."""
         with self._lock:
             self._listeners.notify_deferred()
 
     def keep_index(self) -> None:
-        """Save the skills that changed since the last save; costs little where none did."""
+        """Save the skills that changed since the last save; cheap if none did."""
         if self.index is None:
             return
         for each in self._indexes:
@@ -307,8 +299,10 @@ class Registry(Reader):
                 each.saved = {**skills}
 
     def remembered(self) -> Snapshot | None:
-        """Return the skills of the last process, for a host that asks before the first scan; None
-        where not all are known. Nothing is looked up on the disk, and nothing is served from this.
+        """Return the indexed skills of the last process, or None unless all roots are indexed.
+
+        For a host that lists skills before the first scan: nothing is read from the roots, and
+        nothing is served from this.
         """
         known = [self._recalled(each) for each in self._indexes]
         found = [each.values() for each in known if each is not None]
@@ -336,7 +330,7 @@ class Registry(Reader):
             )
 
     def _swap(self, found: Iterable[Changes], *, defer: bool = False) -> Changes:
-        """Replace the current snapshot after the roots changed so, and notify the listeners."""
+        """Replace the snapshot after these changes of the roots, and notify the listeners."""
         old = self.snapshot.skills
         changes = self._in_place(found)
         if changes is not None:
@@ -352,9 +346,9 @@ class Registry(Reader):
         return changes
 
     def _in_place(self, found: Iterable[Changes]) -> Changes | None:
-        """Return, by skill path, what only replaces served skills; None if any comes or goes.
+        """Return the changes by skill path if they only replace served skills; None otherwise.
 
-        Such a change neither hides nor reveals a skill of another root, so it costs what changed.
+        A replacement neither hides nor reveals a skill of another root, so it needs no merge.
         """
         before: dict[str, Skill] = {}
         after: dict[str, Skill] = {}
@@ -370,9 +364,7 @@ class Registry(Reader):
         return Changes(before, after)
 
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
-        """Return what is wrong with roots, and in them outside of every skill; the same objects
-        where nothing has changed.
-        """
+        """Return the problems of no skill by root; the same objects until they change."""
         missing = tuple(index.missing for index in self._indexes if index.missing is not None)
         return [
             missing,
@@ -384,21 +376,21 @@ class Registry(Reader):
         ]
 
     def _problems_of_none(self) -> tuple[Problem, ...]:
-        """Return all problems of no served skill; the same object as before if they are equal."""
+        """Return all problems of no served skill; the same object as before if equal."""
         now = tuple(chain(*self._unattached_problems(), self._shadowed))
         if now == self.snapshot.problems:
             return self.snapshot.problems
         return now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
-        """Return one namespace from all roots, and a Problem for each skill that it hides."""
+        """Merge all roots into one namespace, with a Problem for each hidden skill."""
         merged, hidden = merge(
             [index.skills[each] for each in index.skills.below("")] for index in self._indexes
         )
         shadowed: list[Problem] = []
         for skill, winner in hidden:
             if self.place(winner) == self.place(skill):
-                continue  # of one root inside another: nothing is hidden
+                continue  # both roots have the same folder: nothing is hidden
             place = self.roots[winner.root].show(winner.directory)
             found = problem(
                 "shadowed", f"the skill {skill.path} is hidden by {place}, which comes first"
@@ -410,16 +402,16 @@ class Registry(Reader):
 
     @property
     def permissions(self) -> None:
-        """None: of no principal in particular."""
+        """None: the registry belongs to no principal. The counterpart of `Granted.permissions`."""
         return
 
     @property
     def held(self) -> int:
-        """Number of skills that it holds."""
+        """Number of skills in the snapshot."""
         return len(self.snapshot.skills)
 
     def left_of(self, changes: Changes) -> Changes:
-        """Return all of these changes: nothing is withheld."""
+        """Return the changes unfiltered; the counterpart of `Granted.left_of`."""
         return changes
 
     def of_root(self, root: Root) -> Snapshot:
@@ -427,23 +419,20 @@ class Registry(Reader):
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
-        """Return the folders of a root that no scan entered because their names begin with a dot,
-        from the root.
+        """Return a root's dot folders that no scan entered, as root-relative paths.
 
-        As of the scan of the folder that each lies in: nothing that happens in or to them is looked
-        at.
+        Each is as of the scan of its parent folder: changes in dot folders are not watched.
         """
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
-        """Return everything that is wrong, by place: with skills and their files, roots, and among
-        several skills.
+        """Return all problems of skills, their files, roots and combinations of skills, by place.
 
         Reads every file of a skill that is not checked yet; `checks.survey` returns what is known
         without that.
 
         Args:
-            snapshot: whose problems; by default those of the current one.
+            snapshot: by default the current one.
         """
         snapshot = snapshot or self.snapshot
         for skill in snapshot.skills.values():
@@ -451,7 +440,7 @@ class Registry(Reader):
         return [*self.checks.survey(snapshot).problems]
 
     def _problems_among(self, snapshot: Snapshot) -> list[Problem]:
-        """Return what shows only among several skills; of `dependencies` only resources."""
+        """Return problems of combinations of skills; of `dependencies`, only of resources."""
         from mcp_skills_server.validation import lint
 
         found: list[Problem] = []
@@ -465,7 +454,7 @@ class Registry(Reader):
         return found
 
     def nested(self, skill: Skill) -> tuple[str, ...]:
-        """Return the directories below its root of the skills that lie in this one."""
+        """Return the root-relative directories of the skills nested in this one."""
         with self._lock:
             below = self._indexes[skill.root].skills.below(skill.directory)
         return tuple(directory for directory in below if directory != skill.directory)

@@ -1,4 +1,4 @@
-"""Log lines for the operator: the skills served, each that is not, and every later change."""
+"""Log lines for the operator: a summary of the first scan, then each change."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
 _OWN_LINE: Final = "root-missing"
-"""The registry says this itself when it happens."""
+"""Code of the problem that the registry logs itself when it occurs."""
 
 _LogLine: TypeAlias = tuple[int, str]
-"""A level of `logging`, and what is said."""
+"""A level of `logging`, and the message."""
 _Key: TypeAlias = tuple[str, str, str]
 
 
@@ -56,11 +56,10 @@ class _Budget:
 
 
 def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
-    """Log a summary of the first scan, and from then on every difference: skills and problems that
-    come, change or go.
+    """Log a summary of the first scan, then every skill and problem that appears, changes or goes.
 
-    At most a few lines at once and a hundred a minute, with a count of the rest. `now` is a clock
-    that never goes back.
+    Rate limited to 20 lines at once and a hundred a minute, with a count of the rest. `now` is a
+    monotonic clock.
     """
     said: tuple[Problem, ...] | None = None
     budget = _Budget(now)
@@ -89,13 +88,13 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             )
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
-    if registry.loaded.is_set():  # the first scan says whether all of it can be served
+    if registry.loaded.is_set():  # already scanned: log the summary now
         report(Changes({}, {}))
     registry.subscribe(report, problems=True)
 
 
 def _report_first(registry: Registry) -> None:
-    # Where an index knew all there is nothing was read, and no reader is loaded.
+    # If the index supplied every skill, no SKILL.md was read and no YAML reader is imported.
     reader = sys.modules.get("mcp_skills_server.format.yaml_reader")
     if reader is not None and not reader.IS_FAST:
         logger.warning(
@@ -106,13 +105,13 @@ def _report_first(registry: Registry) -> None:
     shown = ", ".join(root.shown for root in registry.roots)
     count = len(snapshot.paths(Standing.VALID))
     logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
-    # once, and after the first answer
+    # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 
     hidden = passed_over(registry)
     for passed in hidden:
         logger.warning("%s", printable(str(passed)))
-    for root in registry.roots if len(registry.roots) > 1 else ():  # of one alone the count says it
+    for root in registry.roots if len(registry.roots) > 1 else ():  # for one root the count says it
         if root.origin is None and root.shown not in [passed.root for passed in hidden]:
             of_root = registry.of_root(root)
             if not of_root.skills and not of_root.problems:
@@ -136,19 +135,19 @@ def _report_first(registry: Registry) -> None:
 
 
 def _is_reported(found: Problem) -> bool:
-    """Tell whether a problem is an error, or keeps its skill out of listings."""
+    """Tell whether a problem is an error or keeps its skill out of listings."""
     return found.severity == "error" or codes.obstacle([found]) is not None
 
 
 def _differences(
     registry: Registry, changes: Changes, before: tuple[Problem, ...]
 ) -> Iterator[_LogLine]:
-    """Yield a line for each skill and each problem that came, changed or went.
+    """Yield a log line for each skill and each problem that appeared, changed or went.
 
     Args:
         registry: the skills as they are.
-        changes: what came and went.
-        before: the problems that belonged to no served skill.
+        changes: the skills that appeared, changed or went.
+        before: the earlier problems outside of every served skill.
     """
     now = registry.snapshot.problems
     loose = set(now)
@@ -184,7 +183,7 @@ def _differences(
                 str(found),
             )
     for found in _missing_from(are, was):
-        # else it went with its skill
+        # otherwise the problem went with its skill
         if found.skill not in changes.before or found.skill in changes.after:
             yield logging.INFO, f"no longer: {found}"
 
@@ -236,7 +235,7 @@ def _state(skill: Skill) -> str:
 
 
 def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
-    """Return why a skill without a problem has vanished, by inspecting its folder."""
+    """Inspect the folder of a vanished skill that has no problem, and return why it is gone."""
     root = registry.roots[skill.root]
     here = skill.root, skill.directory
     now = next(
@@ -259,8 +258,7 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
 
 
 def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | None:
-    """Return why the skill of this path in this folder is not served, as the scan or a gate said;
-    None if unsaid.
+    """Return the problem, found by a scan or gate, that keeps a skill from being served, or None.
 
     Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
     """
@@ -274,12 +272,12 @@ def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | 
 
 
 def _key(found: Problem) -> _Key:
-    """Return the identity of a problem: without its line, which moves when text is added above."""
+    """Return the identity of a problem: all but its line, which moves when text is added above."""
     return found.code, found.path, found.message
 
 
 def _missing_from(were: Iterable[Problem], are: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the problems of `are` that are not in `were`."""
+    """Yield the problems of `are` that are not in `were`, a multiset difference."""
     known = Counter(map(_key, were))
     for found in are:
         key = _key(found)

@@ -1,4 +1,4 @@
-"""The state of one root: skills by directory, other problems, and what a change touches."""
+"""State of one root: its skills by directory, other problems, and the scan after a change."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from mcp_skills_server.model import Changes, Problem, Skill, Snapshot, Standing
 logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 1.0
-"""Seconds for which a SKILL.md that has become worse must stay as it is before it counts."""
+"""Grace period in seconds: a SKILL.md that became worse must stay unchanged so long to count."""
 
 _SWITCH_ON: Final = (
     f"nothing need be done; switch it on in 'ui', or take its line out of {SWITCHES}"
 )
 
 Arm: TypeAlias = Callable[[str, str], None]
-"""Called with a root's path and the place of each directory before a scan looks into it."""
+"""Called with a root's path and a directory's root-relative path before a scan reads it."""
 Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
 class RootIndex:
-    """The state of one root as of its last scans. Used under the registry's lock.
+    """State of one root as of its last scans. Guarded by the registry's lock.
 
     Args:
         root: the directory.
-        limits: what a skill may measure.
-        grace: decides how long a skill stands whose SKILL.md has become worse.
-        judge: refuses skills that must not be served, None for none; each is judged when it is new
-            or has changed.
+        limits: the size limits of a skill.
+        grace: decides how long a skill is kept whose SKILL.md has become worse.
+        judge: refuses skills that must not be served, None for none; called for new and changed
+            skills.
         roots: all roots, this one among them.
     """
 
@@ -57,26 +57,26 @@ class RootIndex:
         self._roots = roots
         self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
-        """Why the root cannot be read at the moment."""
+        """The problem that makes the root unreadable at the moment."""
         self.saved: dict[str, Skill | None] = {}
-        """The skills as the index has them, by directory; None for one that is not what it was."""
+        """The skills as stored in the index, by directory; None for one that has changed since."""
         self.limits = limits
         self._grace = grace
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
         """Problems in the root outside of every skill; the same object until they change."""
         self.noted: tuple[Problem, ...] = ()
-        """Problems that its source found and no scan finds."""
+        """Problems reported by the root's source, which no scan finds."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
         self._refused = PathIndex[None]()
-        """The directories of skills that the judge does not let pass."""
+        """Directories of the skills that the judge refused."""
         self._dotted = PathIndex[None]()
         self._nested: set[str] = set()
         self._nested_in = root.path
 
     @property
     def dot_folders(self) -> list[str]:
-        """Folders that no scan entered since their names begin with a dot, in order."""
+        """Folders that no scan entered because their names begin with a dot, in order."""
         return list(self._dotted.below(""))
 
     def snapshot(self) -> Snapshot:
@@ -91,9 +91,7 @@ class RootIndex:
         return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
 
     def touched(self, path: str) -> str | None:
-        """Return the directory to scan again after a change of this absolute path; None when it
-        touches nothing here.
-        """
+        """Return the directory to scan again after a change of this absolute path, or None."""
         location = self._location(path)
         if location is None:
             return None
@@ -109,23 +107,23 @@ class RootIndex:
         if self._refused:
             refused = next((place for place in above(location) if place in self._refused), None)
         if refused is not None and (part is None or within(part, refused)):
-            part = refused  # a file of it may again be what it was
+            part = refused  # the refused skill may be as approved again
         if part is None and self._unattached.below(location):
-            part = location  # a problem that was found there may be over
-        # Changes in a root that was away were not seen.
+            part = location  # a problem found there may be solved
+        # Changes in a root that was missing went unseen: scan all of it.
         if part is None or self.missing is None:
             return part
         return ""
 
     def _location(self, path: str) -> str | None:
-        """Return the place of an absolute path, through the link that serves it; None outside."""
+        """Return an absolute path, also one behind a served link, as root-relative, or None."""
         found, root = self.root.behind_link(path), self.root.path
         if found is None and (path == root or path.startswith(root + os.sep)):
             found = path[len(root) + 1 :].replace(os.sep, "/")
         return found
 
     def _is_passed_over(self, location: str) -> bool:
-        """Tell whether no scan looks at this place, because of a name in it."""
+        """Tell whether no scan enters this path, because of a name in it."""
         names = [name for name in location.split("/") if name]
         if not any(map(is_ignored, names)):
             return False
@@ -139,14 +137,14 @@ class RootIndex:
     def scan(
         self, part: str, recalled: Mapping[str, Skill] | None = None, arm: Arm | None = None
     ) -> Changes:
-        """Scan a directory of the root, "" for all of it. Return the skills that went and came.
+        """Scan a directory of the root, "" for all of it, and return the skills that went and came.
 
-        They are by directory; a skill that changed is in both.
+        The changes are by directory; a skill that changed is in both.
 
         Args:
             part: the directory.
-            recalled: what an earlier process knew of the root, for its first scan.
-            arm: begins to watch each directory.
+            recalled: skills of the root from the index of an earlier process, for its first scan.
+            arm: called with each directory, to watch it.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
 
@@ -156,7 +154,7 @@ class RootIndex:
                 arm(located.base, located.rest)
 
         if self._nested_in != self.root.path or not self._grace.is_on:
-            # The whole tree was replaced at once, so no SKILL.md is just away.
+            # The whole tree was replaced at once, so no SKILL.md is gone only for a moment.
             self._nested_in = self.root.path
             self._nested.clear()
         namespace = ""
@@ -179,7 +177,8 @@ class RootIndex:
             found.run(part)
             self.missing = None
         except OSError as error:
-            # Only what is known to be gone is taken away: a want of descriptors, say, passes.
+            # Remove skills only if the directory is certainly gone: running out of descriptors,
+            # say, is transient.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return Changes({}, {})
@@ -207,7 +206,7 @@ class RootIndex:
         return Changes(gone, came)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
-        """Replace the problems at or below a directory; costs what is there if none differs."""
+        """Replace the problems at or below a directory; cheap if none differs."""
         now: dict[str, tuple[Problem, ...]] = {}
         for place, each in found:
             now[place] = (*now.get(place, ()), each)
@@ -222,14 +221,14 @@ class RootIndex:
             )
 
     def _switch_of(self, directory: str) -> str | None:
-        """Return the folder that is switched off and has this directory in it; None for none."""
+        """Return the switched-off folder that this directory is or lies in, or None."""
         return next((up for up in above(directory) if up in self.root.off), None)
 
     def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill]) -> None:
-        """Take out what is refused: a refused skill must not hide one of a later root."""
+        """Remove refused skills from a scan's result: one must not hide a skill of a later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
-            # a look at all of it asks again: a certificate may have expired
+            # a full scan judges unchanged skills again: a certificate may have expired
             if part and known.get(directory) is skill:
                 continue
             refusal = None
@@ -247,7 +246,7 @@ class RootIndex:
                 )
             if refusal is not None:
                 del found.skills[directory]
-                # what is wrong is still wrong
+                # the skill's own problems must not vanish with it
                 if skill.standing is Standing.UNUSABLE and refusal.problem is None:
                     found.problems += [(directory, each) for each in skill.problems]
                 refused.append(directory)
@@ -267,14 +266,14 @@ class RootIndex:
 
 
 class GracePeriod:
-    """The skills that stand as they were although their SKILL.md is gone or has become worse.
+    """Grace period of skills whose SKILL.md is gone or has become worse: they stay as they were.
 
-    An editor may unlink a file and create it anew, a tool may truncate it and write, a checkout may
-    do either for a second. None of that is the author's intention. Used under the registry's lock.
+    An editor may unlink a file and create it anew, a tool may truncate it and write, and a checkout
+    may do either for a second; the author intends none of that. Guarded by the registry's lock.
 
     Args:
-        look_again: called in a thread of its own when a state may have lasted long enough.
-        quiet_s: seconds that a state must last; with 0 nothing is held.
+        look_again: called in a timer thread when a state may have lasted long enough.
+        quiet_s: seconds that a state must last; 0 turns the grace period off.
     """
 
     def __init__(self, look_again: Callable[[], object], quiet_s: float = QUIET_S) -> None:
@@ -286,16 +285,16 @@ class GracePeriod:
 
     @property
     def is_on(self) -> bool:
-        """Tell whether anything is held at all."""
+        """Tell whether there is a grace period."""
         return self._quiet_s > 0
 
     @property
     def places(self) -> list[tuple[int, str]]:
-        """(index of the root, directory) of each."""
+        """(root index, directory) of each kept skill."""
         return list(self._since)
 
     def keep(self, root: int, directory: str, state: object) -> bool:
-        """Tell whether the skill stands for now: its SKILL.md is in this state too short a time."""
+        """Tell whether to keep the skill: its SKILL.md has changed state too recently."""
         now = time.monotonic()
         before, since = self._since.get((root, directory), (None, now))
         if (root, directory) not in self._since or before != state:
@@ -311,7 +310,7 @@ class GracePeriod:
         return True
 
     def settle(self, root: int, part: str, still: Collection[str]) -> None:
-        """Keep holding only those directories at or below `part` that are in `still`."""
+        """Forget the directories at or below `part` that are not in `still`."""
         for key in [
             key
             for key in self._since
@@ -320,7 +319,7 @@ class GracePeriod:
             del self._since[key]
 
     def close(self) -> None:
-        """Call `look_again` no more."""
+        """Cancel the timer; `look_again` is not called from here on."""
         self._closed = True
         if (timer := self._timer) is not None:
             timer.cancel()

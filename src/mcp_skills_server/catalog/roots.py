@@ -1,4 +1,4 @@
-"""The directories that are served, what is read of each, and the one namespace of them all."""
+"""Roots: the served directories, their limits, links and plugins, and the namespace they share."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """The limits of a skill's size.
+    """Limits on a skill's size, and on where a scan looks.
 
     Attributes:
         skill_md: bytes of SKILL.md.
         files: files of one skill, nested skills included.
         bytes: bytes of one skill.
         depth: levels of directories between a root and a skill in it, at most 64.
-        hidden: look into folders whose names begin with a dot, too; inside a skill such names stay
-            ignored.
-        links: follow links that stand in a local folder and lead to the folder of a skill; never in
-            what was fetched.
+        hidden: enter dot folders outside of skills, too; inside a skill dot names stay ignored.
+        links: follow symlinks in a local folder that lead to a skill folder; never in fetched
+            content.
     """
 
     skill_md: int = 1 << 20
@@ -44,9 +43,8 @@ class FolderLink(NamedTuple):
     """A symbolic link outside of every skill that leads to a directory, or to nothing.
 
     Attributes:
-        target: the real path of the skill folder that is served in its place, "" where it is not
-            followed.
-        state: of what it led to when it was judged, by `link_state`.
+        target: real path of the linked skill folder, "" if the link is not followed.
+        state: `link_state` of the link when the scan judged it.
     """
 
     target: str
@@ -54,9 +52,9 @@ class FolderLink(NamedTuple):
 
 
 def link_state(path: str) -> tuple[int, ...]:
-    """Identify what a link leads to by stat results; equal as long as it would be judged the same.
+    """Return a stat signature of a link's target, equal as long as the link is judged the same.
 
-    SKILL.md counts by its presence alone: an edit of it is a matter of file events.
+    SKILL.md counts by its presence alone: file events report an edit of it.
     """
     try:
         found = os.stat(path)
@@ -71,8 +69,8 @@ class MirroredRoot(NamedTuple):
 
     Attributes:
         path: the directory.
-        origin: the site or the archive that they come from; it holds no secret, and is for the
-            operator: clients and models read `identity.shown_origin` of it.
+        origin: the site or archive that they come from, without secrets. Shown to the operator;
+            clients and models see `identity.shown_origin` of it.
     """
 
     path: str
@@ -95,21 +93,19 @@ class Location(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Root:
-    """A directory that is served.
+    """A served directory.
 
     Attributes:
-        index: its rank; the lower one wins.
-        path: absolute and resolved; `follow` renews it.
+        index: rank; the skills of a lower index win.
+        path: absolute and resolved; `follow` updates it.
         shown: as the operator wrote it.
-        given: absolute and not resolved; a link on the way may come to lead elsewhere.
+        given: absolute, not resolved; a link on the way may later lead elsewhere.
         origin: where its skills come from, if it only holds copies of them.
-        revision: what its source has is served as of this one; "" for a folder, and where that is
-            not known.
-        layout: where the skills of its plugins lie; None for a folder that is neither plugin nor
-            marketplace.
+        revision: the served revision of its source; "" for a folder, or if unknown.
+        layout: layout of its plugins; None for a folder that is neither plugin nor marketplace.
         off: the folders of skills that are switched off.
-        links: the links to directories that the last scans found outside of skills, by place;
-            `set_link` changes them.
+        links: the links to directories that the last scans found outside of skills, by
+            root-relative path; `set_link` changes them.
     """
 
     index: int
@@ -122,10 +118,10 @@ class Root:
     off: frozenset[str] = frozenset()
     links: PathIndex[FolderLink] = field(default_factory=PathIndex[FolderLink])
     _followed: dict[str, str] = field(default_factory=dict[str, str])
-    """The places of the links that are followed, by the real paths that they lead to."""
+    """The root-relative paths of followed links, by their real targets."""
 
     def set_link(self, place: str, link: FolderLink | None) -> None:
-        """Record what was found of a link; None where there is none any more."""
+        """Record a scanned link; None removes it."""
         before = self.links.get(place)
         if before is not None and before.target:
             del self._followed[_slashed(before.target)]
@@ -134,7 +130,7 @@ class Root:
             self._followed[_slashed(link.target)] = place
 
     def behind_link(self, path: str) -> str | None:
-        """Return the place that a real path is served at by way of a link, None where it is not."""
+        """Return the root-relative path at which a link serves a real path, or None."""
         path = _slashed(path)
         for up in above(path) if self._followed else ():
             if up in self._followed:
@@ -142,7 +138,7 @@ class Root:
         return None
 
     def locate(self, location: str) -> Location:
-        """Return the real directory that a place lies below, and its path there."""
+        """Resolve a root-relative path through followed links."""
         for place in above(location) if self._followed else ():
             link = self.links.get(place)
             if link is not None and link.target:
@@ -150,13 +146,13 @@ class Root:
         return Location(self.path, "", location)
 
     def show(self, location: str) -> str:
-        """Return a place below this root as the operator would type it."""
+        """Return a root-relative path as the operator would type it."""
         if location:
             return os.path.join(self.shown, location)
         return self.shown
 
     def follow(self) -> None:
-        """Look where it leads now: tools that publish a folder whole do it by moving a link."""
+        """Resolve the root anew: deployment tools publish a whole folder by moving a symlink."""
         path = os.path.realpath(self.given)
         if path != self.path and os.path.isdir(path) and not os.path.islink(path):
             logger.info("%s now leads to another folder", self.shown)
@@ -169,10 +165,9 @@ class Root:
                 logger.warning("%s; serving its skills as before", error)
 
     def skill_path(self, place: str, skills: Container[str]) -> str:
-        """Return the path of the skill in a directory below the root: that of a plugin is below the
-        plugin's name.
+        """Return the skill path of a directory; a plugin's skill is below the plugin's name.
 
-        `skills` has the directories of the skills that it may lie in.
+        `skills` has the directories of all skills that may contain it.
         """
         outer = next((up for up in above(place) if up in skills), place)
         if self.layout is None or self.layout.namespace(outer) is None:
@@ -182,11 +177,11 @@ class Root:
 
 
 def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
-    """Return the roots of these directories, in their order; one that is given twice counts once.
+    """Return the roots of these directories, in order and without duplicates.
 
     Raises:
-        TypeError: it is one path and no list.
-        UsageError: one is not there, is not a directory, or cannot be read.
+        TypeError: `roots` is one path and no list.
+        UsageError: a root is missing, is not a directory, or cannot be read.
     """
     if isinstance(roots, str | bytes | os.PathLike):  # each letter of a path would be a root
         raise TypeError(f"Registry takes a list of roots; write Registry([{roots!r}])")
@@ -223,9 +218,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
 
 
 def no_folder(shown: str) -> UsageError:
-    """Return the error for a path that is no folder: something else is there, or nothing, whichever
-    it was meant to be.
-    """
+    """Return the error for a path that is missing or no folder, with the reason."""
     if os.path.exists(shown):
         reason = "not a folder"
     elif os.path.islink(shown):
@@ -236,8 +229,7 @@ def no_folder(shown: str) -> UsageError:
 
 
 def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
-    """Return one namespace from the skills of all roots, by skill path, and each hidden skill with
-    the one that hides it.
+    """Merge the skills of all roots into one namespace; pair each hidden skill with its winner.
 
     The earlier root owns its skill paths, all that lies below them and all above.
     """
@@ -274,11 +266,10 @@ def _parents(path: str) -> list[str]:
 
 
 def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    """Return the skill of an earlier root that owns this skill path: the same, one around it, or
-    one inside.
+    """Return the earlier root's skill path that equals, contains or lies below `path`, or None.
 
-    `merged` are the skills of the earlier roots by path, `above` has one of them for each path
-    above a skill.
+    `merged` has the skills of the earlier roots by path; `above` maps each ancestor of a skill path
+    to one of those skills.
     """
     if path in merged:
         return path

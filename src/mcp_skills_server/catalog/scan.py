@@ -1,6 +1,6 @@
-"""A directory tree to Skills: what `tree.Walk` brings from the disk is judged here.
+"""Scan: build Skills from the directory tree that `tree.Walk` reads.
 
-What has not changed since the last scan comes out as the same objects.
+Unchanged skills and files keep their objects from the last scan.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ODD: Final[Mapping[str, _Refusal]] = {
     ),
     "link": _Refusal("link-outside", _LINK),
 }
-"""By kind of directory entry."""
+"""By kind of name that is not served with its skill."""
 _IN_PART: Final = (
     "it is not listed, and tools, prompts and the Skills Protocol have the files up to the "
     "limit alone"
@@ -65,22 +65,18 @@ class Scan:
 
     Attributes:
         root: the root.
-        known: the skills that were there, by directory; in the first scan those of an earlier
-            process.
-        namespace: the path of the skill that the root itself is, for a scan of a part of it; else
-            "".
-        limits: what a skill may measure.
-        roots: all that are served: what lies in one of them is not served a second time through a
-            link.
-        nested: the directories that earlier scans found to be skills within another one; this scan
-            adds its own.
-        grace: decides whether a skill whose SKILL.md is gone or has become worse stays what it was;
-            None for no.
-        entering: called with the place of each directory before it is looked into.
-        skills: by directory below the root.
-        problems: (place below the root, problem) of what belongs to no skill.
-        passed: dot folders that were passed over, by their place below the root.
-        held: the directories of skills that stay what they were.
+        known: the skills of the last scan by directory; in the first scan those of the index.
+        namespace: for a scan of a part, the path of the skill that the root itself is; else "".
+        limits: size limits of a skill.
+        roots: all served roots: their content is not served a second time through a link.
+        nested: directories that earlier scans found to be nested skills; this scan adds to them.
+        grace: decides whether a skill is kept whose SKILL.md is gone or has become worse; None for
+            no grace period.
+        entering: called with the root-relative path of each directory before it is read.
+        skills: by root-relative directory.
+        problems: (root-relative path, problem) of each problem outside of every skill.
+        passed: root-relative paths of dot folders that were not entered.
+        held: the directories of skills in their grace period.
         unread: the directories of known skills for which no file was read.
     """
 
@@ -100,12 +96,12 @@ class Scan:
 
     def __post_init__(self) -> None:
         self._links: list[str] = []
-        """The places of links outside of every skill."""
+        """Root-relative paths of links outside of every skill."""
         self._origins = Origins(self.root.path, self.root.origin)
         self._files = {
             file.location: file for skill in self.known.values() for file in skill.files.values()
         }
-        """The files that were there, by location."""
+        """The files of the known skills, by location."""
         self._taken: dict[str, SkillFile] = {}
         self._resolved: dict[str, SkillFile | None] = {}
         self._reads = 0
@@ -127,8 +123,8 @@ class Scan:
             for up in above(part)
             if up
         )
-        # A scan of the whole root does not go deeper either; it only sees the links in the
-        # directory above.
+        # Same depth as a scan of the whole root, which sees links one level deeper, by their
+        # parent.
         if levels > tree.MOST_LEVELS:
             if levels == tree.MOST_LEVELS + 1:
                 found = tree.link_at(self.root.path, part)
@@ -150,12 +146,11 @@ class Scan:
         walk = tree.Walk(
             self.root.index, self.limits.files, hidden=self.limits.hidden, entering=self.entering
         )
-        # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is
-        # reported, not lost.
+        # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
         return walk.look(handle, path, tree.MOST_LEVELS - _levels(path))
 
     def _visit(self, here: Directory | None, *, inside: bool) -> None:
-        """Build the skill of this directory, if it is one, and of those below it."""
+        """Build the skill of this directory, if it is one, and those of the directories below."""
         if here is None:
             return
         reads = self._reads
@@ -186,18 +181,16 @@ class Scan:
         return self.root.layout is None or self.root.layout.namespace(here.path) is not None
 
     def _note_nested(self, here: Directory) -> None:
-        """Remember which directories below a skill are skills themselves, before any link is
-        judged."""
+        """Record the nested skills below a skill, before any link is judged."""
         for inner in here.directories:
             if inner.holds_manifest:
                 self.nested.add(inner.path)
             self._note_nested(inner)
 
     def _withhold(self, here: Directory) -> None:
-        """Keep the files of a nested skill without a SKILL.md out of the skill around it.
+        """Keep the files of a nested skill without a SKILL.md out of the outer skill.
 
-        Its readers need not be those of the nested one, and an editor or a checkout may take its
-        time.
+        The outer skill may have other readers, and an editor or a checkout may take its time.
         """
         if here.path not in self.nested:
             return
@@ -207,15 +200,13 @@ class Scan:
         self._report("skill-md-irregular", message, here.path, hint)
 
     def _report(self, code: str, message: str, place: str, hint: str | None = None) -> None:
-        """Note a problem at a place outside of every skill."""
+        """Record a problem outside of every skill."""
         self.problems.append(
             (place, problem(code, message, hint=hint).at(self.root.show(place), ""))
         )
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
-        """Return the known skill of this directory, if it is to stay although its SKILL.md is gone
-        or has become worse.
-        """
+        """Return this directory's known skill if it stays for a grace period, or None."""
         old = self.known.get(here.path)
         if self.grace is None or old is None or old.standing is Standing.UNUSABLE:
             return None
@@ -235,8 +226,7 @@ class Scan:
     # SKILL.md
 
     def _manifest(self, here: Directory, *, inside: bool) -> SkillFile | Problem | None:
-        """Return this directory's SKILL.md, or why it cannot be read, or None when the directory is
-        no skill."""
+        """Return this directory's SKILL.md, why it is unreadable, or None if there is no skill."""
         kind = here.odd.get(SKILL_MD)
         if SKILL_MD in here.files:
             if self._origins.is_copy(here.path):
@@ -264,9 +254,7 @@ class Scan:
         return None
 
     def _read_skill(self, here: Directory, *, inside: bool) -> Skill | None:
-        """Return the skill without its files, which are not known before the directories below were
-        visited; None where there is none.
-        """
+        """Return the skill without files, known only after the directories below, or None."""
         if here.holds_manifest and not inside:
             self._note_nested(here)
         manifest = self._manifest(here, inside=inside)
@@ -291,7 +279,7 @@ class Scan:
         )
 
     def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None) -> Reading:
-        """Return what SKILL.md says: what was known of it, if it is the same file."""
+        """Return the reading of a SKILL.md: the known one if the file is the same."""
         if manifest.size > self.limits.skill_md:
             message = (
                 f"SKILL.md has {manifest.size} bytes, at most {self.limits.skill_md} are allowed"
@@ -312,7 +300,7 @@ class Scan:
             return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
         if old is not None and known is not None and self._take(manifest) is known:
             return old.reading
-        # over a tree that the index knows a start needs no rules
+        # late import: a start over an indexed tree needs no rules
         from mcp_skills_server.catalog import reading
 
         return reading.read_skill_md(raw, self._directory_name(here))
@@ -323,8 +311,7 @@ class Scan:
                 return f"{self.namespace}/{here.path}"
             return self.root.skill_path(here.path, self.skills)
         name = reading.frontmatter.get("name")
-        # A root that is itself a skill goes by its name, unless the name would make a path of
-        # another shape.
+        # A root that is a skill takes its name as path, unless that is no single path segment.
         sound = (
             isinstance(name, str)
             and name.isprintable()
@@ -339,11 +326,11 @@ class Scan:
 
     def _directory_name(self, here: Directory) -> str:
         if here.path:
-            return here.path.rpartition("/")[2]  # which is UTF-8, or the walk had not come here
+            return here.path.rpartition("/")[2]  # UTF-8: the walk enters no other name
         return disk.spelled(os.path.basename(self.root.path) or "root")
 
     def _origin(self, place: str) -> str | None:
-        """Return the origin of a skill; behind a link it is that of the folder it lies in."""
+        """Return the origin of a skill; behind a link, that of the linked folder."""
         located = self.root.locate(place)
         if located.link:
             return Origins(located.base, None).of(located.rest)
@@ -352,11 +339,10 @@ class Scan:
     # Files
 
     def _unchanged(self, found: SkillFile) -> SkillFile | None:
-        """Return the known file at the place of the one that was found, if its signature tells that
-        it is the same.
+        """Return the known file at this location if its signature is the same, or None.
 
-        That need not be true of what an earlier process left: `Reader.read` hashes whatever it
-        reads, so no byte is served under a digest that is not its own.
+        An index may be wrong about a file: `Reader.read` hashes all it reads, so no bytes are
+        served under another digest.
         """
         old = self._taken.get(found.location) or self._files.get(found.location)
         if (
@@ -373,7 +359,7 @@ class Scan:
         return old
 
     def _take(self, found: SkillFile) -> SkillFile:
-        """Return what stands for a file that was found: the known object if its bytes are the same.
+        """Return the object of a file: the known one if the bytes are the same.
 
         A file that cannot be read has no digest.
 
@@ -391,7 +377,7 @@ class Scan:
                 if error.errno in disk.PASSING:
                     raise
                 is_news = old is None or old.digest
-                # which has a problem of its own then
+                # an unreadable SKILL.md has a problem of its own
                 if is_news and not found.location.endswith(SKILL_MD):
                     logger.warning(
                         "a file of a skill is not served: %s: %s", error.strerror, error.filename
@@ -408,18 +394,15 @@ class Scan:
         return taken
 
     def _read(self, found: SkillFile) -> bytes:
-        """Return the bytes of a file that was found, and record its digest; OSError where it cannot
-        be read."""
+        """Read a file and record its digest; raise OSError if it is unreadable."""
         self._reads += 1
         located = self.root.locate(found.location)
         return disk.ingest(located.base, located.rest, found, self.limits.bytes)
 
     def _link(self, directory: str, name: str) -> SkillFile | None:
-        """Return the file in its root that a link in this directory stands for, or None where it
-        stands for none.
+        """Return the file in its root that a link leads to, or None.
 
-        A file of a nested skill is that skill's own: a link from outside of it would pass by the
-        grants.
+        A link into a nested skill from outside yields None: it would bypass the grants.
         """
         place = join(directory, name)
         if place not in self._resolved:
@@ -437,9 +420,7 @@ class Scan:
     # The skill with its files
 
     def _completed(self, here: Directory, skill: Skill) -> Skill:
-        """Return the skill of this directory with its files, and with the standing that they leave
-        it: the known object where nothing differs.
-        """
+        """Return the skill with its files and final standing; the known object if equal."""
         bundle = _Bundle()
         self._collect(here, skill, bundle)
         files, findings = dict(sorted(bundle.files.items())), bundle.findings
@@ -465,7 +446,7 @@ class Scan:
         return found
 
     def _collect(self, here: Directory, skill: Skill, bundle: _Bundle) -> None:
-        """Collect the files in this directory and below it, by their paths in the skill."""
+        """Collect the files of this directory and those below, by their paths in the skill."""
         if here.is_withheld:
             return
         within_skill = here.path.removeprefix(skill.directory).lstrip("/")
@@ -482,7 +463,7 @@ class Scan:
             bundle.nested.append(within_skill)
         bundle.unkept += here.overfull
         for name, file in here.files.items():
-            # many skills have files of the same names
+            # interned: many skills have files of the same names
             bundle.files[sys.intern(prefix + name)] = file
             if "\\" in name:
                 find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
@@ -507,11 +488,11 @@ class Scan:
     # Links to folders, and what is no skill
 
     def _follow_links(self, part: str) -> None:
-        """Serve the skill folders that links lead to, each once, and report the other links to
-        directories."""
+        """Serve each linked skill folder once, and report other links to directories."""
         for place in [*self.root.links.below(part)]:
             self.root.set_link(place, None)
-        # The outer one of two folders first, and of two links to one folder always the same.
+        # Deterministic order: outer folders first, and always the same one of two links to a
+        # folder.
         for target, place in sorted(
             (os.path.realpath(self._at(place)), place) for place in self._links
         ):
@@ -536,8 +517,7 @@ class Scan:
         return os.path.join(self.root.path, place)
 
     def _why_not(self, place: str, target: str) -> str | None:
-        """Return why a link is not followed: "" where its skill is served from elsewhere, None
-        where it may be."""
+        """Return why a link is not followed, "" if its skill is served elsewhere, or None."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
         if not self.limits.links or self._origins.of(place) is not None:
             return "leads to a directory, and links are not followed"
@@ -556,15 +536,15 @@ class Scan:
         return None
 
     def _follow(self, place: str, target: str) -> str | None:
-        """Scan the skill folder behind a link; returns why it is not served, if it is not.
+        """Scan the skill folder behind a link; return why it is not served, or None.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the folder cannot be opened.
         """
         if self.entering is not None:
             self.entering(place)
         with disk.open_real(target) as handle:
-            # Of what was opened, whatever the link leads to by now.
+            # Check the opened directory, since the link may lead elsewhere by now (TOCTOU).
             owner = os.lstat(self._at(place)).st_uid
             if disk.owner_of(handle, "") != owner:
                 return "leads to a directory of another user than the link's"
@@ -590,7 +570,7 @@ class Scan:
         )
 
     def _report_outside(self, here: Directory) -> None:
-        """Outside every skill: what might have been one, so that nothing is lost in silence."""
+        """Report near misses outside of skills, and collect links and dot folders."""
         layout = self.root.layout
         if here.holds_manifest and layout is not None and layout.is_too_deep(here.path):
             message = (
@@ -628,11 +608,10 @@ class Scan:
 
 @dataclass(slots=True)
 class _Bundle:
-    """The files of one skill, those of nested skills included, and what is wrong with its
-    directory.
+    """The files of one skill, nested skills included, and the findings of its directories.
 
     Attributes:
-        unkept: how many further files the walk did not keep.
+        unkept: number of further files that the walk did not keep.
     """
 
     files: dict[str, SkillFile] = field(default_factory=dict[str, SkillFile])
@@ -647,15 +626,14 @@ def _unusable(found: Problem) -> Reading:
 
 
 def _levels(place: str) -> int:
-    """Return how many levels below the root a place lies."""
+    """Return the depth of a root-relative path; 0 for the root."""
     if not place:
         return 0
     return place.count("/") + 1
 
 
 def _below(path: str, top: str) -> list[str] | None:
-    """Return the names that lead from one real path to another at or below it, None where it does
-    not lie there."""
+    """Return the path segments from `top` down to `path`, or None if it is not below."""
     if path != top and not path.startswith(top.rstrip(os.sep) + os.sep):
         return None
     return [name for name in path[len(top) :].split(os.sep) if name]
@@ -676,9 +654,7 @@ def _equal(old: Skill, new: Skill) -> bool:
 
 
 def _what_opens(root: Root, here: Directory) -> str | None:
-    """Return what to do about a directory that cannot be opened, None for what is usual: its own
-    permissions are right where the folder above may not be entered.
-    """
+    """Return a hint for an unreadable directory whose parent may not be entered, else None."""
     parent, _, name = here.path.rpartition("/")
     effective = os.access in os.supports_effective_ids
     if not name or os.access(os.path.join(root.path, parent), os.X_OK, effective_ids=effective):
@@ -689,8 +665,7 @@ def _what_opens(root: Root, here: Directory) -> str | None:
 def _over_limits(
     directory: str, files: Mapping[str, SkillFile], limits: Limits, unkept: int
 ) -> Iterator[Problem]:
-    """Yield what the limits say of a skill in this directory with these files, and with so many
-    that were not kept."""
+    """Yield a problem for each limit that a skill exceeds; `unkept` files count, too."""
     depth = _levels(directory)
     if depth > limits.depth:
         yield problem(
@@ -709,11 +684,9 @@ def _over_limits(
 
 
 def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
-    """Return the files that the limits leave of a skill: SKILL.md first, then what lies nearest to
-    it.
+    """Return the files within the limits: SKILL.md first, then by depth and path.
 
-    All that any client can make the server hash, copy or send of a skill is thus bounded by the
-    limits.
+    This bounds what any client can make the server hash, copy or send of a skill.
     """
     kept: set[str] = set()
     left = limits.bytes

@@ -1,7 +1,6 @@
-"""Skills of a folder that are switched off: `skills-off.txt` in the root names their folders, one a
-line.
+"""Switched-off skills of a folder, listed in `skills-off.txt` in the root, one a line.
 
-Every command and server that reads the folder leaves them out. The page writes the file; a person
+Every command and server that reads the folder leaves them out. The page writes the file; people
 may, too.
 """
 
@@ -21,7 +20,7 @@ _MOST_BYTES: Final = 1 << 20
 
 
 def switched_off(root: str) -> frozenset[str]:
-    """Return the folders that are switched off, by their place below the root."""
+    """Return the root-relative folders of skills that are switched off."""
     with suppress(OSError):
         return _read(root)
     return frozenset()
@@ -37,7 +36,7 @@ def _read(root: str) -> frozenset[str]:
 
 
 def switch(root: str, place: str, *, on: bool) -> None:
-    """Switch the skill in a folder of a root on or off; comments in the file go.
+    """Switch the skill in a folder on or off; the file loses its comments.
 
     Raises:
         RequestError: the file cannot be read or written.

@@ -1,7 +1,7 @@
 """Blocking work in worker threads, and a concurrency limit for large answers.
 
-A server over stdio starts without anyio: its event loop takes a tenth of a start to import, and two
-megabytes.
+asyncio alone, because a server over stdio starts without anyio: importing anyio's event loop costs
+a tenth of the start time and two megabytes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 _T = TypeVar("_T")
 
 _THREADS: Final = 40
-"""At once, of all event loops: a slow disk may hold up as many reads before others have to wait."""
+"""Concurrent threads for all event loops: so many reads can block on a slow disk before others
+queue."""
 _LARGE: Final = 1 << 20
 _LARGE_AT_ONCE: Final = 2
 
 
 async def in_thread(work: Callable[..., _T], *arguments: object) -> _T:
-    """Return what `work` returns in a thread. The event loop goes on meanwhile.
+    """Run `work` in a worker thread and return its result, without blocking the event loop.
 
-    A caller that is cancelled does not wait for the work, which ends if it has begun, and is
-    dropped if it has not.
+    A cancelled caller does not wait: work that has begun runs to its end, queued work is dropped.
     """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(pool(), partial(copy_context().run, work, *arguments))
 
 
 async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
-    """Return what `work` returns; in a thread unless it is quick."""
+    """Return the result of `work`, run inline if `quick` and in a worker thread otherwise."""
     if quick:
         return work(*arguments)
     return await in_thread(work, *arguments)
@@ -42,13 +42,12 @@ async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Return the threads of this process. They are not the event loop's own, which would wait for a
-    read that hangs."""
+    """Return the process-wide thread pool; the event loop's own waits on close for a hung read."""
     return ThreadPoolExecutor(_THREADS, "skills-work")
 
 
 class _Turns:
-    """The limits of one event loop."""
+    """Concurrency limits of one event loop."""
 
     def __init__(self) -> None:
         self.owners = WeakValueDictionary[str | None, asyncio.Lock]()
@@ -60,11 +59,10 @@ _turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]()
 
 @asynccontextmanager
 async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
-    """Limit the answers of more than a megabyte that are made at the same time: one for each owner,
-    two in all.
+    """Limit concurrent answers of more than a megabyte: one for each owner, two in all.
 
-    An answer takes several times its size of memory until it is written, and the event loop while
-    it is made: sixty requests at once took 1.3 GB, and other clients waited for 6 s.
+    An answer takes several times its size of memory until it is written, and blocks the event loop
+    while it is made: sixty requests at once took 1.3 GB, and other clients waited for 6 s.
     """
     if size <= _LARGE:
         yield

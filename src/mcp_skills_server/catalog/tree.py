@@ -1,4 +1,4 @@
-"""Walks a root: what lies in each directory, by kind, and nothing of what it means."""
+"""Walk a root and classify the entries of each directory, without judging skills."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ from mcp_skills_server.format.ignored import ENVIRONMENT, FIRSTS, LASTS, is_ente
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 MOST_LEVELS: Final = 64
-"""Levels below a root at which a walk ends in any case: each takes one open descriptor and a few
-frames."""
+"""Maximum depth of a walk below a root: each level takes one open descriptor and a few frames."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 Entering: TypeAlias = Callable[[str], None]
-"""Called with the place of each directory below the root just before it is opened, so that a watch
-can begin there."""
+"""Called with each directory's root-relative path just before it is opened, to begin a watch."""
 
 
 @dataclass(slots=True)
@@ -41,24 +39,22 @@ class Directory:
     """One directory as the walk found it.
 
     Attributes:
-        path: from the root, `/`-separated, "" for the root itself.
-        files: by their names.
-        odd: the kind of every other name that is no directory to enter: "link"; "irregular" for
-            what is no file; "foreign" for a hard link to a file of another user than the folder's;
-            "unnamed" for a name that is not UTF-8, with escapes; "denied" where the directory may
-            be read but not entered; "ignored" and "ignored folder" for names that are never part of
-            a skill; "dotted" for a folder outside of every skill that was passed over for the dot
-            that begins its name.
-        directories: below a skill a sequence; elsewhere they can be had once, while the walk's
+        path: `/`-separated and root-relative, "" for the root itself.
+        files: by name.
+        odd: kind by name, for each name that is neither a served file nor an entered directory.
+            "link"; "irregular", not a regular file; "foreign", a hard link to a file of another
+            user than the folder's; "unnamed", not UTF-8, the name escaped; "denied", the directory
+            may be read but not entered; "ignored" and "ignored folder", names that are never part
+            of a skill; "dotted", a dot folder outside of every skill that was not entered.
+        directories: a list below a skill; elsewhere an iterator, usable once, while the walk's
             first directory is open.
-        holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything
-            else.
-        folder_as_manifest: it is a directory.
-        unreadable: nothing is known of what it holds.
-        overfull: how many more files there are than were kept.
-        cut: deeper than the walk goes: what lies below is not known.
-        is_withheld: it was a nested skill and has no SKILL.md now, so the skill around it has none
-            of its files.
+        holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
+        folder_as_manifest: SKILL.md is a directory.
+        unreadable: the directory could not be listed.
+        overfull: number of files beyond those kept.
+        cut: the directories below are deeper than the walk goes, and unknown.
+        is_withheld: a nested skill without a SKILL.md now, whose files the outer skill must not
+            have.
     """
 
     path: str
@@ -73,20 +69,20 @@ class Directory:
     is_withheld: bool = False
 
     def named(self, kind: str) -> list[str]:
-        """Return the names of a kind of `odd`."""
+        """Return the names of one kind in `odd`."""
         return [name for name, each in self.odd.items() if each == kind]
 
 
 class Walk:
-    """A walk below an open directory.
+    """Lazy walk below an open directory.
 
-    What lies below a directory that is no skill is looked for as it is iterated over, once, while
-    that is open: a root may hold very many skills, and one is to be had at a time.
+    Directories outside of skills are visited as they are iterated over, once, while their parent is
+    open: a root may hold very many skills, and only one is in memory at a time.
 
     Args:
         root: index of the root.
         most_files: files kept of one directory.
-        hidden: enter folders whose names begin with a dot, too, outside of skills.
+        hidden: also enter dot folders outside of skills.
         entering: called for each directory below the first one.
     """
 
@@ -101,14 +97,17 @@ class Walk:
     def look(
         self, handle: Handle, path: str, depth: int, *, inside: bool = False
     ) -> Directory | None:
-        """Return what lies in an open directory at `path` and `depth` levels below it; None in a
-        Python environment.
+        """Classify the entries of an open directory; return None for a Python environment.
 
-        `inside` is whether it lies in a skill.
+        Args:
+            handle: the open directory.
+            path: its root-relative path.
+            depth: levels to walk below it.
+            inside: whether it lies in a skill.
 
         Raises:
             OSError: the directory cannot be listed, or the process ran out of descriptors or
-                memory; the iteration raises it, too.
+                memory; iteration raises it, too.
         """
         here = Directory(path)
         files, odd = here.files, here.odd
@@ -146,13 +145,13 @@ class Walk:
                 except OSError as error:
                     if error.errno in PASSING:
                         raise
-                    if error.errno not in GONE:  # else it vanished meanwhile
+                    if error.errno not in GONE:  # otherwise it vanished meanwhile
                         odd[name] = "denied"
         if path and ENVIRONMENT in files:
             return None
         here.folder_as_manifest = SKILL_MD in inner
         here.holds_manifest = SKILL_MD in files or SKILL_MD in odd or here.folder_as_manifest
-        # Be it a broken one: nothing in a skill is a collection any more.
+        # A broken skill counts, too: a folder in a skill is no collection of skills.
         inside = (
             inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
         )
@@ -186,7 +185,7 @@ class Walk:
                     continue
                 except OSError as error:
                     if error.errno in PASSING:
-                        raise  # or half a tree would be taken for gone
+                        raise  # otherwise half a tree would count as deleted
                     below = Directory(prefix + name, unreadable=True)
                 if below is not None:
                     yield below
@@ -202,9 +201,7 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
 
 
 def instead(root_path: str, path: str, error: OSError) -> Directory | None:
-    """Return what a walk of the whole root would find at a directory that cannot be opened, None
-    when it finds nothing.
-    """
+    """Return the result of a full walk at a directory that cannot be opened, None for nothing."""
     if isinstance(error, PermissionError):
         return Directory(path, unreadable=True)
     if error.errno in GONE:
@@ -213,8 +210,7 @@ def instead(root_path: str, path: str, error: OSError) -> Directory | None:
 
 
 def link_at(root_path: str, path: str) -> Directory | None:
-    """Return the directory above a place, with nothing but the link that stands there; None where
-    none does."""
+    """Return a Directory for the parent of a link, holding that link alone, or None for no link."""
     found = look(root_path, path)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
@@ -223,11 +219,9 @@ def link_at(root_path: str, path: str) -> Directory | None:
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:
-    """Return the files and folders below a skill that are no part of it for their names, by their
-    paths in it, in order.
+    """Return the sorted paths of files and folders in a skill that are left out for their names.
 
-    Of an ignored folder the folder alone is named. Skills within are passed over, and so is what
-    cannot be opened.
+    An ignored folder is one entry. Nested skills and unreadable folders are skipped.
     """
     found: list[str] = []
 

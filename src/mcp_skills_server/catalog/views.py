@@ -1,7 +1,7 @@
-"""The skills of each principal, what its grants leave of the registry, and the view of one request.
+"""Access-filtered views: the skills that a principal's grants leave, as seen by one request.
 
-There is one filtered snapshot for each set of grants, shared by all who have it. All that a request
-can reach is in its snapshot, so a reader of one needs to judge nothing.
+Principals with equal permissions share one filtered snapshot. It holds all that a request can
+reach, so its readers check no access.
 """
 
 from __future__ import annotations
@@ -30,31 +30,29 @@ from mcp_skills_server.telemetry import events
 logger = logging.getLogger(__name__)
 
 _MOST_SKILLS: Final = 400_000
-"""Skills that all filtered snapshots hold together, about 150 bytes each."""
+"""Skills in all cached filtered snapshots together, about 150 bytes each."""
 _EMPTY: Final = 50
-"""The fixed weight of each cached object, in skills."""
+"""Base weight of each cached object, in skills."""
 _INLINE_BYTES: Final = 1 << 18
-"""Larger files are read off the event loop."""
+"""Files of at most this size are read on the event loop."""
 _INLINE_MARKDOWN: Final = 1 << 14
-"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would
-cost more."""
+"""A SKILL.md of at most this size is parsed on the event loop: a thread switch would cost more."""
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 SkillSet: TypeAlias = "Registry | Granted"
-"""The skills behind a view, a conversation or a publication: all, or what some permissions
-leave."""
+"""The skills behind a view, a conversation or a publication: all, or a filtered part."""
 
 
 class View:
     """The skills that one request is answered from.
 
     Args:
-        skill_set: the skills that the grants leave to the caller.
+        skill_set: the skills that the caller may read.
 
     Attributes:
         skill_set: as given.
-        snapshot: all that the request sees, as it was when the view was made.
+        snapshot: all that the request can read, as of the creation of the view.
     """
 
     __slots__ = ("skill_set", "snapshot")
@@ -64,10 +62,10 @@ class View:
         self.snapshot: Snapshot = skill_set.snapshot
 
     async def read(self, skill: Skill, path: str) -> bytes:
-        """Return the exact bytes of a file of a skill.
+        """Return the bytes of a file of a skill, verified against its digest.
 
         Raises:
-            StaleFileError: they are no longer those that were scanned.
+            StaleFileError: the bytes differ from those that were scanned.
         """
         file = skill.files[path]
         raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
@@ -87,8 +85,7 @@ class View:
 
 
 async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_V]]) -> _V:
-    """Return what the handler returns; called once more, with the skill scanned again, where a file
-    has changed.
+    """Return the handler's result; after a changed file, rescan its skill and call it once more.
 
     Raises:
         UnreadableError: a file changed again, or stays unreadable.
@@ -106,12 +103,12 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
 
 
 class Views:
-    """The skills of a registry that each principal has. Any thread may use it.
+    """The filtered skills of each principal. Thread-safe.
 
     Args:
         registry: all skills.
-        grants: who may read what; None where everybody reads everything. That can change later, but
-            not whether there are any.
+        grants: read permissions; None for no restrictions. `replace` changes them, but never from
+            or to None.
     """
 
     def __init__(self, registry: Registry, grants: Grants | None = None) -> None:
@@ -131,26 +128,26 @@ class Views:
         return self._grants is not None
 
     def permissions(self, principal: Principal | None) -> Permissions | None:
-        """Return what a principal may; None for everything that the options allow."""
+        """Return the permissions of a principal; None without grants."""
         grants = self._grants
         if grants is None:
             return None
         return grants.permissions(principal)
 
     def may_admin(self, principal: Principal | None) -> bool:
-        """Tell whether a principal may see what is for the operator alone."""
+        """Tell whether a principal may see what only an operator may."""
         permissions = self.permissions(principal)
         return permissions is None or permissions.may_admin
 
     def of(self, principal: Principal | None) -> SkillSet:
-        """Return the skills that this principal has; None is an anonymous client."""
+        """Return the skills of this principal; None is an anonymous client."""
         grants = self._grants
         if grants is None:
             return self.registry
         return self.left_by(grants.permissions(principal))
 
     def left_by(self, permissions: Permissions) -> Granted:
-        """Return the skills that these permissions leave."""
+        """Return the skills that these permissions can read."""
         return self._kept.of(permissions)
 
     def _granted(self, permissions: Permissions) -> Granted:
@@ -163,7 +160,7 @@ class Views:
         """Replace the grants.
 
         Raises:
-            ValueError: the server began without grants, and may not gain any.
+            ValueError: the server started without grants, and cannot gain any.
         """
         before = self._grants
         if before is None:
@@ -173,13 +170,11 @@ class Views:
             each(before, now)
 
     def on_replaced(self, listener: Callable[[Grants, Grants], None]) -> None:
-        """Have `listener` called with the grants before and those in force, in the thread that
-        replaces them."""
+        """Call `listener` with the old and the new grants, in the thread that replaces them."""
         self._replaced.append(listener)
 
     def difference(self, before: Permissions, after: Permissions) -> Changes:
-        """Return the difference for a principal who had the first permissions and has the second
-        now."""
+        """Return the changes that a principal sees when its permissions change."""
         old, new = self.left_by(before).snapshot.skills, self.left_by(after).snapshot.skills
         return Changes(_without_same(old, new), _without_same(new, old))
 
@@ -189,12 +184,13 @@ class Views:
 
 
 class Granted:
-    """The part of a registry that some permissions leave. Any thread may use it. It is made by
-    `Views`.
+    """Filtered part of a registry: the skills that some permissions can read. Thread-safe.
+
+    Made by `Views`.
 
     Args:
         registry: all skills.
-        permissions: which of them are left.
+        permissions: the filter.
 
     Attributes:
         permissions: as given.
@@ -207,7 +203,7 @@ class Granted:
         self._lock = threading.Lock()
         self._listeners = Listeners()
         self.forget()
-        # The registry's own: these take only objects that came from a snapshot.
+        # Unfiltered: these take only objects that came from a filtered snapshot.
         self.read, self.body, self.place, self.load = (
             registry.read,
             registry.body,
@@ -223,8 +219,7 @@ class Granted:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The skills that are left, as they are now. The same object for as long as none of them
-        differs."""
+        """The filtered skills as they are now; the same object until one of them changes."""
         whole = self._registry.snapshot
         if self._is_whole:
             return whole
@@ -234,7 +229,7 @@ class Granted:
             return self._own
 
     def unread_sources(self) -> Sequence[str]:
-        """Return none: what they hold for this principal is unknown."""
+        """Return no names: a principal may not know of sources that it cannot read."""
         return ()
 
     def remembered(self) -> None:
@@ -242,37 +237,36 @@ class Granted:
         return
 
     def rescan(self, path: str) -> Changes:
-        """As `Registry.rescan`."""
+        """Run `Registry.rescan` and return the filtered changes."""
         return self.left_of(self._registry.rescan(path))
 
     def subscribe(
         self, listener: Callable[[Changes], None], *, problems: bool = False
     ) -> Callable[[], None]:
-        """Have `listener` called as `Registry.subscribe` says, where some of these skills
-        differ."""
+        """Subscribe as to `Registry.subscribe`, to changes of the filtered skills."""
         return self._listeners.subscribe(listener, problems=problems)
 
     def notify(self, changes: Changes) -> None:
-        """Notify the listeners of the changes to skills that are left."""
+        """Notify the listeners of the filtered changes."""
         if len(self._listeners):
             self._listeners.notify(self.left_of(changes))
 
     def forget(self) -> None:
-        """Free the snapshot; the next request makes it anew."""
+        """Drop the cached snapshot; the next request rebuilds it."""
         with self._lock:
             self._own = Snapshot({})
             self._of: ref[Snapshot] | None = None
-            """The snapshot of the registry that it was made of."""
+            """The registry's snapshot that the filtered one was made from."""
             self._whole: dict[str, Skill] = {}
-            """The registry's skills that are left, as they are without grants, by path."""
+            """The readable skills by path, as the registry has them, nested skills included."""
 
     @property
     def held(self) -> int:
-        """Number of skills that are kept now."""
+        """Number of skills in the cached snapshot."""
         return len(self._whole)
 
     def left_of(self, changes: Changes) -> Changes:
-        """Return what of these changes is about skills that are left."""
+        """Return the filtered changes."""
         before, after = self._all_left(changes.before), self._all_left(changes.after)
         return Changes(_without_same(before, after), _without_same(after, before))
 
@@ -289,7 +283,7 @@ class Granted:
         return self._without_withheld(skill)
 
     def _without_withheld(self, skill: Skill) -> Skill:
-        """Return a skill without the skills in its folder that have no grant of their own."""
+        """Return a skill without the nested skills that have no grant of their own."""
         nested = nested_in(self._registry.snapshot, skill)
         withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
         if not withheld:
@@ -316,8 +310,7 @@ class Granted:
         )
 
     def _rebuild(self, whole: Snapshot) -> None:
-        """Make the snapshot of the skills as they are now; it stays the same object where nothing
-        differs."""
+        """Rebuild the filtered snapshot from `whole`; the same object if nothing differs."""
         own, before = self._own.skills, self._whole
         paths = whole.paths(Standing.UNUSABLE)
         now = {path: whole.skills[path] for path in self.permissions.readable(paths)}
@@ -326,7 +319,7 @@ class Granted:
             made[path] = own[path] if before.get(path) is skill else self._without_withheld(skill)
             if path in own and _is_same(own[path], made[path]):
                 made[path] = own[path]
-        # What is wrong with a root is for the operator.
+        # Problems of roots are for the operator only.
         problems = tuple(
             found for found in whole.problems if found.skill and self.permissions.reads(found.skill)
         )
@@ -341,8 +334,8 @@ def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
     Includes skills that are unreadable, refused by a gate, or just deleted.
 
     Args:
-        whole: all skills, as they are without grants.
-        skill: one of them, whole.
+        whole: the unfiltered snapshot.
+        skill: one of its skills, unfiltered.
     """
     out = set(skill.nested)
     before, paths = f"{skill.path}/", whole.paths(Standing.UNUSABLE)
@@ -358,8 +351,7 @@ _compared_fields: Final = attrgetter("findings", "empty", "standing", "origin")
 
 
 def _is_same(before: Skill | None, now: Skill) -> bool:
-    """Tell whether a skill is the one that it was, although it may have been made anew out of a
-    larger one."""
+    """Tell whether a skill is unchanged, even if it was filtered anew into another object."""
     if before is None or before is now:
         return before is now
     return (
@@ -370,23 +362,23 @@ def _is_same(before: Skill | None, now: Skill) -> bool:
 
 
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
-    """Return those that are not the same among the others."""
+    """Return the skills that have no equal under the same path in `others`."""
     return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}
 
 
 def held(skill_set: SkillSet, _: object) -> int:
-    """Weigh what is made of a set of skills, for an `LruCache`."""
+    """Return the weight of a value keyed by a set of skills, for an `LruCache`."""
     return skill_set.held
 
 
 class LruCache(Generic[_K, _V]):
-    """Objects by key, each made when it is first asked for. Any thread may use it.
+    """Thread-safe LRU cache, bounded by weight; values are made on a miss.
 
     Args:
-        make: makes the object of a key; must be quick, since it holds the lock.
-        weigh: how many skills an object holds.
-        most: skills of all objects together; beyond that the least recently used one goes.
-        close: closes an evicted object.
+        make: makes the value of a key; called under the lock, so it must be quick.
+        weigh: weight of a value, in skills.
+        most: total weight; beyond it the least recently used values are evicted.
+        close: closes an evicted value.
     """
 
     def __init__(
@@ -407,7 +399,7 @@ class LruCache(Generic[_K, _V]):
         return len(self._kept)
 
     def of(self, key: _K) -> _V:
-        """Return the object of this key."""
+        """Return the value of this key, made on a miss."""
         going: list[_V] = []
         with self._lock:
             if key not in self._kept:

@@ -32,7 +32,7 @@ _SPLIT: Final = "--"
 
 
 class _BeforeTheAgent(Grouped):
-    """A command that parses the words before `--`; those behind it are the agent's."""
+    """A command that parses the words before `--`; those after it are the agent's command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         split = args.index(_SPLIT) if _SPLIT in args else len(args)
@@ -61,8 +61,7 @@ class AcpOptions(FollowOptions, EmbeddingOptions, AllowOptions, SandboxOptions):
 @takes(AcpOptions)
 @click.pass_context
 def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> None:
-    """Stand between an editor and an agent that speaks ACP on stdio, and add the skills below each
-    ROOT.
+    """Proxy an editor to an agent that speaks ACP on stdio, and add the skills below each ROOT.
 
     The editor starts this in place of the agent. It gets the list of skills in each session and
     whenever they change, and the agent gets one more MCP server, which serves them. All other bytes
@@ -103,22 +102,20 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
-    """Return the command line of a server of these roots with what was asked for here. It starts in
-    another folder.
+    """Return the command line of a server with these roots and the options given here.
 
-    The options travel as words even if they came from the environment, for an agent may give its
-    servers none. -P keeps the folder that it starts in out of the modules' path.
+    The server starts in another folder. Options are passed as words even if they came from the
+    environment, which an agent may withhold. -P keeps that folder out of `sys.path`.
     """
     absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
     own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
-    # What a file says it reads there by itself; but how that server is reached is not the file's to
-    # say.
+    # The server reads the configuration file itself, but its transport must be stdio.
     pinned = [] if context.params["config"] is None else ["--transport", "stdio"]
     return [*own, *_given(context), *pinned, _SPLIT, *absolute]
 
 
 def _given(context: click.Context) -> Iterator[str]:
-    """Yield the options that were given and that `serve` has, too, as words."""
+    """Yield, as words of a command line, the given options that `serve` has too."""
     known = {each.name: each for each in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""

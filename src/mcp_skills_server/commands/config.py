@@ -1,4 +1,4 @@
-"""`config`: prove a configuration file, and show what is in force and where it is from."""
+"""`config`: check a configuration file, and show the values in force and their origin."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def config() -> None:
 @config.command()
 @click.argument("file", type=click.Path())
 def check(file: str) -> int:
-    """Print a line for each thing that is wrong with FILE: file, line, key, what to do. Exit code 1
-    if anything is."""
+    """Print each fault of FILE in a line: file, line, key, what to do. Exit code 1 if any."""
     from mcp_skills_server.commands.config_file import ConfigurationError, read
 
     try:
@@ -64,8 +63,7 @@ def check(file: str) -> int:
 @config.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[serve|rpc|acp] [OPTION]...")
 def show(words: tuple[str, ...]) -> None:
-    """Print the value of every option of a command, and where it is from: option, environment, file
-    or default.
+    """Print each option of a command, its value and its origin: option, environment, file, default.
 
     The words are those that the command gets, --config FILE among them. What may be a secret is
     masked.
@@ -164,7 +162,7 @@ def grants(options: GrantsOptions, who: str) -> None:
 
 
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
-    """Return the principal that a grant names so; None for one that proves nothing."""
+    """Return the principal that WHO names; None for an unauthenticated one."""
     from mcp_skills_server.access.principal import Principal
     from mcp_skills_server.commands.config_file import reader
 
@@ -244,7 +242,7 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
 
 
 def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
-    """Return the rows of the issuer of tokens. None of its values is a secret."""
+    """Return the rows of the OAuth issuer. None of its values is a secret."""
     from mcp_skills_server.commands.config_file import oauth_settings
 
     configuration: Configuration | None = context.params["config"]
@@ -287,7 +285,7 @@ def _shown(parameter: click.Parameter, value: Any) -> str:
 
 
 def _text(value: Any, between: str = " ") -> str:
-    """Return a value as a row shows it."""
+    """Return a value as the text of a table cell, without secrets in URLs."""
     if value is None or value == ():
         return "-"
     if isinstance(value, bool):
@@ -302,7 +300,7 @@ def _text(value: Any, between: str = " ") -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """Return an address without user name, password and query; anything else as it is."""
+    """Return a URL without user name, password and query; other text is unchanged."""
     if "://" not in text:
         return text
     from mcp_skills_server.format.uris import bare

@@ -1,8 +1,7 @@
-"""The configuration file: TOML whose keys are the names of options, and the tables `[[source]]`,
-`[[grant]]`, `[oauth]` and `[quota]`.
+"""Configuration file: TOML whose keys are the names of options, and four kinds of tables.
 
-Parsing reports every fault of a file at once, each with its line. This module is imported only
-where there is a file.
+The tables are `[[source]]`, `[[grant]]`, `[oauth]` and `[quota]`. Parsing reports every fault of a
+file at once, each with its line. This module is imported only if there is a file.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
 _FIELDS: Final = {"skew": "skew_s", "refresh": "refresh_s"}
-"""The fields of keys that are seconds."""
+"""Field names of keys whose values are seconds."""
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
 _NO_RESOURCE: Final = "is no https URL, so clients cannot know the endpoint by it"
@@ -51,7 +50,7 @@ _Reader: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationFault:
-    """One thing that is wrong, and what to do. `line` is 0 and `key` "" for the file as a whole.
+    """A fault and its remedy; `line` is 0 and `key` "" for a fault of the file as a whole.
 
     No part shows a value, which may be a secret.
     """
@@ -62,7 +61,7 @@ class ConfigurationFault:
     hint: str
 
     def show(self, file: str) -> str:
-        """Return one line: file, line, key, what, hint."""
+        """Return the fault as one line: file, line, key, what, hint."""
         parts = [file, f"{self.what}; {self.hint}"]
         if self.key:
             parts.insert(1, clipped(self.key))
@@ -72,8 +71,7 @@ class ConfigurationFault:
 
 
 class ConfigurationError(SkillsServerError, ValueError):
-    """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of
-    their lines."""
+    """A configuration file cannot be used. `faults` has all its faults, in the order of lines."""
 
     def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
         more = and_more(len(faults) - 1, "; see 'mcp-skills-server config check'")
@@ -83,7 +81,7 @@ class ConfigurationError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """The rules of one root: a table `[[source]]`. None leaves a rule to the options."""
+    """Rules of one root, from a table `[[source]]`. None leaves a rule to the options."""
 
     scripts: bool | None = None
     require_signature: tuple[str, ...] = ()
@@ -96,17 +94,17 @@ class SourceRules:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The content of a file.
+    """The parsed content of a configuration file.
 
     Attributes:
-        file: its path, absolute.
-        values: of options, by the name of the field; paths are absolute.
-        sources: the rules of single roots, by the root as `values` has it.
-        lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as
+        file: its absolute path.
+        values: values of options by field name; paths are absolute.
+        sources: rules of single roots, by the root as in `values`.
+        lines: line of each key of `values`, of the table `oauth`, and of each key of `quotas`, as
             `quota.streams`.
-        oauth: the values of the table `[oauth]` by its keys; None where there is none.
-        grants: the tables `[[grant]]`; None where there are none.
-        grant_lines: where each of them stands.
+        oauth: values of the table `[oauth]` by key; None if it is missing.
+        grants: the tables `[[grant]]`; None if there are none.
+        grant_lines: line of each of `grants`.
         quotas: the table `[quota]`, or the defaults.
     """
 
@@ -123,7 +121,7 @@ class Configuration:
         return self.file
 
     def rules_of(self, root: str) -> SourceRules | None:
-        """Return the rules of a root, however its path is written; None where there are none."""
+        """Return the rules of a root, however its path is written; None if it has none."""
         return self.sources.get(_absolute(root, os.getcwd()))
 
 
@@ -131,15 +129,14 @@ class Configuration:
 
 
 class _WrongValueError(SkillsServerError, ValueError):
-    """A key does not take a value. The message does not repeat the value, which may be a secret."""
+    """A value is invalid for its key. The message does not repeat it, since it may be a secret."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "it does not take this value")
 
 
 class _Key(NamedTuple):
-    """One key: its values in words for a hint, their reader, and what to write where a required key
-    is missing."""
+    """A key: its valid values in words, their reader, and an example for a missing required key."""
 
     takes: str
     read: _Reader
@@ -147,8 +144,7 @@ class _Key(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """One table, or with `is_array` an array of at least `least` tables; `form` is what to write in
-    place of others."""
+    """A table, or with `is_array` at least `least` tables; `form` is the hint for a wrong value."""
 
     keys: Mapping[str, _Key]
     form: str
@@ -169,7 +165,7 @@ def _in_words(value: Any) -> str:
 
 
 def _of_kind(value: Any, *kinds: type) -> Any:
-    """Return the value if its type is one of these: true is no number."""
+    """Return the value if its type is exactly one of `kinds`: a bool does not pass as an int."""
     if type(value) not in kinds:
         raise _WrongValueError(f"this is {_in_words(value)}")
     return value
@@ -207,8 +203,7 @@ def _list_of(read: _Reader, *, least: int = 0) -> _Reader:
 
 
 def _number(bounds: click.IntRange | click.FloatRange) -> _Reader:
-    """Return the reader of a number in these bounds: a whole one, or seconds, which may be text
-    with a unit."""
+    """Return the reader of a number in `bounds`: whole, or seconds, also as text with a unit."""
     kinds = (int,) if isinstance(bounds, click.IntRange) else (int, float)
 
     def read(value: Any) -> Any:
@@ -249,7 +244,7 @@ def reader(name: str) -> click.Command:
 
 
 def parameters() -> Mapping[str, click.Parameter]:
-    """Return the options and arguments that a file can give, by key."""
+    """Return the options and arguments that a file can set, by key."""
     found: dict[str, click.Parameter] = {}
     for name in READERS:
         for each in reader(name).params:
@@ -377,12 +372,11 @@ _TABLES: Final[Mapping[str, _Table]] = {
         "write a table [quota] with keys such as requests-per-minute = 600",
     ),
 }
-"""The tables of a file. The keys of `oauth` and `quota` are the fields of `OAuthSettings` and
-`QuotaSettings`."""
+"""The tables of a file; keys of `oauth` and `quota` are fields of their settings classes."""
 
 
 def _has_resource(given: Mapping[str, Any]) -> bool:
-    """Tell whether a table `[oauth]` says by which URL clients know the endpoint."""
+    """Return True if `[oauth]` names the endpoint, by `resource` or by a URL as `audience`."""
     audience = given.get("audience")
     return "resource" in given or not isinstance(audience, str) or is_safe(audience)
 
@@ -390,11 +384,10 @@ def _has_resource(given: Mapping[str, Any]) -> bool:
 def oauth_settings(
     configuration: Configuration | None, values: Mapping[str, Any]
 ) -> OAuthSettings | None:
-    """Return the issuer of the table `[oauth]`, with the values of the options --oauth-KEY in place
-    of its own.
+    """Return `[oauth]` overridden by the options --oauth-KEY; None if neither is given.
 
     Raises:
-        UsageError: an option does not take its value, or an issuer or an audience is missing.
+        UsageError: an option has an invalid value, or an issuer or an audience is missing.
     """
     table = configuration and configuration.oauth
     options = {
@@ -422,7 +415,7 @@ def oauth_settings(
 
 
 def _as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a table by the names of the fields that they become."""
+    """Return the values of a table by field name."""
     return {_FIELDS.get(key, key.replace("-", "_")): value for key, value in values.items()}
 
 
@@ -433,7 +426,7 @@ def read(path: str, *, again: bool = False) -> Configuration:
     """Parse the file at this path. `again` refuses a FIFO, which would block a running server.
 
     Raises:
-        ConfigurationError: it cannot be read, or something is wrong with it.
+        ConfigurationError: the file cannot be read, or has a fault.
     """
     try:
         raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
@@ -451,10 +444,10 @@ def read(path: str, *, again: bool = False) -> Configuration:
 
 
 def parse(raw: bytes, path: str) -> Configuration:
-    """Parse the bytes of a file; relative paths are from the folder of `path`.
+    """Parse the bytes of a file; relative paths are resolved from the folder of `path`.
 
     Raises:
-        ConfigurationError: something is wrong with it.
+        ConfigurationError: the file has a fault.
     """
     try:
         text = raw.decode().removeprefix("\ufeff")
@@ -491,26 +484,25 @@ def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError
 
 
 class _FileReading:
-    """Reads the values of one file, and collects the faults in them. `lines` is where each key
-    stands."""
+    """A reader of one file's values, which collects faults; `lines` has the line of each key."""
 
     def __init__(self, lines: Mapping[_Place, int]) -> None:
         self._lines = lines
         self.faults: list[ConfigurationFault] = []
 
     def line(self, *place: str | int) -> int:
-        """Return the line of a key, or of the nearest table around it; 0 where neither is known."""
+        """Return the line of a key, or of the nearest table around it; 0 if neither is known."""
         while place and place not in self._lines:
             place = place[:-1]
         return self._lines.get(place, 0)
 
     def blame(self, place: _Place, what: str, hint: str) -> None:
-        """Note a fault."""
+        """Record a fault."""
         key = ".".join(each for each in place if isinstance(each, str))
         self.faults.append(ConfigurationFault(self.line(*place), key, what, hint))
 
     def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
-        """Return the tables of this name."""
+        """Return the values of the tables of this name, and record their faults."""
         table = _TABLES[name]
         found: Any = given if table.is_array else [given]
         if not _are_tables(found) or len(found) < table.least:
@@ -532,8 +524,7 @@ class _FileReading:
         known: Sequence[str],
         at: _Place = (),
     ) -> dict[str, Any]:
-        """Return the values of the keys that are known; `known` are the names to suggest for
-        others."""
+        """Return the values of valid keys; `known` has the names to suggest for an unknown key."""
         out: dict[str, Any] = {}
         for name, value in given.items():
             if name not in keys:
@@ -554,7 +545,7 @@ class _FileReading:
     def check(
         self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any
     ) -> None:
-        """Note the tables whose keys contradict each other, and the sources that stand twice."""
+        """Record keys of a table that contradict each other, and sources that are named twice."""
         seen = {*roots}
         for number, source in enumerate(tables["source"]):
             root = source.get("from")
@@ -592,7 +583,7 @@ def _configuration(
     file: str,
     folder: str,
 ) -> Configuration:
-    """Return what the values of a file without a fault say. `line` returns where a key stands."""
+    """Return the configuration of a file without faults. `line` returns the line of a key."""
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
     known = parameters()
@@ -636,8 +627,7 @@ def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    """Return the key that was probably meant: of an option as on the command line or of a variable,
-    or with a slip."""
+    """Return the known key meant by a misspelled one, or by one written as option or variable."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
     for each in (plain, plain.removeprefix("no-")):
         if each in known:
@@ -646,7 +636,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
-    """Return a value whose paths do not depend on where a command is started."""
+    """Return a value with its paths made absolute from `folder`."""
     if isinstance(value, tuple):
         return tuple(_from_here(parameter, each, folder) for each in cast("tuple[Any, ...]", value))
     if isinstance(parameter.type, RootType):

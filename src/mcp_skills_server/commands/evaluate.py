@@ -1,5 +1,4 @@
-"""`evaluate`, `try`, `overlap` and `context`: what a model is shown, and whether it loads the right
-skill."""
+"""`evaluate`, `try`, `overlap`, `context`: the skills a model is shown, and those it would load."""
 
 from __future__ import annotations
 
@@ -165,8 +164,7 @@ def _program(options: EvaluateOptions, runtime: Runtime) -> CommandJudge | None:
 
 
 def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
-    """Return the cases that lie in the skills' evals folders; another JSON file there is passed
-    over with a remark."""
+    """Return the cases in the skills' evals folders; report and skip other JSON files there."""
     found: list[tuple[Skill, TriggerCase]] = []
     for skill in _usable(registry):
         cases, troubles = evaluation.own_cases(
@@ -251,8 +249,7 @@ def _percent(share: float | None) -> str:
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... PROMPT")
 @takes(TableOptions)
 def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
-    """Show which skills PROMPT finds, in which order, and by which words. Exit code 1 where it
-    finds none.
+    """Show the skills that PROMPT finds, in order, and the matching words. Exit code 1 if none.
 
     \b
     Examples:
@@ -291,8 +288,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
 @roots
 @takes(OverlapOptions)
 def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
-    """List pairs of skills that say much the same of themselves, so that a model may take one for
-    the other.
+    """List pairs of skills with similar descriptions, of which a model may take one for the other.
 
     Compared are the words of names, titles, tags and descriptions. Exit code 1 where there is a
     pair.
@@ -348,8 +344,7 @@ class ContextOptions(TextOptions):
 @roots
 @takes(ContextOptions)
 def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
-    """Show what the model of a host is shown of the skills below each ROOT, character for
-    character, and its tokens.
+    """Show the exact text about the skills below each ROOT in a host's model, and its tokens.
 
     Unasked is what stands in each request of the host; with --skill also what a call of skills_load
     brings. Texts are those after the cuts of the host that were measured (docs/hosts.md).

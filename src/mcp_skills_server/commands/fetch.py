@@ -52,7 +52,7 @@ _FRAMING = frozenset(
         "expect",
     )
 )
-"""Headers that change what an answer is or how it is framed."""
+"""Headers that change the response or its framing."""
 
 
 class FetchOptions(GitOptions):
@@ -111,8 +111,7 @@ class FetchOptions(GitOptions):
 @click.argument("url", required=False)
 @takes(FetchOptions)
 def fetch(options: FetchOptions, url: str | None) -> int:
-    """Fetch the skills that a site publishes at /.well-known/agent-skills, or those of a folder in
-    git, into a folder.
+    """Fetch the skills of a site (/.well-known/agent-skills) or of a folder in git into DIR.
 
     URL is a site, a folder of one, or its index.json; the last line says which index it was. Every
     skill is checked against it before it appears in DIR, whole; what is current is not downloaded
@@ -171,8 +170,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
 
 
 def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | None:
-    """Return the function that verifies a skill's signature by one of these keys; None without
-    keys."""
+    """Return a function that verifies a skill's signature by one of `keys`; None without keys."""
     if not keys:
         return None
     verifier = Verifier([*map(Path, keys)])
@@ -187,7 +185,7 @@ def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | N
 
 
 def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[str, str]]:
-    """Yield the headers of the options. No message shows a value: it may be a secret."""
+    """Yield the headers of the options. No error shows a value, which may be a secret."""
     for header in given:
         name, colon, value = (part.strip() for part in header.partition(":"))
         if (
@@ -210,14 +208,14 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
 
 
 def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
-    """Return what a folder was fetched from, each with settings for what was asked of it."""
+    """Return the sources that a folder was fetched from, each with the settings of its record."""
     known = read_indexes(folder)
     if not known:
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
     for each in known:
-        # a folder may be anybody's, and its arguments are not recorded
+        # the folder may be from anyone, and a command's arguments are not recorded
         if each.given.startswith(COMMAND):
             raise UsageError(
                 f"{folder}: no command is started for a record; give it again, as in "
@@ -235,8 +233,7 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 
 
 def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
-    """Return the exit code: 1 where the index or a skill is at fault, 2 where nothing answers or
-    may be fetched."""
+    """Fetch or list a URL. Return 0, 1 for a bad index or skill, or 2 for a failed source."""
     kind, folder, label = kind_of(url).name, str(options.output), shown(url)
     try:
         if options.only_list:
@@ -267,7 +264,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
 
 
 def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> Source:
-    """Open a source whose skills go into this folder."""
+    """Open the source of a URL, to fetch its skills into this folder."""
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
         raise UsageError(
@@ -291,7 +288,7 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
         )
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
     if kind.is_path:
-        url = os.path.abspath(url)  # for --update, from wherever that is called
+        url = os.path.abspath(url)  # recorded for --update, which may be called from another folder
     return cast("Source", open_source(url, chosen))
 
 
@@ -314,7 +311,7 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
 
 
 def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
-    """Print what was fetched on stderr."""
+    """Print the report of a fetch on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":
         where, source, size = (
@@ -347,9 +344,9 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
 
 @contextmanager
 def _bar() -> Generator[Callable[[int, int], None] | None]:
-    """Yield the function that draws a progress bar, None where stderr is no terminal.
+    """Yield the function that draws a progress bar, None if stderr is no terminal.
 
-    It shows no time left: the sizes of skills differ too much for an estimate.
+    The bar shows no time left: the sizes of skills differ too much for an estimate.
     """
     if not sys.stderr.isatty():
         yield None

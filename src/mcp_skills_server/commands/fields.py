@@ -1,5 +1,4 @@
-"""Options of a command as typed fields of a class: one field declares all that is known of an
-option.
+"""Options of a command as typed fields of a class: one field declares one option.
 
     class WatchOptions(Options, heading="Following changes"):
         poll: bool = switch(False, "Look at time stamps instead of waiting for events.")
@@ -9,8 +8,8 @@ command line, the environment, the configuration file, `config show` and the rel
 are all derived from the field. In the help of a `Grouped` command the options stand below the
 heading of the class that declares them.
 
-To a type checker these classes are dataclasses. Real ones compile methods for each class, and that
-took 8 ms of every start.
+To a type checker these classes are dataclasses. Real dataclasses compile methods for each class,
+which took 8 ms of every start.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ import click
 
 _T = TypeVar("_T")
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-"""Of an environment variable that the operator names."""
+"""The name of an environment variable that the operator chooses."""
 PREFIX: Final = "MCP_SKILLS_"
-"""Of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
+"""Prefix of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
 _WORDS: Final = "mcp_skills_server.words"
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The properties of an option beside those of the command line.
+    """Properties of an option beyond those of click.
 
     Attributes:
         heading: the heading of the option in the help.
         is_secret: its value is never shown.
-        is_live: a running server takes a new value of the configuration file.
-        in_file: a configuration file may give it.
-        if_empty: what to give where its variable is set and empty, which would open the server to
-            everyone.
-        path: matches a value with a path, which is its first group.
+        is_live: a running server applies a new value from the configuration file.
+        in_file: a configuration file may set it.
+        if_empty: words for the value to set when its variable is empty, which is refused since it
+            would open the server to everyone.
+        path: a regular expression for a value with a path, which is its first group.
     """
 
     heading: str = "Other options"
@@ -56,7 +55,7 @@ class Traits:
 
     @property
     def is_http_only(self) -> bool:
-        """Tell whether the option does nothing over stdio."""
+        """Return True if the option has no effect over stdio."""
         return self.heading.endswith("(--transport http)")
 
 
@@ -74,7 +73,7 @@ class Options:
     """The values of options: those that are given, and the defaults of the others.
 
     Raises:
-        TypeError: there is no such option.
+        TypeError: a given option does not exist.
     """
 
     heading: ClassVar[str]
@@ -93,10 +92,10 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     """Return a field for an option with a value.
 
     Args:
-        default: its value where none is given.
+        default: its default value.
         words: its help.
-        names: as on the command line; without any, the field's name with hyphens.
-        more: what `click.Option` takes besides, and `Traits` but for the heading.
+        names: its names on the command line; by default the field's name with hyphens.
+        more: further arguments of `click.Option`, and attributes of `Traits` except the heading.
     """
     known = {} if more.get("required") else {"default": default}
     return cast(
@@ -115,7 +114,7 @@ def count(default: int, words: str, **more: Any) -> int:
 def seconds(
     default: float, words: str, *, least: float = 0, above: bool = False, **more: Any
 ) -> float:
-    """Return a field for a number of seconds, at least so many, or above them."""
+    """Return a field for a number of seconds from `least`, exclusive with `above`."""
     return option(
         default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more
     )
@@ -132,7 +131,7 @@ def many(words: str, *names: str, metavar: str, **more: Any) -> tuple[str, ...]:
 
 
 def flag(words: str, *names: str) -> bool:
-    """Return a field that is true where the option is given."""
+    """Return a field that is True if the option is given."""
     return option(False, words, *names, is_flag=True)
 
 
@@ -152,8 +151,7 @@ def output_format(*values: Any, words: str = "How to print.") -> Any:
 
 
 def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Give a click command the options of these classes; an object of each is among its first
-    arguments."""
+    """Give a click command the options of these classes, as one leading argument for each class."""
     declared = [[*_declared(kind)] for kind in kinds]
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
@@ -173,8 +171,7 @@ def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., 
 
 
 def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
-    """Yield name, declaration and heading of the options of a class: its own, then those of its
-    bases."""
+    """Yield name, declaration and heading of each option of a class, its own before its bases'."""
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
@@ -182,7 +179,7 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
 
 
 class _Option(click.Option):
-    """An option with its traits."""
+    """A click option with traits."""
 
     def __init__(self, *names: Any, **more: Any) -> None:
         self.traits = Traits(
@@ -191,13 +188,12 @@ class _Option(click.Option):
         super().__init__(*names, **more)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002, as click calls it
-        """Return the first variable of the option that is set and not empty, whichever command has
-        it."""
+        """Return the value of the option's first nonempty variable, alike for every command."""
         return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
 
 
 class Grouped(click.Command):
-    """A command whose help has its options below headings."""
+    """A command whose help shows its options below headings."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of the command line, and keep them for `parsed_again`."""
@@ -218,29 +214,27 @@ class Grouped(click.Command):
 
 
 def parsed_again(context: click.Context) -> click.Context:
-    """Parse the command line and the environment of a `Grouped` command anew, with the
-    configuration file as it is now.
+    """Parse a `Grouped` command's words and environment again, with the current configuration file.
 
-    `obj` of the new context is true, by which the file's reader knows a running server.
+    `obj` of the new context is True, which the callback of --config reads as a running server.
     """
     return context.command.make_context(context.info_name, [*context.meta[_WORDS]], obj=True)
 
 
 def values_of(options: Options, *names: str) -> dict[str, Any]:
-    """Return the values of the options of these names, for settings whose fields have the same
-    names."""
+    """Return the values of these options, for settings whose fields have the same names."""
     return {name: getattr(options, name) for name in names}
 
 
 def traits_of(parameter: click.Parameter) -> Traits:
-    """Return the traits of an option, the default ones of an argument."""
+    """Return the traits of an option, or the default ones for an argument."""
     if isinstance(parameter, _Option):
         return parameter.traits
     return _OTHERS
 
 
 def located(parameter: click.Parameter, value: str, folder: str) -> str:
-    """Return the value of an option with the path in it, if any, made absolute from `folder`."""
+    """Return an option's value with the path in it, if any, made absolute from `folder`."""
     pattern = traits_of(parameter).path
     if isinstance(parameter.type, click.Path):
         pattern = "(?!-$)(.+)"  # a hyphen stands for stdin or stdout
@@ -251,8 +245,7 @@ def located(parameter: click.Parameter, value: str, folder: str) -> str:
 
 
 def key_of(parameter: click.Parameter) -> str:
-    """Return the key of an option in a configuration file, its long name without hyphens; of an
-    argument its name."""
+    """Return the key in a configuration file: an option's long name, or an argument's name."""
     long = next((each for each in parameter.opts if each.startswith("--")), parameter.name or "")
     return long.removeprefix("--")
 

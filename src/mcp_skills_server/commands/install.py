@@ -1,5 +1,4 @@
-"""`install` and `doctor`: entries for this server in the configuration files of hosts, and whether
-they work."""
+"""`install` and `doctor`: write and check this server's entries in host configurations."""
 
 from __future__ import annotations
 
@@ -41,10 +40,10 @@ from mcp_skills_server.sources.kinds import kind_of
 _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
-"""A URL that is an MCP endpoint by its last name, as this server and most others have it."""
+"""A URL whose last segment is `mcp`, the MCP endpoint of this server and most others."""
 
 _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
-"""What a host has that is started from a desktop and not from a shell."""
+"""PATH of a host that is started from a desktop and not from a shell."""
 _SHOWN_LINES: Final = 3
 
 
@@ -155,14 +154,14 @@ def install(
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
     local = [root for root in roots if kind_of(root).is_path]
-    if entry and local:  # no address is fetched
+    if entry and local:  # URLs are not fetched
         registry = load_registry(local, RootOptions())
         check(registry, list(registry.snapshot.skills.values()))
         remark_problems(registry)
 
 
 def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
-    """Refuse a name that hosts do not take, and options that exclude each other."""
+    """Raise UsageError for a name that hosts reject, and for options that exclude each other."""
     if not _NAME.fullmatch(options.name):
         raise UsageError(
             f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'"
@@ -187,7 +186,7 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
 def _local_entry(
     host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the entry that has the host start this server, with the options that choose skills."""
+    """Return the entry for a host that starts this server, with options that choose skills."""
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
     absolute: list[str] = []
@@ -213,7 +212,7 @@ def _local_entry(
 
 
 def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
-    """Return the entry that has the host reach a server by URL."""
+    """Return the entry for a host that reaches a server by URL."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -241,7 +240,7 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
 def _edit(
     path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions
 ) -> None:
-    """Put the entry into the host's file, or remove it where the entry is empty."""
+    """Add the entry to the host's file, or remove it if `entry` is empty."""
     name, found = options.name, disk.read(path)
     if entry:
         new = edit.install(found.raw, host, name, entry, command)
@@ -270,7 +269,7 @@ def _edit(
 
 
 def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None) -> None:
-    """Name the roots whose skills the host would have twice."""
+    """Warn of roots that the host also reads by itself, which makes their skills appear twice."""
     home = os.path.expanduser("~") if platform is None else platform.home
     for root in roots:
         if os.path.isdir(root) and is_native(host, root, home):
@@ -290,8 +289,7 @@ def _this_platform() -> Platform:
 
 
 def _command_of(given: str | None) -> list[str]:
-    """Return what the host is to start. Links stay as they are: an update of the program moves what
-    they lead to."""
+    """Return the command that the host starts. Links stay, since updates change their targets."""
     if given is not None:
         if os.path.basename(given) == given and given:
             return [given]
@@ -309,10 +307,9 @@ def _command_of(given: str | None) -> list[str]:
 
 
 class HostEntry(NamedTuple):
-    """An entry of a host that starts this server: its file and name, the words that it starts, and
-    its variables.
+    """A host's entry that starts this server: file, name, command line and environment.
 
-    `trouble` says why it cannot work, seen without starting it; "" for nothing.
+    `trouble` says why it cannot work, as far as is known without starting it; "" for nothing.
     """
 
     path: Path
@@ -331,8 +328,7 @@ class DoctorOptions(Options):
 @takes(DoctorOptions)
 @click.pass_context
 def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> int:
-    """Start this server as HOST would, or as each host that has an entry for it, and say what is
-    wrong.
+    """Start this server as HOST, or as each host with an entry for it, and say what is wrong.
 
     It is started from another folder and with the short PATH of a program that was started from a
     desktop. Exit code 1 where an entry does not work, or HOST has none.
@@ -369,7 +365,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
 
 
 def _list_entries(platform: Platform) -> None:
-    """Print a line for each host: whether it is here, and its entries for this server."""
+    """Print a line for each host: whether it is installed, and its entries for this server."""
     rows = [("HOST", "HERE", "ENTRY", "STATE", "FILE")]
     for key, row in HOSTS.items():
         try:
@@ -387,7 +383,7 @@ def _list_entries(platform: Platform) -> None:
 
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
-    """Yield the entries for this server in the files of a host: the user's, and the project's."""
+    """Yield the entries for this server in a host's files, the user's and the project's."""
     places = [
         location(host, platform, project=each) for each in (False, True) if host.project or not each
     ]
@@ -406,7 +402,7 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
 
 
 def _trouble(words: list[str]) -> str:
-    """Return why what an entry starts cannot work; "" where only a start can tell."""
+    """Return why a command line cannot work; "" if only a start can show it."""
     program = words[0]
     if not shutil.which(program, path=None if os.path.isabs(program) else _BARE_PATH):
         return f"stale: {program} is no program that the host finds; run 'install' again"
@@ -418,7 +414,7 @@ def _trouble(words: list[str]) -> str:
 
 
 async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
-    """Start an entry and list its skills. Return what went wrong, or "" and how many there are."""
+    """Start an entry's server and list its skills. Return an error, or "" and the number."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
@@ -441,7 +437,7 @@ async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
                     return "", len(await SkillsClient(session).list())
         except TimeoutError:
             reason = f"it did not answer within {patience:g} s"
-        except Exception as error:  # whatever a start ends with is the reason
+        except Exception as error:  # any failure of the start is reported
             reason = clipped(str(innermost(error))) or type(error).__name__
         log.seek(0)
         said = [line.strip() for line in log if line.strip()][-_SHOWN_LINES:]

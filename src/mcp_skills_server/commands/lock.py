@@ -1,5 +1,4 @@
-"""`lock`, `outdated`, `update` and `diff`: the state of each source that is served, and what it has
-become since."""
+"""`lock`, `outdated`, `update` and `diff`: pin sources to revisions, and show later changes."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class DiffOptions(SignedRootOptions):
 
 
 class SourceOffer(NamedTuple):
-    """A source at one moment: the revision is "" for a folder; skills are those served of it beside
-    the other roots."""
+    """A source at one moment, with the skills served of it; `revision` is "" for a folder."""
 
     given: str
     revision: str
@@ -60,12 +58,12 @@ class SourceOffer(NamedTuple):
     registry: Registry
 
     def locked(self) -> LockedSource:
-        """Return the entry of a lock file for it."""
+        """Return the source's entry of a lock file."""
         digests = {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
         return LockedSource(self.given, self.revision, digests)
 
     def files(self, path: str) -> Files | None:
-        """Return the files of a skill; None without that skill."""
+        """Return the files of a skill, or None if the source has no such skill."""
         skill = self.skills.get(path)
         if skill is None:
             return None
@@ -76,8 +74,7 @@ class SourceOffer(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A source as it is locked, the entry that it would have now, the source now, and each skill
-    that differs."""
+    """A source: its locked entry, its newest entry, its offer now, and the kind of each change."""
 
     source: LockedSource
     newest: LockedSource
@@ -86,7 +83,7 @@ class Moved(NamedTuple):
 
 
 def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
-    """Return what happened to each skill whose digest differs, by its path, in their order."""
+    """Return the kind of change of each skill whose digest differs, by path, in their order."""
     kinds: dict[str, Kind] = {
         path: "changed" for path in before.keys() & now.keys() if before[path] != now[path]
     }
@@ -99,11 +96,10 @@ def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]
 def offered(
     given: Sequence[str], options: SignedRootOptions, pin: str | None = None
 ) -> Generator[tuple[Registry, list[SourceOffer]]]:
-    """Open these roots together, as `serve` does: of two skills with one path the earlier root
-    offers it.
+    """Open these roots together, as `serve` does: an earlier root hides a later one's equal paths.
 
-    Skills without the signature that the options or a `[[source]]` require are left out, and named
-    on stderr. `pin` is the revision that is wanted of each, None for the newest.
+    Skills without a signature that the options or a `[[source]]` require are left out, and named
+    on stderr. `pin` is the revision of each root, None for the newest.
     """
     opened = open_roots(given, options, options.config, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
@@ -134,9 +130,9 @@ def offered(
 
 @contextmanager
 def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generator[list[Moved]]:
-    """Compare each source with its lock. Files can be read as long as the context is open.
+    """Yield each source compared with its lock; files are readable while the context is open.
 
-    Of a source with two revisions, each entry keeps its own skills; the last one gets the new ones.
+    In a source with two revisions, each entry keeps its own skills; the last one gets new skills.
     """
     last = {each.given: number for number, each in enumerate(locked)}
     with offered([*last], options) as (_, offers):
@@ -153,7 +149,7 @@ def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generat
 
 
 def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
-    """Replace a lock file; relative paths are written as they are from its folder."""
+    """Replace a lock file; relative paths are rewritten to start from its folder."""
     folder = os.path.dirname(path) or "."
 
     def from_folder(given: str) -> str:
@@ -170,8 +166,7 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
 @roots
 @takes(LockOptions)
 def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
-    """Write a lock file: the revision of each ROOT, and the digest of each of its skills as they
-    are now.
+    """Write a lock file: the revision of each ROOT now, and the digest of each of its skills.
 
     `serve --lock` serves exactly these skills. What cannot be served, or is hidden by a skill of an
     earlier ROOT, has no place in it, and is said. A ROOT without any skill is an error, and nothing
@@ -304,7 +299,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
 
 
 def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
-    """Return the entries of a source once the chosen skills have moved."""
+    """Return the lock file entries of a source after an update of the chosen skills."""
     rest = moved.kinds.keys() - chosen
     if not rest:
         return [moved.newest]
@@ -318,7 +313,7 @@ def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
 
 
 def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
-    """Merge the entries of one source and revision."""
+    """Merge entries of the same source and revision; drop one without skills beside others."""
     out: dict[tuple[str, str], LockedSource] = {}
     for each in sources:
         key = each.given, each.revision
@@ -331,8 +326,7 @@ def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
 
 
 def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
-    """Drop what an earlier source hides: where one source moved alone, two may have a skill with
-    the same path."""
+    """Drop and report skills whose path an earlier source has, as after an update of one source."""
     owners: dict[str, str] = {}
     out: list[LockedSource] = []
     for each in sources:

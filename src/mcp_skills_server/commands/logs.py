@@ -1,8 +1,9 @@
-"""Logging on stderr; stdout belongs to the protocol or to the answer.
+"""Logging to stderr; stdout carries the protocol or the output of a command.
 
-A record may carry foreign text, such as a file's name. It becomes one line here, and here alone, in
-which nothing moves a terminal's cursor or begins a second record. Lines that clients cause are
-rate-limited to one a minute for each place in the code, or a stranger would fill the disk.
+A record may carry untrusted text, such as the name of a file. The formatters here make one line of
+it, in which nothing controls the terminal or forges a second record (log injection). Lines that
+clients cause are rate-limited to one a minute for each place in the code, or a client could fill
+the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mcp_skills_server.model import printable
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 _MOST_WAITING: Final = 10_000
-"""Lines that wait for the reader of stderr; further ones are dropped and counted."""
+"""Lines in the queue to stderr; further ones are dropped and counted."""
 
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -51,8 +52,7 @@ def log_format() -> Format:
 
 
 def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
-    """Log what is of this level or above to stderr; `queued` writes in a thread, so that no request
-    waits for it."""
+    """Log from this level up to stderr; `queued` writes in a thread, so that no request waits."""
     handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(
@@ -63,10 +63,9 @@ def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) ->
 
 
 def set_level(level: str) -> None:
-    """Log what is of this level or above from now on; of other packages never less than warnings.
+    """Set the log level from now on; other packages log nothing below warnings.
 
-    What the protocol's library logs at debug holds whole messages, and with them bodies and session
-    handles.
+    At debug the protocol's library logs whole messages, and with them bodies and session handles.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(max(logging.WARNING, number))
@@ -74,15 +73,13 @@ def set_level(level: str) -> None:
 
 
 class LineQueue(QueueHandler):
-    """Formats lines where they are logged, and has a thread write them in that order, through a
-    bounded queue.
+    """Log handler that formats lines at once and writes them in a thread, from a bounded queue.
 
-    Lines that find the queue full are dropped; the next one that does not follows a line that
-    counts them.
+    A full queue drops lines; the next line that is queued follows one with their number.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._lines = SimpleQueue[Any]()  # which a handler of a signal may use too
+        self._lines = SimpleQueue[Any]()  # reentrant, so that signal handlers can log
         super().__init__(self._lines)
         self._dropped = 0
         self._writer: QueueListener | None = QueueListener(
@@ -117,18 +114,17 @@ class LineQueue(QueueHandler):
 
 
 class Seldom(logging.Filter):
-    """Rate-limits lines that clients cause to one a minute for each place in the code, with a count
-    of the rest.
+    """Rate limit of lines that clients cause: one a minute for each place in the code.
 
-    Those are all lines of other packages, which log foreign input as it comes, and of ours those
-    with `extra=REPEATS` (errors.py). `now` is a monotonic clock.
+    The next line has the number of those left out. Clients cause all lines of other packages, which
+    log untrusted input, and those with `extra=REPEATS` (errors.py). `now` is a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
         self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
-        """By place: when a record last passed, and how many have not passed since."""
+        """By place: the time of the last record that passed, and the number suppressed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
@@ -144,7 +140,7 @@ class Seldom(logging.Filter):
 
 
 class _OneLine(logging.Formatter):
-    """One line for each record; a traceback keeps its own lines, each of them printable."""
+    """Formatter of one line for each record; a traceback keeps its own lines, each printable."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         left_out: int = getattr(record, "left_out", 0)
@@ -156,7 +152,7 @@ class _OneLine(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object of JSON a line."""
+    """Formatter of one JSON object a line."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,14 +45,13 @@ _SERVED: Final = {
 
 
 def check(registry: Registry, skills: Collection[Skill]) -> None:
-    """Run the deep checks of these skills, which the registry then knows."""
+    """Run the deep checks of these skills; the registry keeps the results."""
     for skill in progress(skills, "Checking skills"):
         registry.checks.of(skill)
 
 
 def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the first twenty problems of a code that a skill has, and one with the number of the
-    rest."""
+    """Yield the first 20 problems of each skill and code, then one with the number of the rest."""
     given = list(problems)
     places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for each in given:
@@ -67,7 +66,7 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
             left = places[kind][_OF_A_KIND:]
             try:
                 folder = os.path.commonpath(left)
-            except ValueError:  # of several roots, of which not all are absolute
+            except ValueError:  # absolute and relative paths of several roots
                 folder = os.curdir
             message = f"{len(left):,} more problems of this kind"
             yield each._replace(
@@ -76,8 +75,7 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def remark_problems(registry: Registry) -> None:
-    """Print on stderr how many problems the checked skills of a registry have, and what shows
-    each."""
+    """Print on stderr the number of problems of checked skills, and the command to list them."""
     summary = registry.checks.survey(registry.snapshot).summary
     if summary:
         roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
@@ -212,8 +210,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
 
 
 def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
-    """Print on stderr which roots have no skill, and which skills in dot folders were passed over;
-    return both."""
+    """Print on stderr roots without skills and skills skipped in dot folders; return both."""
     passed, empty = passed_over(registry), without_skills(registry)
     for each in passed:
         remark(str(each))
@@ -225,7 +222,7 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:
-    """Return what a line of `list` shows of a skill with this number of problems."""
+    """Return the fields of a skill with this number of problems that `list` shows."""
     return {
         "name": skill.name,
         "path": skill.path,

@@ -1,4 +1,4 @@
-"""Open the roots of a command, pinned and signed as the operator asks, and keep them current."""
+"""Open the roots of a command, pinned and signed as the options require, and keep them current."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return the watcher of the folders; without `--watch` keep an index of them, and return
-    None."""
+    """Return a watcher of the folders; without `--watch` write an index later, and return None."""
     if not options.watch:
 
         def keep() -> None:
@@ -66,13 +65,12 @@ class OpenedRoots:
 
     Attributes:
         registry: the skills of the roots, or those that a lock file names.
-        mirrors: keeps the remote roots current; None where all are folders.
-        scripts: whether scripts of a root may run, by its absolute folder, where the configuration
-            says so.
+        mirrors: keeps the remote roots current; None if all are folders.
+        scripts: permission to run scripts, by the absolute folder of a root, as configured.
         entries: the entries of the lock file, by the absolute folder that the registry serves.
         pins: the gate of the lock file.
         lock: the path of the lock file.
-        given: the roots that were given beside it.
+        given: the roots that the command was given.
     """
 
     registry: Registry
@@ -95,8 +93,7 @@ class OpenedRoots:
             self.mirrors.start(load)
 
     def fetch(self, first_load: float) -> None:
-        """Poll the remote roots. A first list waits so many seconds for a root that was never
-        fetched."""
+        """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
         self.poll()
         if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
@@ -125,7 +122,7 @@ class OpenedRoots:
         logger.info("looking at every source now")
 
     def relock(self) -> str:
-        """Serve the lock file as it is now, and return why it is refused, or "".
+        """Serve the lock file as it is now. Return the reason of a refusal, or "" if there is none.
 
         A refused lock file leaves the former one in force.
         """
@@ -173,17 +170,16 @@ def open_roots(
 
     Args:
         given: the roots.
-        options: how they are read, and where they say so signed and polled.
+        options: how to read the roots; some classes also say how to verify and poll them.
         configuration: has the rules of single roots; None for none.
-        pin: the revision that is wanted of each, None for the newest.
-        locked: for each root the entry of a lock file, beside which nothing is served; None for no
-            lock.
-        indexed: start from the index of an earlier process, and keep one where a watcher follows
-            the roots.
+        pin: the revision of every root, None for the newest.
+        locked: the lock file entry of each root, whose skills alone are served; None for no lock.
+        indexed: start from the index of an earlier process, and keep one if a watcher follows the
+            roots.
         kinds: further kinds of sources.
 
     Raises:
-        UsageError: a root or a key cannot be read, or a `[[source]]` is no root of its own.
+        UsageError: a root or a key cannot be read, or a `[[source]]` is not a separate root.
     """
     from mcp_skills_server.catalog.gates import all_of, by_root
 
@@ -261,7 +257,7 @@ def _mirrors(options: RootOptions, kinds: Sequence[Kind]) -> Mirrors:
 
 
 def _token_of(rule: SourceRules | None) -> str:
-    """Return the token that a root is asked with; "" for none."""
+    """Return the bearer token that is sent to a root; "" for none."""
     if rule is None or not rule.token_env:
         return ""
     token = os.environ.get(rule.token_env, "").strip()
@@ -276,7 +272,7 @@ def _token_of(rule: SourceRules | None) -> str:
 def _gates(
     chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
 ) -> list[Gate]:
-    """Return the gates of patterns of skills, and of signatures by one of these keys."""
+    """Return the gates for patterns of skills, and for signatures by one of these keys."""
     gates: list[Gate] = []
     if chosen.include or chosen.exclude:
         from mcp_skills_server.catalog.gates import Selection
@@ -296,7 +292,7 @@ def make_registry(
     """Return a registry of these roots, not yet loaded; remote ones are fetched now.
 
     `proved` refuses a cached copy that cannot be revalidated. Raises UsageError for a root that
-    cannot be had.
+    cannot be read or fetched.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
@@ -308,7 +304,7 @@ def make_registry(
 
 
 def load_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
-    """Return a registry as `make_registry` does, loaded."""
+    """Return a registry as `make_registry` does, but loaded."""
     registry = make_registry(given, options, proved=proved)
     registry.load()
     return registry
@@ -318,7 +314,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     """Open these roots, or those that a lock file names. Only `--frozen` loads them at once.
 
     Raises:
-        UsageError: a root cannot be had, or is not what is locked.
+        UsageError: a root cannot be read or fetched, or does not match the lock file.
     """
     locked: Sequence[LockedSource] | None = None
     roots = given
@@ -357,7 +353,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
 
 
 def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """Return the sources of a lock file, with paths as they are from the current folder."""
+    """Return the sources of a lock file, with paths relative to the current folder."""
     from mcp_skills_server.provenance import lock
 
     def from_here(given: str) -> str:
@@ -369,8 +365,7 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the entries of the lock file for these roots, for all that it names where none is
-    given."""
+    """Return the lock file's entries for these roots, or all entries if `roots` is empty."""
     locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}
@@ -381,14 +376,13 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
 
 
 def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
-    """Return the skills that other entries of the same source have, which come from other revisions
-    of it."""
+    """Return the skills that other entries pin to other revisions of the same source."""
     others = (each for each in locked if each.given == source.given and each is not source)
     return frozenset(path for each in others for path in each.skills)
 
 
 def if_path(change: Callable[[str], str], root: str) -> str:
-    """Return a root with its path changed; an address stays."""
+    """Return a root with its path changed by `change`; an address stays."""
     from mcp_skills_server.sources.kinds import kind_of
 
     if kind_of(root).is_path:
@@ -399,8 +393,7 @@ def if_path(change: Callable[[str], str], root: str) -> str:
 def _pinned(
     entries: Mapping[str, LockedSource],
 ) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
-    """Return the locked skills of each folder, and those that another revision of its source
-    has."""
+    """Return, by folder, its locked skills, and those pinned to another revision of its source."""
     locked = [*entries.values()]
     return (
         {folder: each.skills for folder, each in entries.items()},
@@ -411,8 +404,7 @@ def _pinned(
 def _placed(
     before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
 ) -> dict[str, LockedSource]:
-    """Assign the new entries to the folders that are served; a folder whose entry is gone keeps no
-    skill."""
+    """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
     after = {folder: replace(each, skills={}) for folder, each in before.items()}
     free = dict(before)
     for each in sorted(locked, key=lambda each: each not in free.values()):
@@ -432,12 +424,10 @@ def _placed(
 
 
 def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:
-    """Return the store of proposals in a folder, or with "git" in the working copy of a root; None
-    without one.
+    """Return the store of proposals in a folder, or in a root's working copy for "git"; or None.
 
     Raises:
-        UsageError: it cannot be used, or a proposal in it would be found as a skill of these roots
-            (absolute).
+        UsageError: the store cannot be used, or lies in or around one of these absolute roots.
     """
     if folder is None:
         return None
@@ -457,8 +447,7 @@ def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | No
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:
-    """Return the views of principals on a registry; without a table `[[grant]]` everyone sees all
-    of it.
+    """Return the views of principals; without a table `[[grant]]` everyone sees all skills.
 
     `local` is for a server over a pipe, whose one client is the user who started it.
     """
@@ -487,19 +476,17 @@ def open_registry(
     allow_private: bool = False,
     kinds: Sequence[Kind] = (),
 ) -> Generator[Registry]:
-    """Open a registry of any roots, and keep those current that are fetched while the context is
-    open.
+    """Open a registry of any roots, and keep those that are fetched current until the context ends.
 
     Args:
         roots: folders, archives, `https://` sites, `git+https://` repositories, `oci://` artifacts,
-            as `serve` takes them. The earlier one wins where two have a skill of one path.
-        cache_dir: the directory for copies of what is fetched; the user's cache unless given.
+            as `serve` takes them. An earlier root hides the same path in a later one.
+        cache_dir: the directory for copies of what is fetched; by default the user's cache.
         allow_private: also fetch from private addresses.
         kinds: further kinds of sources, tried first.
 
     Yields:
-        The registry, not yet loaded: `load` waits at most 5 s for roots of which there is no copy
-            yet.
+        The registry, not yet loaded: `load` waits at most 5 s for roots without a copy.
 
     Raises:
         UsageError: a root does not exist, or cannot be read or fetched.

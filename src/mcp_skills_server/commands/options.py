@@ -44,15 +44,14 @@ _ROOTS: Final = "MCP_SKILLS_ROOTS"
 
 
 def cache_folder(given: str | None) -> Path:
-    """Return the cache directory: that of `--cache-dir`, or the user's."""
+    """Return the cache directory: that of `--cache-dir`, by default the user's."""
     from mcp_skills_server.directories import cache_directory
 
     return path_or_none(given) or cache_directory()
 
 
 def index_of(given: str | None) -> Index:
-    """Return the index: of every root below a named directory, of large roots alone in the user's
-    cache."""
+    """Return the index: of all roots if a directory is given, else of large ones in the user's."""
     from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
 
     return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
@@ -62,9 +61,7 @@ class RootType(click.Path):
     """A folder, an archive, or the address of a site, a repository or a registry."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """Return the roots of a variable, separated as in PATH; not within `https://host:8443`, nor
-        before a tag of oci://.
-        """
+        """Split a variable as PATH is split, but not in `https://host:8443` or an oci:// tag."""
         from mcp_skills_server.sources.kinds import split
 
         return split(rv)
@@ -72,13 +69,13 @@ class RootType(click.Path):
 
 _argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)
 roots: Final = _argument(required=True, metavar="ROOT...")
-"""Adds the argument for the folders, archives, sites and repositories that hold skills."""
+"""Decorator that adds the argument of roots: folders, archives, sites and repositories."""
 roots_or_lock: Final = _argument(required=False, metavar="[ROOT...]")
-"""Adds the same argument where a lock file may name the roots."""
+"""Decorator that adds the same argument as optional, since a lock file may name the roots."""
 
 
 def path_or_none(given: str | None) -> Path | None:
-    """Return the path of an option that may be missing or empty."""
+    """Return the path of an option, or None if it is missing or empty."""
     from pathlib import Path
 
     if given:
@@ -167,8 +164,7 @@ class GitOptions(Options, heading="Roots in git"):
 def _read(
     context: click.Context, _parameter: click.Parameter, path: str | None
 ) -> Configuration | None:
-    """Read the configuration file, which gives the defaults of the options that are parsed after
-    it."""
+    """Read the configuration file and make it the defaults of the options that are parsed later."""
     if path is None or context.resilient_parsing:
         return None
     from mcp_skills_server.commands.config_file import ConfigurationError, read
@@ -272,11 +268,10 @@ class ProposalOptions(Options, heading="Proposals"):
 
 
 def roots_and_last(arguments: Sequence[str], usage: str) -> tuple[Sequence[str], str]:
-    """Return the roots and the argument behind them; without roots those of MCP_SKILLS_ROOTS or the
-    configuration.
+    """Return the roots and the last argument; roots default to MCP_SKILLS_ROOTS or the file's.
 
     Raises:
-        UsageError: there are none. The message is `usage`.
+        UsageError: there are no roots. The message is `usage`.
     """
     from mcp_skills_server.sources.kinds import split
 
@@ -293,8 +288,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
     """Return the skill of this name or path, of at least this standing.
 
     Raises:
-        UsageError: there is none, or several have the name. The message suggests what may have been
-            meant.
+        UsageError: no skill has the name, or several do. The message suggests similar names.
     """
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.format import identity
@@ -305,7 +299,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         return identity.find(snapshot, name, standing)
     except RequestError as error:
         if snapshot.named(name, standing):
-            raise UsageError(str(error)) from None  # which has their paths
+            raise UsageError(str(error)) from None  # whose message has their paths
         # A name that several share finds none of them.
         names = dict.fromkeys(
             each
@@ -321,13 +315,12 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
 
 
 def without_skills(registry: Registry) -> list[str]:
-    """Return the roots without any skill, as the operator wrote them: most likely a path was
-    mistyped."""
+    """Return the roots without any skill, as the operator wrote them; a path may be mistyped."""
     return [root.shown for root in registry.roots if not registry.of_root(root).skills]
 
 
 def limits_of(options: LimitOptions) -> Limits:
-    """Return the limits of the registry."""
+    """Return the limits that these options set for a registry."""
     from mcp_skills_server.catalog.roots import Limits
 
     return Limits(
@@ -341,8 +334,7 @@ def limits_of(options: LimitOptions) -> Limits:
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
-    """Return the tokens of `--token-file` or `--tokens`, each line proved. Warn of those that
-    expire soon."""
+    """Return the validated tokens of `--token-file` or `--tokens`; warn if they expire soon."""
     from mcp_skills_server.access.tokens import warn_of_ends
 
     found = token_lines_of(file, lines).checked()
@@ -351,8 +343,7 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
-    """Return the tokens and the lines that are wrong; `again` for the reload of a running
-    server."""
+    """Return the tokens and the invalid lines; `again` is for the reload of a running server."""
     from mcp_skills_server.access.tokens import TokenLines, read_token_file, read_token_value
 
     if file is not None and lines is not None:
@@ -367,7 +358,7 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
 
 
 def warn_of_unknown_variables(context: click.Context) -> None:
-    """Warn of each variable MCP_SKILLS_* that no command reads, with the nearest that one does."""
+    """Warn of each variable MCP_SKILLS_* that no command reads, and suggest the nearest one."""
     given = {each for each in os.environ if each.startswith(PREFIX)} - _WITHOUT_OPTION
     own = _variables(context.command)
     if given <= own:

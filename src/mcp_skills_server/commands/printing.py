@@ -1,7 +1,7 @@
 """Output of commands for people and programs: lines, tables, JSON and progress.
 
-Every command prints through here. Skills are foreign text: nothing of them may steer a terminal.
-JSON is escaped further than the standard asks, which changes no value.
+Every command prints with these functions, since skills are untrusted text that must not control the
+terminal. More characters of JSON are escaped than the standard requires, which changes no value.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _T = TypeVar("_T")
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print one line; what is not printable in it is written out."""
+    """Print one line, with its unprintable characters escaped."""
     click.echo(printable(text), err=err)
 
 
 def say_lines(text: str, *, err: bool = False) -> None:
-    """Print text of several lines; tabs stay."""
+    """Print several lines, with unprintable characters except tabs escaped."""
     for line in text.split("\n"):
         click.echo("\t".join(printable(part) for part in line.split("\t")), err=err)
 
 
 def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = None) -> None:
-    """Print rows in columns, the first one as their head.
+    """Print rows in columns, the first one as the header.
 
-    On a terminal the last cell of a row is cut where the line ends, the head is bold and a row has
-    its colour; elsewhere the last cell is cut to 100 characters. `NO_COLOR` (https://no-color.org)
-    turns colours off.
+    On a terminal the last cell of a row is cut at the end of the line, the header is bold and rows
+    have their colours; elsewhere the last cell is cut to 100 characters. `NO_COLOR`
+    (https://no-color.org) turns colours off.
 
     Args:
-        rows: cells, as many in each row.
-        colours: the colour of a row, by its number.
+        rows: cells, equally many in each row.
+        colours: the colour of a row, by its index.
     """
     is_terminal = sys.stdout.isatty()
     has_colour = is_terminal and not os.environ.get("NO_COLOR")
@@ -64,8 +64,7 @@ def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = N
 
 
 def say_json(value: Any) -> None:
-    """Print a value as JSON. Readable characters stay as they are; control and direction characters
-    are escaped."""
+    """Print a value as JSON, with control and bidirectional characters escaped."""
     written = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         written.encode(sys.stdout.encoding)
@@ -80,7 +79,7 @@ def say_json(value: Any) -> None:
 
 
 def and_more(count: int, hint: str = "") -> str:
-    """Return " (and 3 more)" for the end of a message; "" for none."""
+    """Return " (and 3 more)" for the end of a message; "" for a `count` of 0."""
     if count < 1:
         return ""
     return f" (and {count:,} more{hint})"
@@ -94,7 +93,7 @@ def remark(text: str) -> None:
 def progress(items: Iterable[_T], label: str, count: int | None = None) -> Iterator[_T]:
     """Yield the items, with a progress bar of this label on stderr if that is a terminal.
 
-    `count` is the number of items; None where they have a length.
+    `count` is the number of items; None if they have a length.
     """
     if not sys.stderr.isatty():
         yield from items

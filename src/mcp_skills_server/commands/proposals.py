@@ -77,8 +77,7 @@ def list_(options: ListOptions) -> None:
 @click.argument("id_", metavar="ID")
 @takes(LookOptions)
 def show(options: LookOptions, id_: str) -> None:
-    """Print who proposed ID and why, what is wrong with it, what it could be taken for, and its
-    files in full."""
+    """Print ID in full: its proposer and reason, its problems, similar skills, and its files."""
     store = _store(options)
     found = _reviewed(options, store, id_)
     proposal = found.proposal
@@ -120,8 +119,7 @@ def show(options: LookOptions, id_: str) -> None:
 @click.argument("id_", metavar="ID")
 @takes(LookOptions)
 def diff(options: LookOptions, id_: str) -> int:
-    """Print what ID changes: first what decides when the skill is used and what it may do. Exit
-    code 1 if anything."""
+    """Print what ID changes, first in the skill's use and permissions. Exit code 1 if anything."""
     reviewed = _reviewed(options, _store(options), id_)
     proposal, found = reviewed.proposal, reviewed.difference
     if options.form == "json":
@@ -141,8 +139,7 @@ def diff(options: LookOptions, id_: str) -> int:
 @click.argument("id_", metavar="ID")
 @takes(ApproveProposalOptions)
 def approve(options: ApproveProposalOptions, id_: str) -> None:
-    """Write ID into its folder, whole or not at all. A server that follows the folder shows it at
-    once."""
+    """Write ID into its folder atomically. A server that follows the folder shows it at once."""
     store = _store(options)
     with _registry(store.get(id_), options) as registry:
         events = _audited(options)
@@ -176,14 +173,12 @@ def _reviewed(options: LookOptions, store: ProposalStore, id_: str) -> Review:
 
 
 def _registry(proposal: Proposal, options: LookOptions) -> Registry:
-    """Return the registry of the roots that are given, or of the one that the proposal was made
-    for."""
+    """Return a registry of the given roots, or else of the root that the proposal is for."""
     return Registry([*map(os.path.abspath, options.root)] or [proposal.root], Limits(hidden=True))
 
 
 def _audited(options: AuditOptions) -> Events:
-    """Return events that the audit log reads, if there is one: it is opened before anything is
-    decided."""
+    """Return events with the audit log, if any, as reader; it is opened before any decision."""
     events = Events()
     start_audit(options, events, stdout_is_free=False)
     return events

@@ -1,5 +1,4 @@
-"""`publish`, `push`, `bundle` and `plugin`: skills as files for a web server, artifacts of a
-registry, or a package."""
+"""`publish`, `push`, `bundle` and `plugin`: skills as static site, OCI artifacts or package."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]{1,64})?")
 
 
 class PackOptions(RootOptions):
-    """Options of the skills to pack, and of reading them."""
+    """Options of the skills to pack, and of reading their roots."""
 
     allow_partial: bool = flag(
         "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
@@ -162,8 +161,7 @@ def _refuse_to_publish(output: str, left_out: Iterable[tuple[str, str]]) -> int:
 
 
 def _check_base(url: str) -> None:
-    """Refuse a base that is neither "", an http or https URL nor a path from the root of the site
-    (X-20)."""
+    """Refuse a base that is not "", an http(s) URL or a path from the root of the site (X-20)."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -188,11 +186,10 @@ def _check_base(url: str) -> None:
 def _packable(
     roots: Sequence[str], options: PackOptions, *, left_out: str, nothing: str, empty: str
 ) -> tuple[Publication, dict[str, Published]]:
-    """Return the skills that can be packed, by name. Exit with 1 where one cannot and
-    --allow-partial is missing.
+    """Return the packable skills by name. Exit with 1 if one is not, without --allow-partial.
 
-    `left_out` is said of each skill that cannot be packed, `nothing` where nothing is packed
-    because of one, and `empty` where there is no skill at all.
+    `left_out` is the remark on each skill that cannot be packed, and `nothing` the one on the exit.
+    `empty` completes the message "there is no skill to".
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -359,8 +356,7 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
 @roots
 @takes(PluginOptions)
 def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
-    """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json, and each skill in
-    skills/NAME.
+    """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json and skills/NAME.
 
     \b
     Example:
@@ -394,7 +390,7 @@ def _writing(output: str) -> Generator[None]:
 
 
 def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
-    """Return the name of the package. It and the version are checked."""
+    """Return the name of the package, checked; check its version too."""
     folder = re.sub(r"[^a-z0-9]+", "-", os.path.basename(os.path.abspath(given[0])).lower()).strip(
         "-"
     )
@@ -412,8 +408,7 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
 
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
-    """Return the files of each skill by name, without those of the skills inside it, which have
-    their own folders."""
+    """Return the files of each skill by name, without those of skills nested in it."""
     nothing = "nothing was written; correct this, or take the rest with --allow-partial"
     publication, published = _packable(
         given, options, left_out="left out", nothing=nothing, empty="take"

@@ -1,9 +1,8 @@
 """Reload the configuration, the tokens and the lock file on SIGHUP and when one of them changes.
 
-A reload parses the command line anew, under the file as it is now, and compares the options. A new
-version that is broken is one line in the log, and the old one stays. Live options (`Traits`),
-tokens, grants and rates change at once; of all else one line says that it takes effect at the next
-start.
+A reload parses the command line again with the current file, and compares the options. A broken
+file is logged in one line, and the old values stay. Live options (`Traits`), tokens, grants and
+rates change at once; all other changes are logged in one line, to take effect at the next start.
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
-"""A changed file is read when it was the same at two polls, so many seconds apart."""
+"""Seconds between polls; a changed file is read once it is equal at two polls (debounce)."""
 _DAY_S: Final = 86_400.0
 
 
 class Reloader:
-    """Follows the files of a running command in a thread of its own.
+    """Reloader of the files of a running command, in a thread of its own.
 
     It polls their time stamps instead of waiting for events: a mounted secret is a link that moves,
     and network file systems send no events.
 
     Args:
-        context: of the command. A value of its command line or of the environment stays, whatever
-            the file says.
+        context: the context of the command; values of its command line and its environment
+            override the file.
         views: the skills of each principal.
-        sources: the roots, whose lock file is read again; None where there are none.
-        tokens: those in force, where there may be some.
-        rates: those in force, where requests are counted.
+        sources: the roots, whose lock file is reread; None if there are none.
+        tokens: the current tokens; None if the command takes none.
+        rates: the current rate limits; None if requests are not counted.
 
     Attributes:
         read_at: when the files were last read, in seconds since the epoch.
-        refused: why something of the files is not in force; "" where all is.
+        refused: why part of the files is not in force; "" if all is.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Reloader:
         self._asked.put(None)  # the lock of an Event is not reentrant
 
     def state(self) -> str:
-        """Return one line for `/readyz?verbose`, "" without a file to follow."""
+        """Return one line for `/readyz?verbose`, "" if there is no file to follow."""
         if not self.has_files:
             return ""
         when = datetime.fromtimestamp(self.read_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -100,7 +99,7 @@ class Reloader:
         return f"configuration: read at {when}"
 
     def reload(self) -> None:
-        """Read all files again, and put what is new in force."""
+        """Reread all files, and apply what changed."""
         before, troubles = self._context, list[str]()
         try:
             self._context = parsed_again(before)
@@ -129,7 +128,7 @@ class Reloader:
         ):
             grants = now.grants
         self._swap(tokens, grants)
-        for each in troubles:  # once what was taken is in force
+        for each in troubles:  # logged after the valid changes are in force
             logger.warning("%s", each)
         if was is not None and now is not None and was != now:
             self._take(before, was, now)
@@ -158,8 +157,7 @@ class Reloader:
             logger.info("the grants were read again; there are %d of them", len(grants))
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
-        """Return the tokens of the file, None if they are those in force, and the lines that are
-        wrong."""
+        """Return the tokens of the file, None if they are unchanged, and its invalid lines."""
         if self._tokens is None:
             return None, ()
         params = self._context.params
@@ -176,7 +174,7 @@ class Reloader:
         return found, lines.wrong
 
     def _take(self, before: click.Context, was: Configuration, now: Configuration) -> None:
-        """Put the live options and the rates in force, and name what waits for the next start."""
+        """Apply the live options and the rates, and log the changes that need a restart."""
         old, new = before.params, self._context.params
         later = sorted(
             key_of(each)
@@ -211,7 +209,7 @@ class Reloader:
 
     @property
     def has_files(self) -> bool:
-        """Tell whether there is any file to follow."""
+        """True if there is any file to follow."""
         return bool(self._seen)
 
     def _look(self) -> list[tuple[int, ...] | None]:
@@ -229,7 +227,7 @@ class Reloader:
         last = self._seen
         while True:
             is_asked = self._is_asked()
-            # before the files are read, so that a later change is another one
+            # stat before reading, so that a write in between counts as another change
             before, last = last, self._look()
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
@@ -241,11 +239,11 @@ class Reloader:
                 self.reload()
                 if self._sources is not None and is_asked:
                     self._sources.look()
-            except Exception:  # a bug must not end the looking
+            except Exception:  # a bug must not end the polling
                 logger.exception("the configuration could not be read again")
 
     def _is_asked(self) -> bool:
-        """Wait for a request, or for the next poll of the files."""
+        """Return True after a request, or False when the next poll of the files is due."""
         try:
             self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
         except Empty:

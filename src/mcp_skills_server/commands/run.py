@@ -1,5 +1,4 @@
-"""`run` and `approve`: run a script of a skill as a server would, and let scripts of a skill from
-elsewhere run."""
+"""`run` and `approve`: run a script as a server would, and approve scripts of fetched skills."""
 
 from __future__ import annotations
 

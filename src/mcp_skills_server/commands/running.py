@@ -1,4 +1,4 @@
-"""Start, signals and end of the commands that run until their client leaves."""
+"""Start, signal handling and exit of long-running commands."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
 
 _LAST_S = 1.0
-"""Seconds that the end waits for a reader of the last lines of the log."""
+"""Seconds that the exit waits until the last lines of the log are written."""
 
 
 def settle_after_load(registry: Registry) -> None:
-    """Call `collect_from_now_on` after the first scan: collections took a sixth of that of 10,000
-    skills."""
+    """Enable garbage collection after the first scan, as it took 1/6 of a scan of 10,000 skills."""
 
     def settle(_: object) -> None:
         unsubscribe()
@@ -32,7 +31,7 @@ def settle_after_load(registry: Registry) -> None:
 
 
 def collect_from_now_on() -> None:
-    """Freeze the objects that are there, which stay, and enable the garbage collector."""
+    """Exempt the present objects, which are long-lived, and enable the garbage collector."""
     gc.freeze()
     gc.enable()
 
@@ -52,8 +51,7 @@ def say_that_it_waits(peer: str, *ways: str) -> None:
 
 
 def end_on_signals() -> None:
-    """End the process on SIGTERM and SIGINT, for which the first process of a container has no
-    default action.
+    """End the process on SIGTERM and SIGINT, which the first process of a container ignores.
 
     The event loop replaces these handlers.
     """
@@ -66,7 +64,7 @@ def end_on_signals() -> None:
 
 
 def on_hangup(*asked: Callable[[], object] | None) -> None:
-    """Call these on SIGHUP, which asks daemons to reload their files. They must be reentrant.
+    """Call these functions on SIGHUP, the signal to reload files. They must be reentrant.
 
     An ignored SIGHUP stays ignored (nohup).
     """
@@ -81,8 +79,7 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
 
 
 def leave(code: int = 0) -> NoReturn:
-    """End the process at once: a peer that has stopped reading may block a thread in a write for
-    ever."""
+    """End the process at once: a thread may be blocked forever in a write that no peer reads."""
     last = threading.Thread(target=_write_the_last_lines, daemon=True)
     last.start()
     last.join(_LAST_S)

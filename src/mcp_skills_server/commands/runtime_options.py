@@ -1,4 +1,4 @@
-"""The options of scripts and of search by meaning, and the objects made of them."""
+"""Options of scripts and of semantic search (search by meaning), and objects made from them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 def _canonical(
     _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return origins in their canonical spelling, which does not depend on the working
-    directory."""
+    """Return origins in canonical spelling, which does not depend on the working directory."""
     if not value:
         return ()
     from mcp_skills_server.runtime.scripts.policy import canonical
@@ -134,7 +133,7 @@ class RuntimeOptions(AllowOptions, SandboxOptions, ExecutionOptions):
 
 
 def _reference(given: str) -> str:
-    """Return a skill as the policy compares it, of `[ORIGIN#]PATH`."""
+    """Return `[ORIGIN#]PATH` with its origin in canonical spelling, as the policy compares it."""
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     origin, mark, path = given.rpartition("#")
@@ -177,11 +176,10 @@ def make_runtime(
     runs: int | None = None,
     wait_for_sandbox: bool = True,
 ) -> Runtime:
-    """Return the runtime of a server's sessions. `roots`, `runs` and `wait_for_sandbox` are those
-    of `ScriptSettings`.
+    """Return the runtime of a server's sessions; the keyword arguments go into `ScriptSettings`.
 
     Raises:
-        UsageError: scripts cannot be run as the options ask.
+        UsageError: scripts cannot be run as the options require.
     """
     from mcp_skills_server.runtime.runtime import Runtime
 
@@ -251,7 +249,7 @@ class EmbeddingOptions(Options, heading="Search by meaning"):
 
 
 class SearchByMeaning(EmbeddingOptions, Feature):
-    """Search by meaning. The first scan loads the model."""
+    """The feature of semantic search. The first scan loads the model."""
 
     only_http = False
 

@@ -1,4 +1,4 @@
-"""`serve`: over stdin and stdout, or over HTTP."""
+"""`serve`: serve skills over MCP, on stdin and stdout or over HTTP."""
 
 from __future__ import annotations
 
@@ -289,9 +289,9 @@ def _make_server(
         ),
         roots=opened.scripts,
         runs=quotas.runs,
-        wait_for_sandbox=over_http,  # a host over stdio waits for the start, and for few seconds
+        wait_for_sandbox=over_http,  # a host over stdio waits only a few seconds for the start
     )
-    level = logging.DEBUG  # over a pipe requests are one person's own
+    level = logging.DEBUG  # over a pipe all requests are from one user
     if over_http:
         level = logging.INFO
     log_requests(runtime.events, level)
@@ -325,15 +325,14 @@ def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...])
 
 
 def _follow(server: Server, reloader: Reloader) -> None:
-    """Follow the files of the operator and the remote roots."""
+    """Start to follow the operator's files and the remote roots."""
     reloader.start()
     on_hangup(reloader.ask, *(each.reopen for each in server.features))
     server.opened.fetch(server.options.first_load)
 
 
 def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:
-    """Warn of options that do nothing over stdio. Tokens are among them, which protect nothing
-    there."""
+    """Warn of options without effect over stdio, such as tokens, which protect nothing there."""
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
@@ -353,7 +352,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
     """Serve over HTTP until a signal ends the process.
 
     Raises:
-        UsageError: the options cannot be served.
+        UsageError: an option is invalid.
     """
     import anyio
 
@@ -415,8 +414,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:
-    """Refuse grants to principals where no client can authenticate, for there are neither tokens
-    nor an issuer."""
+    """Refuse grants to principals if no client can authenticate: no tokens and no issuer."""
     if configuration is None or configuration.grants is None:
         return
     for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):

@@ -85,7 +85,7 @@ def sign(options: SignOptions, directory: str) -> int:
     registry = Registry([directory], limits_of(options))
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
-    # The signature of a skill covers those of the skills inside.
+    # Inner skills first: the signature of a skill covers the signatures of skills nested in it.
     for path in sorted(paths, key=lambda path: -path.count("/")):
         skill = registry.snapshot.skills[path]
         certificates = [*map(Path, options.certificates)]
@@ -93,7 +93,7 @@ def sign(options: SignOptions, directory: str) -> int:
         place = registry.place(skill)
         file = Path(place, SIGNATURE_FILE)
         try:
-            replace_file(file, made, 0o644)  # the mode that the skill's other files have as a rule
+            replace_file(file, made, 0o644)  # the usual mode of a skill's files
         except OSError as error:
             raise UsageError(
                 f"{file}: cannot be written ({error.strerror}); check the folder's permissions"

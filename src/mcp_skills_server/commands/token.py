@@ -1,4 +1,4 @@
-"""`token`: make the tokens that `serve --token-file` lets in."""
+"""`token`: make bearer tokens that `serve --token-file` accepts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def token() -> None:
 @click.argument("name")
 @takes(NewTokenOptions)
 def new(options: NewTokenOptions, name: str) -> None:
-    """Print a new token for NAME on stdout, and keep its hash alone: the line NAME=sha256:... of a
-    token file.
+    """Print a new token for NAME, and keep its hash alone: a line NAME=sha256:... of a token file.
 
     The token cannot be shown again. A name may stand twice: add its new token, give it to who uses
     the old one, and remove the old line.
@@ -60,7 +59,7 @@ def new(options: NewTokenOptions, name: str) -> None:
 
 
 def _append(file: Path, line: str) -> None:
-    """Replace a token file by one with this line at its end."""
+    """Append a line to a token file, atomically."""
     from mcp_skills_server.access.tokens import read_token_text, read_tokens
     from mcp_skills_server.durable import replace_file
 

@@ -39,8 +39,7 @@ class UiOptions(FollowOptions, UsageOptions, ProposalOptions):
 @takes(UiOptions)
 @click.pass_context
 def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> None:
-    """Look at the skills below each ROOT in a browser: what they say, what is wrong, what a model
-    sees of them.
+    """Look at the skills below each ROOT in a browser, with their problems and what a model sees.
 
     The page is for you alone: it listens on this machine, and the address that is printed lets in
     once. Ctrl-C ends it.
@@ -93,7 +92,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         remark("this address lets in one browser, once; start the command again for another")
         remark("Ctrl-C ends it")
         if options.open_page:
-            # it may wait for a browser
+            # may block until the browser ends
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     watcher = make_watcher(registry, options)
@@ -104,10 +103,10 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:
-    """Return the store in which a server has counted uses, if there is one.
+    """Return the usage store that a server has written, or None if there is none.
 
     Raises:
-        UsageError: the store that was named cannot be used.
+        UsageError: the store that --usage names cannot be used.
     """
     try:
         return store_at(options.usage, make=False)

@@ -72,7 +72,7 @@ class ValidateOptions(RootOptions):
 
 @dataclass(frozen=True, slots=True)
 class _Correction:
-    """A SKILL.md on this disk with its safe corrections, and the findings that are gone by them."""
+    """A local SKILL.md before and after its safe corrections, and the findings they resolve."""
 
     file: Path
     shown: str
@@ -83,11 +83,9 @@ class _Correction:
 
 @dataclass(slots=True)
 class _Report:
-    """The findings of one look at all roots, in the order of their places, and the files that
-    `--fix` can correct.
+    """The findings of one check of all roots, sorted by place, and the safe corrections.
 
-    The skills include those that another one hides; `passed` are those in dot folders that were
-    passed over.
+    `skills` includes those that another one hides; `passed` has those skipped in dot folders.
     """
 
     skills: Sequence[Skill]
@@ -99,7 +97,7 @@ class _Report:
     corrections: list[_Correction] = field(default_factory=list[_Correction])
 
     def is_ok(self, *, strict: bool) -> bool:
-        """Tell whether the command exits with 0."""
+        """Return True if the command exits with 0."""
         return not self.empty and not any(
             strict or each.severity == "error" for each in self.problems
         )
@@ -109,8 +107,7 @@ class _Report:
 @roots
 @takes(ValidateOptions)
 def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
-    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix what is
-    wrong.
+    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix it.
 
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
     (docs/sources.md). Each is looked at alone, and then all together, in the order given: which
@@ -142,8 +139,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 def _look(registry: Registry, options: ValidateOptions) -> _Report:
     empty, passed = report_absent(registry)
-    # Each root alone first: what another one hides must be sound too, since it may be served
-    # without the other.
+    # Check each root alone first: a skill that another root hides may be served without that root.
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
     check(registry, skills)
@@ -177,8 +173,7 @@ def _look(registry: Registry, options: ValidateOptions) -> _Report:
 def _suppression_of(
     registry: Registry, skills: Sequence[Skill]
 ) -> Callable[[Problem], Suppression | None]:
-    """Return the function that finds the comment in the files of these skills that suppresses a
-    problem."""
+    """Return a function that finds the comment in these skills' files that suppresses a problem."""
     files = {
         registry.roots[skill.root].show(file.location): file
         for skill in skills
@@ -278,7 +273,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
 
 
 def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
-    """Show the safe corrections and write them; return whether anything was written."""
+    """Show the safe corrections and write them; return True if anything was written."""
     for each in found:
         say_lines(unified(each.shown, each.before, each.after), err=True)
     if not found:
@@ -315,7 +310,7 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 
 def _remark_cut(registry: Registry) -> None:
-    """Print on stderr of how many skills a model is not shown the whole description unasked."""
+    """Print on stderr how many descriptions hosts show to models in full, if not all."""
     with Runtime(registry) as made:
         overview = made.briefing.overview
         limit = made.briefing.characters(UNKNOWN)

@@ -1,9 +1,8 @@
-"""The first steps: the program without arguments, which shows the folders with skills here, `new`
-and `completion`.
+"""First steps: the program without arguments, `new` and `completion`.
 
-What `new` makes passes every rule, and `validate` names what its author still has to write. It is
-made beside its place and then renamed, so that a server which watches the folder never sees half of
-it.
+Without arguments the program lists the folders of skills on this machine. `new` makes a skill that
+passes every rule, and `validate` names what its author still has to write. The folder is renamed
+into its place, so that a server that watches the folder never sees half of it.
 """
 
 from __future__ import annotations
@@ -38,16 +37,14 @@ _OTHERS: Final = (
     ".roo/skills",
     ".qwen/skills",
 )
-"""Further folders that are usual, below the home folder or a project, beside those of the hosts'
-table."""
+"""Further usual folders of skills, below the home folder or a project, that no host lists."""
 _MOST_LOOKED_AT: Final = 10_000
 _PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
 def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
-    """Return the usual folders of skills below these places that have any, and how many lie
-    directly in each."""
+    """Return the usual skill folders below these places, with the number of skills in each."""
     usual = dict.fromkeys(
         [*(native for host in HOSTS.values() for native in host.native), *_OTHERS]
     )
@@ -64,8 +61,7 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
 
 
 def say_folders() -> None:
-    """Print on stderr the folders of skills on this machine, each with the command that has a host
-    serve it."""
+    """Print on stderr the skill folders of this machine, each with the command to install it."""
     folders = skill_folders((Path.home(), Path.cwd()))
     if not folders:
         say(f"No skills in the usual folders. Begin with one: {_PROGRAM} new my-skill", err=True)
@@ -79,8 +75,7 @@ def say_folders() -> None:
 
 
 def welcome() -> None:
-    """Print what a person needs for a beginning, on stderr: a host that gives no arguments wants a
-    protocol."""
+    """Print the first steps on stderr: a host may give no arguments and expect MCP on stdout."""
     say(
         (
             f"{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every "
@@ -149,7 +144,7 @@ def new(options: NewOptions, name: str) -> None:
 
 
 def bundle(name: str, description: str) -> dict[str, str]:
-    """Return the files of a new skill by their paths.
+    """Return the files of a new skill by path.
 
     Raises:
         UsageError: the name or the description breaks a rule of the format.
@@ -157,8 +152,7 @@ def bundle(name: str, description: str) -> dict[str, str]:
     title = name.replace("-", " ").capitalize()
     values = {"name": name, "description": description}
     files: dict[str, str] = {}
-    # Plain as far as YAML allows, and in quotes where a reader of YAML would take it for something
-    # else.
+    # Plain scalars if YAML reads them as the same text, else quoted ones.
     for scalar in (_plain_if_harmless, _quoted):
         files = {
             SKILL_MD: SKILL.format(
@@ -188,7 +182,7 @@ def _quoted(text: str) -> str:
 
 
 _VARIABLE = "_MCP_SKILLS_SERVER_COMPLETE"
-"""Click looks for this variable of the name of the program."""
+"""The variable that click derives from the program's name for completion."""
 
 
 @click.command()

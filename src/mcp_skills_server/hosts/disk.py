@@ -1,5 +1,4 @@
-"""Read and replace the configuration files of hosts: a reader sees the old one or the new one,
-whatever happens."""
+"""Read and atomically replace the configuration files of hosts."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _NAME: Final = "name the host's file with --config"
 
 @dataclass(frozen=True, slots=True)
 class HostFile:
-    """A configuration as it was found: the file itself, links followed; no bytes and status when it
-    is not there."""
+    """A host's configuration file, links resolved; `raw` and `status` are None if it is missing."""
 
     target: Path
     raw: bytes | None
@@ -30,10 +28,10 @@ class HostFile:
 
 
 def read(path: Path) -> HostFile:
-    """Return the file at this path, or that there is none.
+    """Return the configuration file at `path`, symlinks resolved.
 
     Raises:
-        UsageError: it is not a regular file, too large, or unreadable.
+        UsageError: the file is not regular, too large, or unreadable.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -48,11 +46,10 @@ def read(path: Path) -> HostFile:
 
 
 def replace(found: HostFile, new: bytes) -> Path | None:
-    """Put `new` in the place of what was found. Return the path of the backup, None when there was
-    nothing to keep.
+    """Replace a file atomically with `new`; return the path of the backup, None for a new file.
 
     Raises:
-        UsageError: it cannot be written, or it changed meanwhile. The old file is untouched.
+        UsageError: the file cannot be written, or changed since it was read. It stays untouched.
     """
     if read(found.target).raw != found.raw:
         raise UsageError("it changed while it was edited; run the command again")
@@ -66,8 +63,7 @@ def replace(found: HostFile, new: bytes) -> Path | None:
 
 
 def _back_up(found: HostFile) -> Path | None:
-    """Return a copy of the old file beside it. An equal copy from before is enough; no other one is
-    written over."""
+    """Copy the file to the first free `.bak` name, or reuse an equal backup; return its path."""
     if found.raw is None:
         return None
     for number in count():
@@ -83,7 +79,7 @@ def _back_up(found: HostFile) -> Path | None:
 
 
 def _write(path: Path, raw: bytes, like: os.stat_result | None) -> None:
-    """Replace a file, with the mode and, where that is allowed, the owner of another."""
+    """Replace a file; take the mode and, if permitted, the owner from `like`."""
     replace_file(path, raw, None if like is None else stat.S_IMODE(like.st_mode))
     if like is None:
         return

@@ -1,7 +1,7 @@
-"""Add an entry to the bytes of a host's configuration, or remove it.
+"""Add this server's entry to the bytes of a host's configuration, or remove it.
 
-Every edit is checked before it is returned: the new text, parsed, differs from the old one in our
-entry alone.
+Each edit is verified before it is returned: parsed, the new text differs from the old one in this
+entry only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _BOM: Final = "\ufeff"
 _CORRECT: Final = "correct it there and run the command again"
 _PROGRAM: Final = "mcp-skills-server"
 _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?")
-"""Our module, or our program with an extra or a version behind it."""
+"""This server's module, or its program, perhaps with an extra or a version."""
 _STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
-"""The first word of a command that runs another program: Python, or a tool that installs one."""
+"""The launcher that a command begins with: Python, or a tool that installs and runs a package."""
 _SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
-    """Return an entry that has the host start this command with these roots, over stdio."""
+    """Return a stdio entry that makes the host start `command` with these roots."""
     words = [*command, "serve", *roots]
     if host.shape == "local":
         return {"type": "local", "command": words}
@@ -37,11 +37,10 @@ def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[
 
 
 def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, Any]:
-    """Return an entry that has the host reach the server at `url`, with the token in the variable
-    `token_env`.
+    """Return an entry that connects the host to `url`, with the token in variable `token_env`.
 
     Raises:
-        UsageError: the host's file has no such entry, or cannot name a variable.
+        UsageError: the host's file has no entries by URL, or cannot refer to a variable.
     """
     remote = host.remote
     if remote is None:
@@ -67,13 +66,13 @@ def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, A
 def install(
     raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], command: Sequence[str]
 ) -> bytes:
-    """Return the file with our entry. What else an entry of ours holds (`env`, switches of the
-    host) stays; an entry with a command that becomes one with a URL is written anew.
+    """Return the file with this server's entry added or updated.
 
-    `command` is what the entry starts, without `serve` and what follows.
+    Other keys of the entry (`env`, switches of the host) stay, unless it changes between a command
+    and a URL. `command` is the program that the entry starts, without `serve` and what follows.
 
     Raises:
-        UsageError: the file is broken, or the name belongs to another server.
+        UsageError: the file is broken, or another server has this name.
     """
     bom, text = _text(raw)
     document = _read(text, host)
@@ -96,11 +95,12 @@ def install(
 def uninstall(
     raw: bytes | None, host: Host, name: str, command: Sequence[str], url: str | None = None
 ) -> bytes | None:
-    """Return the file without our entry, None when it has none. An entry with this `url` is ours,
-    too.
+    """Return the file without this server's entry, or None if it has none.
+
+    An entry with this `url` is also this server's.
 
     Raises:
-        UsageError: the file is broken, or the name belongs to another server.
+        UsageError: the file is broken, or another server has this name.
     """
     bom, text = _text(raw)
     document = _read(text, host)
@@ -140,7 +140,7 @@ def entries_of(
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
-    """Return our part of the file alone."""
+    """Return the text of a file that holds this server's entry alone."""
     entry = {**entry, **host.new}
     if host.form == "toml":
         return tomltext.table_of(host.section, name, entry)
@@ -148,7 +148,7 @@ def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
 
 
 def _url_of(entry: object, host: Host) -> str | None:
-    """Return the URL of an entry, None for one without."""
+    """Return the URL of an entry, or None if it has none."""
     if host.remote is None or not isinstance(entry, Mapping):
         return None
     url = cast("Mapping[str, object]", entry).get(host.remote.url)
@@ -156,14 +156,14 @@ def _url_of(entry: object, host: Host) -> str | None:
 
 
 def _is_ours(old: object, host: Host, command: Sequence[str], url: str | None) -> bool:
-    """Tell whether an entry starts this server, or has this URL."""
+    """Return True if an entry starts this server or has this URL."""
     return starts_this_server(words_of(old), command) or (
         url is not None and url == _url_of(old, host)
     )
 
 
 def _text(raw: bytes | None) -> tuple[str, str]:
-    """Return the byte order mark of a file, if it has one, and the rest of its text."""
+    """Return the byte order mark of a file, empty if it has none, and the rest of its text."""
     try:
         text = (raw or b"").decode("utf-8")
     except UnicodeDecodeError as error:
@@ -202,8 +202,7 @@ def _checked(bom: str, new: str, wanted: Mapping[str, Any], host: Host) -> bytes
 
 
 def words_of(entry: object) -> list[str]:
-    """Return the words that an entry starts, in each form that hosts have; nothing for one that
-    starts no program."""
+    """Return the command line of an entry in any host's form, or [] if it starts no program."""
     if not isinstance(entry, Mapping):
         return []
     fields = cast("Mapping[str, object]", entry)
@@ -219,8 +218,7 @@ def words_of(entry: object) -> list[str]:
 
 
 def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
-    """Tell whether words start this server: `command`, our program, or Python or a tool that runs
-    ours with `serve`."""
+    """Return True if a command line starts this server: by `command`, its program or a launcher."""
     if list(words[: len(command) + 1]) == [*command, "serve"]:
         return True
     if not words:
@@ -234,5 +232,5 @@ def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
 
 
 def _base(word: str) -> str:
-    """Return a program's name without its folder and the suffix that Windows has."""
+    """Return a program's name in lower case, without its folder and a suffix such as `.exe`."""
     return _SUFFIX.sub("", re.split(r"[\\/]", word)[-1].lower())

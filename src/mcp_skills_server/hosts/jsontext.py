@@ -1,8 +1,7 @@
-"""Edits of JSON as text: one member comes, changes or goes, and every other character stays what it
-was.
+"""Format-preserving edits of JSON text: add, change or remove one member.
 
-Comments and trailing commas are blanked out for the parser, character by character, so that what it
-finds has the same place in the text. Nothing is ever written from a parsed document.
+Comments and trailing commas are blanked out before parsing, character by character, so that offsets
+stay valid in the original text. Nothing is ever serialized from a parsed document.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ _EMPTY_TO_BREAK: Final = re.compile(r"[ \t]*(?=[\r\n]|\Z)")
 
 
 def read(text: str, form: Form) -> dict[str, Any]:
-    """Return what the text says. A blank text is an empty object, since hosts leave such files
-    behind.
+    """Return the parsed text, or {} for a blank text, which some hosts leave behind.
 
     Raises:
-        UsageError: it is not JSON of this form, or not an object.
+        UsageError: the text is not JSON of this form, or not an object.
     """
     if not text.strip():
         return {}
@@ -38,8 +36,7 @@ def read(text: str, form: Form) -> dict[str, Any]:
 
 
 def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
-    """Return the text with `value` at `path`. Of an object that is there, only members that `value`
-    names change."""
+    """Return the text with `value` at `path`; members of an object not in `value` stay."""
     if not text.strip():
         text = "{}\n"
     document = _JsonText(text, form)
@@ -65,7 +62,7 @@ def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
 
 
 def drop(text: str, path: Sequence[str], form: Form) -> str:
-    """Return the text without the member at `path`, which must be there."""
+    """Return the text without the member at `path`, if there is one."""
     document = _JsonText(text, form)
     inside = document.at(0)
     for key in path[:-1]:
@@ -77,7 +74,7 @@ def drop(text: str, path: Sequence[str], form: Form) -> str:
 
 
 def dump(value: object, indent: str | None = "  ") -> str:
-    """Return the value as this program writes JSON."""
+    """Return a value as JSON text; None for `indent` writes one line."""
     return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
@@ -104,7 +101,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
-    """Return the text with comments and trailing commas as blanks, and where those commas were."""
+    """Return the text with comments and trailing commas blanked, and the offsets of the commas."""
     commas: list[int] = []
     if form == "json":
         return text, commas
@@ -121,7 +118,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
 
     def comma(match: re.Match[str]) -> str:
         before = plain[: match.start()].rstrip(_BLANKS)[-1:]
-        # A comma behind no value trails nothing, and the parser is to complain of it.
+        # A comma that follows no value is a syntax error: leave it for the parser to report.
         if match[0] != "," or before in {"", "{", "[", ",", ":"}:
             return match[0]
         commas.append(match.start())
@@ -135,8 +132,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _JsonMember:
-    """Offsets of a member: its key's quote, its value, the end of the value, and a comma after
-    it."""
+    """Offsets of a member: its key, its value, the end of the value, and the comma after it."""
 
     key: str
     start: int
@@ -161,7 +157,7 @@ class _JsonObject:
 
 
 class _JsonText:
-    """A JSON text that is edited by offsets."""
+    """A JSON text with edits by offset."""
 
     def __init__(self, text: str, form: Form) -> None:
         self.text = text
@@ -177,7 +173,7 @@ class _JsonText:
             self._unit = self._indent(first.start) or self._unit
 
     def at(self, place: int) -> _JsonObject:
-        """Return the object that begins at or behind this place."""
+        """Return the object that begins at or after the offset `place`."""
         plain, members = self._plain, list[_JsonMember]()
         opening = _skip(_BLANKS, plain, place)
         position = _skip(_BLANKS, plain, opening + 1)
@@ -204,7 +200,7 @@ class _JsonText:
         return self._decoder.raw_decode(self._plain, member.value)[0]
 
     def insert(self, inside: _JsonObject, key: str, value: object) -> str:
-        """Return the text with a new last member."""
+        """Return the text with a new member at the end of an object."""
         text = self.text
         if not inside.members:
             base = self._indent(inside.opening)
@@ -228,14 +224,14 @@ class _JsonText:
         return text[: last.end] + new + text[place:]
 
     def replace(self, inside: _JsonObject, member: _JsonMember, value: object) -> str:
-        """Return the text with another value of a member."""
+        """Return the text with the value of a member replaced."""
         new = dump(value, None)
         if self._own_line(inside.members[0]):
             new = dump(value, self._unit).replace("\n", self._break + self._indent(member.start))
         return self.text[: member.value] + new + self.text[member.end :]
 
     def remove(self, inside: _JsonObject, key: str) -> str:
-        """Return the text without a member, its comma and, if it had them for itself, its lines."""
+        """Return the text without a member, its comma, and the lines that held nothing else."""
         member = inside.find(key)
         if member is None:
             return self.text
@@ -267,16 +263,16 @@ class _JsonText:
         return text[: inside.opening + 1] + left + text[inside.closing :]
 
     def _own_line(self, member: _JsonMember) -> bool:
-        """Tell whether the member is the first on its line."""
+        """Return True if the member is the first on its line."""
         place = self._blanks_before(member.start)
         return place > 0 and self.text[place - 1] in "\r\n"
 
     def _blanks_before(self, place: int) -> int:
-        """Return where the blanks before this place on its line begin."""
+        """Return the offset at which the blanks before `place` begin, on its line."""
         return len(self.text[:place].rstrip(" \t"))
 
     def _indent(self, place: int) -> str:
-        """Return the blanks that the line of this place begins with."""
+        """Return the indentation of the line of `place`."""
         start = max(self.text.rfind("\n", 0, place), self.text.rfind("\r", 0, place)) + 1
         return self.text[start : min(place, _skip(" \t", self.text, start))]
 
@@ -285,7 +281,7 @@ class _JsonText:
 
 
 def _skip(characters: str, text: str, place: int) -> int:
-    """Return the offset of the first other character from this one on."""
+    """Return the offset of the first character from `place` on that is not in `characters`."""
     while place < len(text) and text[place] in characters:
         place += 1
     return place

@@ -1,8 +1,7 @@
-"""The hosts, one row each: where a host keeps its configuration and in which form. A new host is a
-new row.
+"""Table of the supported hosts: where each keeps its configuration, and in which form.
 
-What differs between machines (system, home, environment) comes in as a `Platform`, so that each row
-can be tested for every system on any of them.
+A new host is a new row. A `Platform` has what differs between machines (system, home, environment),
+so that each row can be tested for every system on any of them.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from mcp_skills_server.errors import UsageError
 Form = Literal["json", "json-comments", "jsonc", "toml"]
 """json: strict; json-comments: with comments; jsonc: with comments and trailing commas."""
 Shape = Literal["plain", "stdio", "local"]
-"""Of an entry. plain: `command` and `args`; stdio: these and `"type": "stdio"`; local: `"type":
-"local"` and one list, `command`, of all the words."""
+"""The fields of an entry. plain: `command` and `args`; stdio: these and `"type": "stdio"`; local:
+`"type": "local"` and `command`, a list of all words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """The folders of one machine and user.
+    """Folders of one user on one machine.
 
     Attributes:
         home: the user's home.
-        applications: where desktop applications keep their settings.
-        project: the project that `--project` means.
-        packages: where Windows keeps what packaged applications write, None elsewhere.
+        applications: settings of desktop applications.
+        project: the project of `--project`.
+        packages: data of packaged applications on Windows, None elsewhere.
         claude: the folder of Claude Code's `.claude.json`.
         codex: Codex's folder.
-        xdg: where programs that follow the XDG rule on every system keep their settings.
+        xdg: settings of programs that follow the XDG base directories on every system.
     """
 
     home: Path
@@ -48,7 +47,7 @@ class Platform:
 
     @classmethod
     def of(cls, system: str, home: Path, project: Path, environment: Mapping[str, str]) -> Platform:
-        """Return the folders on this `system`, as `sys.platform` names it."""
+        """Return the folders for a `system`, a value of `sys.platform`."""
 
         def folder(variable: str, otherwise: Path) -> Path:
             return Path(environment.get(variable) or otherwise)
@@ -77,11 +76,11 @@ class Remote:
 
     Attributes:
         url: the key of the URL.
-        more: what else such an entry holds.
-        variable: how a header refers to an environment variable, with VAR for its name; "" where
-            none is known.
-        token_key: the key that names the variable of a bearer token, for a host that has one in
-            place of a header.
+        more: further members of such an entry.
+        variable: a header's reference to an environment variable, with VAR for its name; "" if
+            unknown.
+        token_key: the key that names the variable of a bearer token, in hosts that use one
+            instead of a header.
     """
 
     url: str = "url"
@@ -95,22 +94,21 @@ _HTTP: Final = {"type": "http"}
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host.
+    """An MCP host and its configuration file.
 
     Attributes:
-        title: its name as people know it.
-        user: where the user's file may be: the name of a folder of the platform, then the path in
-            it; `*` in the first name stands for a folder that is there. Of several places the first
-            one that is there counts, or the last.
-        project: where a project's file may be, from its folder; nothing where the host knows none.
+        title: its display name.
+        user: candidates for the user's file: a field of `Platform`, then the path in that folder.
+            `*` in the path's first name matches an existing folder. The first file that exists is
+            chosen, else the last candidate.
+        project: candidates for a project's file, relative to the project; empty if unsupported.
         form: the grammar of its file.
         section: the key that holds its servers.
-        shape: of an entry.
-        new: switches that a new entry begins with; of an entry that is there they stay as the user
-            set them.
-        trust: what `--trust` adds to an entry, None where the host has no such switch in it.
-        expands: what the host replaces in a command or an argument.
-        remote: how it reaches a server by URL; None where its file has no such entry.
+        shape: the fields of an entry.
+        new: switches of a new entry; in an existing entry they stay as the user set them.
+        trust: members that `--trust` adds to an entry, None if the host has no such switch.
+        expands: matches placeholders that the host expands in a command or an argument.
+        remote: the notation of a server by URL; None if its file has no such entry.
         native: folders of skills that the host reads without a server, below the home folder or a
             project.
     """
@@ -135,8 +133,8 @@ _OPENCODE: Final = re.compile(r"\{(?:env|file):")
 HOSTS: Final[Mapping[str, Host]] = {
     "claude-desktop": Host(
         "Claude Desktop",
-        # The installer for Windows makes a packaged application, which sees the first folder in
-        # place of %APPDATA%.
+        # The Windows installer makes a packaged application, for which Windows redirects
+        # %APPDATA% to the first folder.
         user=(
             "packages/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
             "applications/Claude/claude_desktop_config.json",
@@ -199,8 +197,7 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "opencode": Host(
         "opencode",
-        # It reads both and the second wins, so an entry in the first could be hidden by one in the
-        # second.
+        # opencode reads both files, and entries of the second override those of the first.
         user=("xdg/opencode/opencode.jsonc", "xdg/opencode/opencode.json"),
         project=("opencode.jsonc", "opencode.json"),
         form="jsonc",
@@ -273,7 +270,7 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
     """Return the host's configuration file on this platform, whether it exists or not.
 
     Raises:
-        UsageError: the host has no file for a project, or one of several cannot be preferred.
+        UsageError: the host has no file for this project or system, or several candidates exist.
     """
     if project and not host.project:
         raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
@@ -301,11 +298,10 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
 
 
 def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:
-    """Return whether the host finds skills of this folder without a server, directly or by
-    links."""
+    """Return True if the host reads the skills of this folder by itself, directly or by links."""
     given, real = Path(os.path.abspath(folder)), Path(os.path.realpath(folder))
     for native in host.native:
-        # Any project's: the host may be started in each of them.
+        # A native folder of any project counts: the host may be started in that project.
         if any(f"/{native}/" in f"{path.as_posix()}/" for path in (given, real)):
             return True
         own = Path(home, native)

@@ -1,13 +1,11 @@
-"""Edits of TOML as text: one table of a section comes, changes or goes, and every other line stays
-what it was.
+"""Format-preserving edits of TOML text: add, change or remove one table of a section.
 
-The text is cut into statements by asking the standard library's parser whether the lines so far are
-complete, so this module needs no grammar of its own. What cannot be edited line by line (an inline
-table) is refused.
+The text is split into statements: lines are collected until the standard library's parser accepts
+them, so this module needs no grammar of its own. A table that cannot be edited line by line (an
+inline table) is refused.
 
-tomlkit 0.15 was tried instead: where tables of one name stand apart it writes a file back in
-another order, even one that was not edited, and a comment above a table goes with the table before
-it.
+tomlkit 0.15 was tried instead. It reorders tables of one name that stand apart, even in a file that
+was not edited, and deletes a comment above a table together with the table before it.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ _LINES: Final = re.compile(r"[^\n]++\n?|\n")
 _MAY_CLOSE: Final = re.compile(r"[\]}]|\"\"\"|'''")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TRIES: Final = 200
-"""Most lines of one value that are tried as its end; a file that a person wrote has fewer."""
+"""Most lines that are tried as the end of one value; a file that a person wrote has fewer."""
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return what the text says.
+    """Return the parsed text.
 
     Raises:
-        UsageError: it is not TOML.
+        UsageError: the text is not TOML.
     """
     try:
         return tomllib.loads(text)
@@ -43,11 +41,10 @@ def read(text: str) -> dict[str, Any]:
 
 
 def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
-    """The line, from 1, where each key of the text stands: `("source", 0, "from")` of the first
-    table `[[source]]`.
+    """Return the line, from 1, of each key: `("source", 0, "from")` in the first `[[source]]`.
 
-    A key within an inline table stands where that one does, and so does what is not here for any
-    other reason.
+    Keys in an inline table, or after a value of too many lines, are missing: use the line of the
+    nearest key or table around them.
     """
     out: dict[tuple[str | int, ...], int] = {}
     tables: dict[tuple[str, ...], int] = {}
@@ -70,14 +67,13 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
                 here = path = tuple(parts)
             for end in range(1, len(path) + 1):
                 out.setdefault(path[:end], line)
-    except UsageError:  # a value of very many lines: what stands before it has its line
+    except UsageError:  # a value of too many lines: keep the lines of the keys before it
         pass
     return out
 
 
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
-    """Return the text with these keys in the table `[section.name]`; other keys of the table
-    stay."""
+    """Return the text with these keys set in the table `[section.name]`; its other keys stay."""
     old = read(text).get(section, {}).get(name)
     newline = "\n"
     if "\r\n" in text:
@@ -110,15 +106,14 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
             edits.append(_Edit(head.end, head.end, line + newline))
         else:
             edits.append(_Edit(head.end, head.end, newline + line))
-    # From the end, or the places would move; that is why the keys were taken from the end too.
+    # From the end, so that earlier offsets stay valid; the keys are reversed for the same reason.
     for edit in sorted(edits, key=lambda each: each.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
 def drop(text: str, section: str, name: str) -> str:
-    """Return the text without the table `[section.name]`, its subtables and the blank line before
-    it."""
+    """Return the text without `[section.name]`, its subtables and the blank line before it."""
     statements = list(_statements(text))
     _head_of(statements, (section, name))
     closed = text.endswith("\n")
@@ -140,7 +135,7 @@ def drop(text: str, section: str, name: str) -> str:
 
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
-    """Return the table as this program writes it."""
+    """Return the TOML text of a table `[section.name]`."""
     lines = [
         f"[{_key(section)}.{_key(name)}]",
         *(f"{_key(key)} = {_value(each)}" for key, each in value.items()),
@@ -158,7 +153,7 @@ class _Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A header, a key with its value, or nothing (a blank line, a comment), and where it stands."""
+    """A header, a key with its value, or nothing (a blank line, a comment), and its offsets."""
 
     kind: str
     path: tuple[str, ...]
@@ -216,7 +211,7 @@ def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:
-    """Yield the keys of a table: what has a value between its header and the next one."""
+    """Yield the statements of a table's keys, up to the next header."""
     for each in statements[statements.index(head) + 1 :]:
         if each.kind in {"table", "array"}:
             return
@@ -225,7 +220,7 @@ def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statem
 
 
 def _tail(statement: str) -> str:
-    """Return what follows the value on its last line: blanks, a comment, the line's end."""
+    """Return the text that follows the value on its last line: blanks, a comment, a line break."""
     place = statement.find("#", statement.rstrip().rfind("\n") + 1)
     while place >= 0:
         try:
@@ -249,5 +244,5 @@ def _key(key: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"  # pyright: ignore[reportUnknownArgumentType]
-    # A string of JSON is one of TOML, but for this character.
+    # A JSON string is a TOML string, except that TOML wants this character escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

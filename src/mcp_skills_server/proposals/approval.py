@@ -1,9 +1,9 @@
-"""Approval of a proposal: the folder of the skill is replaced whole, or not at all.
+"""Approval of proposals: replace the folder of a skill atomically.
 
-The new folder is built beside the old one, with hard links to the files that stay; then the two
-exchange their names. An edit that comes in between is found afterwards, and the names are exchanged
-back. A process that is killed leaves the skill as it was or as it is proposed; approving again then
-records what is done.
+The new folder is built beside the old one, with hard links to unchanged files; then the two
+exchange names. If an edit raced with the exchange, it is detected and the names are exchanged back.
+A killed process leaves the old skill or the proposed one; approving again then records the
+decision.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def approve(
     message: str = "",
     scripts: bool = False,
 ) -> Proposal:
-    """Write a proposal into the root that it is for, and record the decision. Reads and writes
-    files.
+    """Write a proposal into its root, and record the approval. Reads and writes files.
 
     Args:
-        registry: has that root, and is scanned anew.
-        store: keeps the proposal.
-        id_: which one.
-        reviewer: a principal, who may not approve what is his own, or `LOCAL`, who has the folder.
-        message: what the reviewer says.
-        scripts: the reviewer has read the scripts that it brings, and wants them too.
+        registry: holds that root; it is rescanned.
+        store: holds the proposal.
+        id_: the id of the proposal.
+        reviewer: a principal, who may not approve his own proposal, or `LOCAL`, the folder's owner.
+        message: the reviewer's message to the proposer.
+        scripts: True if the reviewer has read the proposal's scripts and accepts them.
 
     Raises:
-        RequestError: it is decided already, is not the reviewer's to approve, or cannot be written.
+        RequestError: the proposal is decided already, is the reviewer's own, brings scripts that
+            are not accepted, or cannot be written.
     """
     with store.locked():
         proposal = _pending(store, id_)
@@ -85,7 +85,7 @@ def approve(
 
 
 def reject(store: ProposalStore, id_: str, *, reviewer: str, message: str = "") -> Proposal:
-    """Record that a proposal is not wanted; a `RequestError` tells that it is decided already."""
+    """Record the rejection of a proposal; raise RequestError if it is decided already."""
     with store.locked():
         return store.decide(_pending(store, id_), "rejected", reviewer, message)
 
@@ -98,7 +98,7 @@ def _pending(store: ProposalStore, id_: str) -> Proposal:
 
 
 def scripts_in(written: Mapping[str, bytes]) -> list[str]:
-    """Return the files of a proposal that could run."""
+    """Return the paths of a proposal's files that could run, sorted."""
     return [
         path
         for path, raw in sorted(written.items())
@@ -107,7 +107,7 @@ def scripts_in(written: Mapping[str, bytes]) -> list[str]:
 
 
 def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]:
-    """Return the root that a proposal is for, and the skill that is there by now."""
+    """Return the root that a proposal is for, and its skill of that path, if there is one."""
     for root in registry.roots:
         if root.path == os.path.realpath(proposal.root) and root.origin is None:
             return root, registry.of_root(root).skills.get(proposal.name)
@@ -115,21 +115,20 @@ def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]
 
 
 def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
-    """Return the folder of the skill, or the one for a new skill."""
+    """Return the folder of the skill, existing or new."""
     if skill is None:
         return Path(root.path, place_in(root, proposal.name))
     return Path(root.path, skill.directory)
 
 
 def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
-    """Replace the folder of a skill, or make that of a new one. Where it cannot be done, the folder
-    is as it was."""
+    """Replace the folder of a skill, or make a new one; a failure leaves the folder as it was."""
     root, skill = _target(registry, proposal)
     place = _place(root, skill, proposal)
     made = _beside(place, proposal)
     discarded = True
     try:
-        shutil.rmtree(made, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(made, ignore_errors=True)  # left by a killed process
         if skill is None:
             if not proposal.is_new:
                 raise RequestError(f"{proposal.name} is not there any more; reject the proposal")
@@ -156,7 +155,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         )
         exchange(made, place)
         if _stamps(made) != stamps:
-            discarded = False  # it is the folder with the edit, unless it gets its name back
+            discarded = False  # `made` is now the edited folder: keep it if exchanging back fails
             exchange(made, place)
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")
@@ -173,12 +172,12 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
 
 
 def _beside(place: Path, proposal: Proposal) -> Path:
-    """Return where the new folder is built: no scan enters it, even with `--hidden`."""
+    """Return the path at which the new folder is built; no scan enters it, even with `--hidden`."""
     return place.with_name(f"{OURS}-{proposal.id}")
 
 
 def _make_parents(top: Path, place: Path) -> None:
-    """Make the folders above a new skill, none of them behind a link."""
+    """Make the folders above a new skill; refuse a link among them."""
     here = top
     for name in place.relative_to(top).parts[:-1]:
         here /= name
@@ -191,10 +190,9 @@ def _make_parents(top: Path, place: Path) -> None:
 
 
 def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
-    """Write the files of a proposal into the new folder, none of them executable, and have all on
-    the disk.
+    """Write the files of a proposal into the new folder, none executable, and sync them to disk.
 
-    All is given to the owner of the folder `like`, where root approves.
+    If root approves, everything is given to the owner of the folder `like`.
     """
     for path in gone:
         (made / path).unlink()
@@ -203,7 +201,7 @@ def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.parent.resolve() != made.resolve() / Path(path).parent:
             raise RequestError(f"{path} lies behind a link; reject the proposal")
-        place.unlink(missing_ok=True)  # it is the file that is served, by another name
+        place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
         place.write_bytes(raw)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
@@ -216,7 +214,7 @@ def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
 
 
 def _stamps(folder: Path) -> Mapping[str, object]:
-    """Return a stamp of each file of a folder, which is another one after an edit."""
+    """Return inode, size and mtime of each file in a folder, by relative path, to detect edits."""
     places = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     status = {os.path.relpath(place, folder): os.lstat(place) for place in places}
     return {path: (each.st_ino, each.st_size, each.st_mtime_ns) for path, each in status.items()}

@@ -1,8 +1,7 @@
-"""Proposals as branches of the working copy that a root lies in: one branch and one commit for each
-proposal.
+"""Proposals as git branches of a root's working copy: one branch and one commit each.
 
-Neither the working tree nor its index is touched, and nothing is pushed: a pull request is the
-operator's own flow.
+The working tree and its index are untouched, and nothing is pushed: the operator opens the pull
+request.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.source import UnreachableError
 
 FOLDER: Final = "mcp-skills-proposals"
-"""Where in `.git` the proposals themselves are kept."""
+"""The folder of the proposal store in `.git`."""
 _PREFIX: Final = "refs/heads/proposals/"
 _SECONDS: Final = 20.0
 
 
 class Branches:
-    """The branches `proposals/ID` of the repository that the first of these roots lies in.
+    """The branches `proposals/ID` in the repository of the first root that lies in one.
 
     Raises:
-        UsageError: none is in a working copy of this user's own.
+        UsageError: no root lies in a working copy that this user owns.
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
@@ -43,8 +42,7 @@ class Branches:
         self._git = Git(top / ".git", "", "none")
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
-        """Commit a proposal to a branch of its own, on what is checked out; a `RequestError` tells
-        that git refuses."""
+        """Commit a proposal to its own branch, on top of HEAD; raise RequestError if git fails."""
         place = Path(proposal.place)
         if not place.is_relative_to(self._top):
             raise RequestError(f"{proposal.name} is in no working copy of git; tell the user")

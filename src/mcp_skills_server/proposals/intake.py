@@ -1,7 +1,6 @@
-"""Intake of proposals: prove what a model wrote, and keep it for a reviewer.
+"""Intake of proposals: validate what a model wrote, and store it for a reviewer.
 
-Nothing of a proposal is served before it is approved. What is refused says what to do, since a
-model reads it.
+A proposal is served only once it is approved. Each refusal says what to do, since a model reads it.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ MOST_FILES: Final = 100
 MOST_BYTES: Final = 512 << 10
 """Bytes of all files of a proposal together: a reviewer has to read them."""
 MOST_LINES: Final = 2_000
-"""Lines of a file: of more, a difference is not shown."""
+"""Lines of one file; no diff is shown of a longer one."""
 _MOST_REASON: Final = 2_000
 _MOST_SHOWN: Final = 10
 _MOST_SHOWN_LINES: Final = 60
-"""Lines of the difference to what is served that a model is shown."""
+"""Lines of the diff against the served skill that a model is shown."""
 
 
 def propose(
     registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]
 ) -> Proposal:
-    """Prove a proposal and return it as it is kept. Reads and writes files.
+    """Validate a proposal, store it and return it as stored. Reads and writes files.
 
     Args:
         registry: all skills.
-        store: keeps it.
+        store: receives the proposal.
         draft: its `name`, `principal`, `reason`, `host`, and for a change `base`.
-        files: what it adds or replaces, by path in the skill; None for a file that it removes.
+        files: the files to add or replace, by path in the skill; None removes a file.
 
     Raises:
-        RequestError: it is refused. The message says what to do.
+        RequestError: the proposal is refused. The message says what to do.
     """
     if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
         raise RequestError(
@@ -89,14 +88,13 @@ def propose(
 
 
 def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
-    """Return the files of a skill as a proposal leaves them. What it writes may not be executed."""
+    """Return the files of a skill with a proposal applied; written files are not executable."""
     kept = {path: each for path, each in (before or {}).items() if path not in removed}
     return kept | {path: (raw, False) for path, raw in written.items()}
 
 
 def files_of(registry: Registry, skill: Skill) -> Files:
-    """Return the files of a skill as they are now; a `RequestError` tells that they change while
-    they are read."""
+    """Return the current files of a skill; raise RequestError if they change during the read."""
     try:
         read = registry.read_all(skill)
     except OSError:
@@ -114,14 +112,14 @@ def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
 
 
 def place_in(root: Root, name: str) -> str:
-    """Return where below a root the skill of this path lies, or would lie."""
+    """Return the folder, relative to the root, of the skill with the path `name`."""
     if root.layout is None:
         return name
     return name.partition("/")[2]
 
 
 def explained(registry: Registry) -> list[str]:
-    """Return in words what `validate` finds wrong with the skill of a trial: errors alone."""
+    """Return the errors that `validate` finds in the skill of a trial, as text."""
     top = f"{registry.roots[0].shown}/"
     errors = [each for each in registry.problems() if each.severity == "error"]
     return [str(each).replace(top, "") for each in errors][:_MOST_SHOWN]
@@ -173,8 +171,7 @@ def _base(
     written: Mapping[str, bytes],
     removed: Sequence[str],
 ) -> tuple[Root, Files | None]:
-    """Return the root of the skill, and its files as they are; None for a new one. Refuse what was
-    made from others."""
+    """Return the skill's root and current files, None for a new skill; refuse an outdated base."""
     if skill is None:
         if draft.base or removed:
             raise RequestError(
@@ -211,8 +208,7 @@ def _base(
 
 
 def _root_for(registry: Registry, name: str) -> Root:
-    """Return the first root that a new skill of this path can be written in; refuse one in or
-    around another skill."""
+    """Return the first root that takes new skills; refuse a path in or around another skill."""
     try:
         check_paths([f"{name}/{SKILL_MD}"])
     except ArchiveRefusedError as error:
@@ -237,8 +233,7 @@ def _root_for(registry: Registry, name: str) -> Root:
 
 
 def _check_tree(after: Files, skill: Skill | None) -> None:
-    """Refuse names that a platform cannot hold or tell apart, and files of skills within this
-    one."""
+    """Refuse names that a platform cannot hold or tell apart, and a skill with nested skills."""
     try:
         check_paths(after)
     except ArchiveRefusedError as error:

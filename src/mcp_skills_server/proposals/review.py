@@ -1,5 +1,4 @@
-"""The review of a proposal: its changes, its problems, and the skills that it could be mistaken
-for."""
+"""Review of a proposal: its changes, its problems, and similar skills."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.runtime.overlap import overlaps
 
 _ALIKE: Final = 0.3
-"""An overlap of descriptions that is worth a line."""
+"""The overlap of descriptions from which on two skills are reported as similar."""
 _MOST_ALIKE: Final = 5
 
 
@@ -24,13 +23,13 @@ class Review(NamedTuple):
     """A proposal beside the skill as it is now.
 
     Attributes:
-        before: the files of the skill now, or before it was approved; none for a new skill.
-        after: the files with the proposal.
-        difference: None where nothing would change.
-        problems: what `validate` finds wrong with the result, in words.
+        before: the files of the skill now, or before it was approved; empty for a new skill.
+        after: the files with the proposal applied.
+        difference: None if nothing would change.
+        problems: errors that `validate` finds in the result, as text.
         scripts: the files that could run.
-        alike: skills that have the same name or say much the same, in words.
-        is_outdated: the skill has changed since, so that it cannot be approved.
+        alike: skills with the same name or a similar description, as text.
+        is_outdated: the skill has changed since, so the proposal cannot be approved.
     """
 
     proposal: Proposal
@@ -73,8 +72,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Revi
 
 
 def root_of(registry: Registry, proposal: Proposal) -> Root:
-    """Return the root that a proposal is for, or the first one where that is not served any
-    more."""
+    """Return the root that a proposal is for, or the first root if that one is no longer served."""
     return next((each for each in registry.roots if each.path == proposal.root), registry.roots[0])
 
 

@@ -1,9 +1,8 @@
-"""Proposals: new skills and changes of skills that models wrote, for a reviewer to decide on, in a
-folder.
+"""Store of proposals: skills and changes that models wrote, in a folder, for a reviewer.
 
 A proposal is a directory with `proposal.toml` and the proposed files in `files`; an approved one
-also keeps the files that it replaced, in `before`. The folder lies outside of every root, so that
-nothing in it is ever a skill.
+also keeps the files that it replaced, in `before`. No root includes the folder, so that nothing in
+it is ever served.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ State: TypeAlias = Literal["pending", "approved", "rejected"]
 STATES: Final[tuple[State, ...]] = ("pending", "approved", "rejected")
 
 LOCAL: Final = "local"
-"""The proposer, or the reviewer, at this machine."""
+"""The principal of a proposer or reviewer on this machine."""
 _RECORD: Final = "proposal.toml"
 _FILES: Final = "files"
 BEFORE: Final = "before"
@@ -45,32 +44,32 @@ _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
 _MOST_RECORD: Final = 64 << 10
 _MOST_FILE: Final = 1 << 20
 MOST_OF_ONE: Final = 20
-"""Proposals of one principal that wait at once."""
+"""Pending proposals of one principal."""
 MOST_PENDING: Final = 200
-"""Proposals that wait at once, of all principals."""
+"""Pending proposals of all principals."""
 
 
 class ProposalError(SkillsServerError, ValueError):
-    """The text is no record of a proposal. The message says why, in one line."""
+    """The record of a proposal cannot be decoded. The message says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One proposal, without its files.
+    """A proposal, without its files.
 
     Attributes:
-        id: its unguessable name in the folder of proposals.
-        name: the skill path that it is for.
-        principal: the proposer: "token:laptop", "local", or an address where no proof is required.
-        host: what the proposer's host calls itself; "" where it does not say.
-        proposed: when, in UTC, as ISO 8601 has it.
+        id: the unguessable name of its folder.
+        name: the path of the skill that it is for.
+        principal: the proposer: "token:laptop", "local", or an address without authentication.
+        host: the name that the proposer's host gives itself; "" if it gives none.
+        proposed: the time of the proposal, in UTC, in ISO 8601.
         base: digest of the SKILL.md that it changes; "" for a new skill.
         base_files: digest over all files of the skill that it changes; "" for a new skill.
-        root: absolute folder of the root that the skill is in, or is for.
+        root: absolute folder of the skill's root.
         place: absolute folder of the skill itself.
         removed: paths of files that it removes.
-        reviewer: who decided; "" while it is pending.
-        decided: when; "" while it is pending.
+        reviewer: the principal who decided; "" while it is pending.
+        decided: the time of the decision; "" while it is pending.
     """
 
     id: str
@@ -91,12 +90,11 @@ class Proposal:
 
     @property
     def is_new(self) -> bool:
-        """Return whether it is for a skill that is not there yet."""
+        """Return True if the proposal is for a new skill."""
         return not self.base
 
     def as_json(self) -> dict[str, Json]:
-        """Return it for a program or a model. Of a decision that is not made yet nothing is
-        there."""
+        """Return the proposal as JSON; a pending one has no fields of a decision."""
         decision = {
             key: getattr(self, key) for key in ("proposed", "reviewer", "message", "decided")
         }
@@ -112,12 +110,12 @@ class Proposal:
 
 
 def encode(proposal: Proposal) -> bytes:
-    """Return the record as TOML."""
+    """Return the record of a proposal as TOML."""
     return tomli_w.dumps({key: value for key, value in asdict(proposal).items() if value}).encode()
 
 
 def decode(raw: bytes) -> Proposal:
-    """Return the proposal of a record, or raise a `ProposalError`."""
+    """Return the proposal of a record; raise ProposalError if the record is invalid."""
     try:
         found: Mapping[str, Any] = tomllib.loads(raw.decode())
     except ValueError:
@@ -135,8 +133,7 @@ def decode(raw: bytes) -> Proposal:
 
 
 class ProposalStore:
-    """The proposals in a folder, made with mode 0700 if it is not there. Several processes may use
-    it at once.
+    """Store of proposals in a folder that several processes share, made with mode 0700 if missing.
 
     Raises:
         UsageError: the folder cannot be used, or others may write in it.
@@ -158,13 +155,11 @@ class ProposalStore:
             )
 
     def locked(self) -> FileLock:
-        """Return a lock to enter, which keeps other processes and threads from deciding and from
-        adding."""
+        """Return a lock against decisions and additions by other processes and threads."""
         return FileLock(self.folder / _LOCK, mode=0o600)
 
     def list(self) -> list[Proposal]:
-        """Return all proposals, the newest first. What is no proposal is passed over with a
-        warning."""
+        """Return all proposals, newest first; skip and log folders without a valid record."""
         found: list[Proposal] = []
         names: list[str] = []
         with suppress(OSError):
@@ -177,7 +172,7 @@ class ProposalStore:
         return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
 
     def get(self, id_: str) -> Proposal:
-        """Return the proposal of this id; a `RequestError` tells that there is none."""
+        """Return the proposal with this id; raise RequestError if there is none."""
         if _ID.fullmatch(id_):
             try:
                 return self._read(id_)
@@ -195,8 +190,7 @@ class ProposalStore:
         return found
 
     def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:
-        """Return the proposed files by their paths in the skill, or those that an approved proposal
-        replaced."""
+        """Return the proposed files, or with `BEFORE` the replaced ones, by path in the skill."""
         top = self.folder / proposal.id / which
         found: dict[str, bytes] = {}
         for here, _, names in os.walk(top):
@@ -206,10 +200,10 @@ class ProposalStore:
         return found
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:
-        """Write a new proposal, whole or not at all, and return it with its id and time.
+        """Write a new proposal atomically, and return it with its id and time.
 
         Raises:
-            RequestError: too many wait already, or the disk refuses it.
+            RequestError: too many proposals are pending, or the disk or git fails.
         """
         now = datetime.now(UTC)
         id_ = f"{now:%Y%m%d}-{secrets.token_hex(6)}"
@@ -234,14 +228,13 @@ class ProposalStore:
         return made
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
-        """Keep the files that an approval is about to replace."""
+        """Store the files that an approval is about to replace, unless that was done before."""
         place = self.folder / proposal.id / BEFORE
         if files and not place.exists():
             write_folder(place, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
-        """Record a decision, and return the proposal with it. Enter `locked` before. To decide
-        again does no harm."""
+        """Record a decision; return the decided proposal. Enter `locked` first; may be repeated."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
         try:

@@ -1,8 +1,7 @@
-"""The skills that one conversation has loaded: how many, in which order, and as they are on the
-disk now.
+"""The skills loaded in one conversation, in loading order and reloaded after edits.
 
-Calls of one conversation may be answered from different views: each brings the runtime of its own,
-and gets what is loaded as that one shows it.
+Calls of one conversation may come from principals with different views. Each call passes the
+runtime of its own view, and gets the loaded skills as that runtime shows them.
 """
 
 from __future__ import annotations
@@ -30,25 +29,24 @@ if TYPE_CHECKING:
 
 _own_change: Final[ContextVar[int | None]] = ContextVar("own_change", default=None)
 _MOST_NEEDED: Final = 64
-"""Skills that one may depend on."""
+"""The most dependencies of one skill that are followed."""
 _MOST_ERRORS: Final = 3
-"""Unknown names that are answered to: each is a search."""
+"""The most unknown names reported by one call, because each one costs a search."""
 
 
 Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
-"""The loaded skills by skill path, the latest last. It never changes."""
+"""The loaded skills by skill path, the latest last. Treated as immutable."""
 
 
 def begin_call() -> None:
-    """Forget what an earlier call in this context changed."""
+    """Reset `change_of_call` for a new call in this context."""
     _own_change.set(None)
 
 
 def change_of_call() -> int | None:
-    """Return how often the session had `changed` once the last call in this context had; None where
-    it changed nothing.
+    """Return the session's change count after this call's own change, or None if it made none.
 
-    Other calls may change the same session before that one is over.
+    The session's `changed` may be higher, because concurrent calls change it as well.
     """
     return _own_change.get()
 
@@ -58,19 +56,19 @@ class ActiveSkills:
 
     def __init__(self, runtime: Runtime) -> None:
         self._shown_by = runtime
-        """By whose view `_loaded` was made: names and files of a skill differ with what else may be
-        read."""
+        """The runtime that made `_loaded`: a skill's name and files depend on the other skills in
+        its view."""
         self._loaded: Active = {}
-        """Replaced as a whole, never changed."""
+        """Copy-on-write: replaced atomically, never mutated."""
         self._unused: set[str] = set()
-        """Paths of those of which nothing but the instructions was asked for."""
+        """Paths of loaded skills of which the model requested only the instructions."""
         self._awaited: tuple[tuple[str, str], ...] | None = None
-        """Path and digest of what is to be loaded instead, once files can be read; None where there
-        is nothing."""
+        """Path and digest of each skill that the next call loads after `restore`; None if none
+        is pending."""
         self.changed = 0
-        """The number of times that something was loaded or unloaded."""
+        """The number of loads and unloads so far, for optimistic concurrency."""
         self._changing = Lock()
-        """Held while `_loaded` is set after waiting for a file."""
+        """Serializes changes of `_loaded`, which wait for files."""
 
     @property
     def names(self) -> list[str]:
@@ -79,17 +77,15 @@ class ActiveSkills:
 
     @property
     def digests(self) -> tuple[tuple[str, str], ...]:
-        """Path and digest of the SKILL.md of each loaded skill, likewise."""
+        """Path and SKILL.md digest of each loaded or pending skill, the latest last."""
         if self._awaited is not None:
             return self._awaited
         return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
 
     async def restore(self, digests: tuple[tuple[str, str], ...], changed: int) -> bool:
-        """Load these skills and no others from the next call on; return False if `changed` is no
-        longer the same.
+        """Replace the loaded skills at the next call; return False if `changed` differs.
 
-        A skill that is not there or cannot be used by then is not loaded, like one that was removed
-        since.
+        The next call skips a skill that is absent or unusable by then.
         """
         async with self._changing:
             if self.changed != changed:
@@ -100,15 +96,16 @@ class ActiveSkills:
     async def load(
         self, runtime: Runtime, names: Sequence[str], *, add: bool
     ) -> tuple[list[Loaded], Active]:
-        """Load these skills by name, path or location, all or none, beside what is loaded (`add`)
-        or in its place.
+        """Load all these skills, by name, path or location, or none of them.
+
+        With `add` they join the loaded skills, else they replace them.
 
         Returns:
-            those that were asked for, and all that is loaded then.
+            the requested skills with their dependencies, and all loaded skills.
 
         Raises:
             RequestError: one is unknown, or they are too many or too long. Nothing has changed.
-            UnreadableError: a file does not hold still.
+            UnreadableError: a file keeps changing while it is read.
         """
         async with self._changing:
             await self._settle(runtime)
@@ -120,8 +117,7 @@ class ActiveSkills:
             return loaded_of(fresh), self._loaded
 
     async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
-        """Unload skills by name, path or location, and return the rest; one that is not loaded is
-        no error."""
+        """Unload skills by name, path or location, ignoring others, and return the rest."""
         async with self._changing:
             await self._settle(runtime)
             gone = {_path_of(runtime, self._loaded, name) for name in names}
@@ -129,19 +125,18 @@ class ActiveSkills:
             return self._loaded
 
     async def unload_all(self) -> Active:
-        """Unload every skill, also one that is being loaded now. Returns what is loaded then."""
+        """Unload every skill, after any load in progress, and return the empty mapping."""
         async with self._changing:
             self._awaited = None
             self._replace({})
             return self._loaded
 
     def was_used(self, path: str) -> None:
-        """Something of this skill was asked for beside its instructions."""
+        """Record that the model used more of this skill than its instructions."""
         self._unused.discard(path)
 
     def _replace(self, loaded: Active) -> None:
-        """Have these loaded, as a model wants it. Which of the others it made no use of is said in
-        the event."""
+        """Replace the loaded skills, and emit "dropped" for each one unloaded without any use."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
                 events.note(events.Use("dropped", path, SKILL_MD, before.digest))
@@ -151,15 +146,14 @@ class ActiveSkills:
         _own_change.set(self.changed)
 
     def clear(self) -> None:
-        """Forget all at once: the session ends."""
+        """Discard the loaded and the pending skills without locking, at the session's end."""
         self._loaded, self._awaited = {}, None
 
     async def keep_current(self, runtime: Runtime) -> Active:
-        """Loaded skills as this runtime has them now: edited ones anew, others no more. One that
-        cannot be read stays.
+        """Return the loaded skills, reloading edited ones and dropping removed ones.
 
-        Returns:
-            what is loaded then, and nothing that is not of this runtime.
+        If a file stays unreadable, nothing is reloaded. Then the result is empty if another
+        runtime made the loaded skills.
         """
         if not self._is_current(runtime):
             async with self._changing:
@@ -174,20 +168,19 @@ class ActiveSkills:
         return same and self._awaited is None and self._shown_by is runtime
 
     async def _settle(self, runtime: Runtime) -> None:
-        """Have that loaded which is awaited, as this runtime has it. For who holds `_changing`."""
+        """Load pending skills, or reload those of another runtime. The caller holds `_changing`."""
         if self._awaited is not None or self._shown_by is not runtime:
             await self._renew(runtime)
 
     async def _renew(self, runtime: Runtime) -> None:
-        """Have that loaded which is, as this runtime has it now. For who holds `_changing`."""
+        """Reload the loaded or pending skills from this runtime. The caller holds `_changing`."""
         self._loaded = await retry_when_stale(
             runtime.skill_set, lambda view: self._current(runtime, view)
         )
         self._awaited, self._shown_by = None, runtime
 
     async def _fresh(self, of: Runtime, view: View, names: Sequence[str], kept: Active) -> Active:
-        """Return the skills of these names, made ready; every body is there before anything
-        changes."""
+        """Return the named skills and their dependencies, with all SKILL.md bodies read."""
         most = of.settings.max_loaded
         wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
         if of.settings.load_dependencies:  # before what was asked for, which stays the latest
@@ -214,7 +207,7 @@ class ActiveSkills:
         return {path: (skill, await _prepare(of, skill, view)) for path, skill in wanted.items()}
 
     async def _current(self, of: Runtime, view: View) -> Active:
-        """Return what is loaded, as it is now."""
+        """Return the loaded or pending skills from this view, rereading those that changed."""
         now: dict[str, tuple[Skill, Loaded]] = {}
         for path, _ in self.digests:
             found = view.snapshot.skills.get(path)
@@ -232,18 +225,17 @@ def loaded_of(active: Active) -> list[Loaded]:
 
 
 def names_of(active: Active) -> list[str]:
-    """Return what they are called, likewise."""
+    """Return the names of the loaded skills, the latest last."""
     return [loaded.name for _, loaded in active.values()]
 
 
 def chosen(
     of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
 ) -> Skill:
-    """Return the loaded skill of this name, path or location, or for None the one that was loaded
-    last.
+    """Return the loaded skill of this name, path or location, or the latest one for None.
 
     Raises:
-        RequestError: it is not loaded; `reminder` is what else to do where nothing is.
+        RequestError: it is not loaded. If none is, the message ends with `reminder`.
     """
     if not active:
         raise RequestError(
@@ -290,8 +282,7 @@ def _find_all(of: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Ski
 
 
 def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[Skill], list[str]]:
-    """Return the skills that these depend on by `dependencies.skills`, and the names of those that
-    are not here."""
+    """Return the skills named in `dependencies.skills` of these, and the unknown names."""
     found: dict[str, Skill] = {}
     missing: dict[str, None] = {}
     for skill in skills:

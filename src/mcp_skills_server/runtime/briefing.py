@@ -1,7 +1,7 @@
-"""The texts that a model is shown unasked: the instructions, the tools, and news of changes.
+"""Server instructions, tool definitions and change notices, with the list of skills in them.
 
-Kept as long as the skills are the same. Before the first scan is done it shows what the index has,
-so that a host that asks early, and once, has names.
+The texts are cached per snapshot. Until the first scan ends they list the skills of the persistent
+index, because some hosts fetch them only once, at the start.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mcp_skills_server.runtime.overlap import grouped
 from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 
 _MOST_KEPT: Final = 4096
-"""Skills that came or went, by which the news of a session are counted."""
+"""The length of the history of added and removed skills, from which `news` counts."""
 _ABOUT_SEARCH: Final = 400
-"""Characters of the description of the searching tool without the words of skills."""
+"""The length of the search tool's description without keywords of skills, in characters."""
 _MOST_NAME_WORDS: Final = 2_000
-"""Characters of words that come from names and tags."""
+"""The limit of keywords from names and tags, in characters."""
 _MOST_COUNTED: Final = 1_000
-"""Skills whose words are counted."""
+"""The most skills whose keywords are counted."""
 
 
 class _Texts(NamedTuple):
@@ -40,18 +40,18 @@ class _Texts(NamedTuple):
     snapshot: Snapshot
     overview: Overview
     instructions: dict[Client, str]
-    """For each client that asked, by what is known of it."""
+    """The instructions without loaded skills, by client."""
     tools: dict[tuple[bool, Standing | None, Client], list[dict[str, Json]]]
-    """By whether the session is an argument, the standing from which the host shows skills by
-    itself, and client."""
+    """Tool definitions by the arguments of `Briefing.tools`: handles, elsewhere, client."""
 
 
 class Briefing:
-    """The skills of a registry as a model sees them before it asks.
+    """The texts with the list of skills that a host gives to its model at the start.
 
     Args:
-        characters: how long the instructions, and the description of the loading tool, may be; None
-            for what suits the client.
+        characters: the limit of the instructions, and of the load tool's description, each; None
+            for the client's own limit.
+        scripts: returns True if scripts may run.
         absolute_paths, local_root_dirs, preferred_tags: as in `RuntimeSettings`.
     """
 
@@ -77,33 +77,32 @@ class Briefing:
         self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
         self._moved = 0
         self._moved_at: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
-        """When skills came or went, in seconds of the wall clock, and the moment before."""
+        """Epoch seconds of each change, and the value of `moment` before it."""
         self._unsubscribe = registry.subscribe(self._note)
 
     def close(self) -> None:
-        """Follow the registry no longer."""
+        """Unsubscribe from the registry."""
         self._unsubscribe()
 
     def prefer(self, paths: Sequence[str]) -> None:
-        """Show the descriptions of these skills before others. Call it before anything is shown."""
+        """Put the descriptions of these skills first. Call this before any text is made."""
         self._preferred = paths
 
     def remember(self) -> bool:
-        """Show what an earlier process saw until the first scan is done; return whether that is
-        known."""
+        """List the persisted skills until the first scan ends; return False if unavailable."""
         registry = self._registry
         if self._remembered is None and not registry.loaded.is_set():
             self._remembered = registry.remembered()
         return self._remembered is not None
 
-    # What is shown
+    # Texts
 
     def characters(self, client: Client) -> int:
-        """Return how long a text with the list of skills may be for this client."""
+        """Return the limit of a text with the list of skills for this client, in characters."""
         return client.catalog_characters if self._characters is None else self._characters
 
     def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
-        """Return what stands at the top of a model call; "" where there is no skill."""
+        """Return the server instructions, with the `active` skills; "" if there are no skills."""
         texts = self._current()
         if not active and client in texts.instructions:
             return texts.instructions[client]
@@ -120,12 +119,12 @@ class Briefing:
     def tools(
         self, *, handles: bool, elsewhere: Standing | None = None, client: Client = UNKNOWN
     ) -> list[dict[str, Json]]:
-        """Return the definitions of the tools. Do not change them.
+        """Return the cached tool definitions, which the caller must not change.
 
         Args:
-            handles: with the session as an argument.
-            elsewhere: the standing from which the host shows skills by itself. The tools are for
-                the others then; where scripts may run, for all, and they name none.
+            handles: whether the tools take the session as an argument.
+            elsewhere: the lowest standing of the skills that the host lists itself, if any. The
+                tools then list only the skills below it, or none if scripts may run.
         """
         texts, scripts = self._current(), self._scripts()
         key = handles, elsewhere, client
@@ -155,8 +154,7 @@ class Briefing:
         return texts.tools[key]
 
     def shown_part(self, skill: Skill, client: Client = UNKNOWN) -> str | None:
-        """Return in words how much of a skill the list that a client is sent shows; None if no
-        model is offered it."""
+        """Return in words how much of a skill a client's list shows; None if it is not offered."""
         overview = self.overview
         position = next(
             (at for at, offer in enumerate(overview.offers) if offer.path == skill.path), None
@@ -173,21 +171,21 @@ class Briefing:
 
     @property
     def overview(self) -> Overview:
-        """The skills that a model is shown now."""
+        """The skills offered to models now."""
         return self._current().overview
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
-        """Return where a file of a skill, or with "" its directory, is."""
+        """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
         if not self._absolute_paths:
             return uri(skill.path, path)
         place = self._registry.place(skill)
         return f"{place}/{path}" if path else place
 
     def root_dir(self, skill: Skill) -> str:
-        """Return the directory of a skill: a path where the host may use it, else a URI."""
+        """Return the directory of a skill: a local path if the host can use it, else a location."""
         if self._local_root_dirs and skill.origin is None:
             place = self._registry.place(skill)
-            if is_utf8(place):  # else no JSON can say it
+            if is_utf8(place):  # JSON cannot encode other paths
                 return place
         return self.location(skill, "")
 
@@ -230,24 +228,24 @@ class Briefing:
         )
 
     def _place(self, skill: Skill) -> tuple[str, str]:
-        """Return what its root is called, and its skill path."""
+        """Return the display name of a skill's root ("" for a single root), and its path."""
         roots = self._registry.roots
         if len(roots) == 1:
             return "", skill.path
-        root = roots[skill.root]  # by its last name: its place is private
+        root = roots[skill.root]  # only the last part of its path: the rest is private
         if root.origin is not None:
             return identity.shown_origin(root.origin), skill.path
         return basename(root.shown.rstrip("/")) or basename(root.path), skill.path
 
-    # News
+    # Change notices
 
     @property
     def moment(self) -> int:
-        """A number that stands for what there is now, to ask `news` with later."""
+        """The number of changes so far, a version number to pass to `news` later."""
         return self._moved
 
     def news(self, since: int) -> str | None:
-        """Return one line on what came and went since that moment, None where that is nothing."""
+        """Return one line with the net additions and removals since `since`; None for none."""
         moved = self._moved - since
         if moved <= 0:
             return None
@@ -262,17 +260,16 @@ class Briefing:
         return runtime.news(added, removed, uncounted=moved > len(moves))
 
     def time_of(self, moment: int) -> float:
-        """Return when that moment was, in seconds of the wall clock, for another process to find
-        its own moment by."""
+        """Convert a `moment` to epoch seconds, which other processes can compare."""
         return next((at for at, before in [*self._moved_at] if before >= moment), time.time())
 
     def moment_at(self, at: float) -> int:
-        """Return the moment of that time; the first one that is known for a time before."""
+        """Convert epoch seconds to a `moment`, or the oldest known one for an earlier time."""
         return next((before for then, before in [*self._moved_at] if then >= at), self._moved)
 
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
-            return  # what the first scan finds was there
+            return  # the first scan finds existing skills, which are not news
         before, after = _offered(changes.before), _offered(changes.after)
         moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
         self._moves.extend(moves)
@@ -282,7 +279,7 @@ class Briefing:
 
 
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
-    """Return what a skill is called where a model loads it."""
+    """Return the name by which a model loads a skill."""
     return identity.name_of(skill, snapshot, Standing.LENIENT)
 
 
@@ -291,8 +288,7 @@ def _offered(skills: Mapping[str, Skill]) -> set[str]:
 
 
 def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
-    """Return the words of most skills that fit: first those of names and tags, then those of
-    descriptions."""
+    """Return the keywords that fit: frequent ones of names and tags, then of descriptions."""
     named: Counter[str] = Counter()
     described: Counter[str] = Counter()
     for skill in skills:
@@ -307,7 +303,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
 
 
 def _fitting(counts: Counter[str], characters: int) -> list[str]:
-    """Return the most frequent words that fit, separated by a comma and a blank."""
+    """Return the most frequent words whose total length fits, counting ", " after each."""
     kept: list[str] = []
     for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
         if len(word) > 2 and word not in STOP_WORDS:

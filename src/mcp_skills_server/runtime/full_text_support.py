@@ -1,5 +1,4 @@
-"""Detection of SQLite's full-text search. It runs at every start, most often of a process that is
-never searched."""
+"""Detection of SQLite's full-text search (FTS5), cheap enough for every start."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _NO_SQLITE: Final = "its Python was built without sqlite3"
 
 
 def missing() -> str | None:
-    """Return why this Python cannot index words; None where it can."""
+    """Return why this Python has no full-text search, or None if it has."""
     try:
         import sqlite3
     except ImportError:
@@ -31,13 +30,15 @@ def missing() -> str | None:
 
 
 def warn_if_absent() -> None:
-    """Warn where there is no SQLite, without loading it: it is 2 MB of a process. The first search
-    says the rest."""
+    """Warn if Python has no SQLite, without importing it, which would cost 2 MB of memory.
+
+    The first search detects a SQLite without FTS5.
+    """
     if find_spec("sqlite3") is None or find_spec("_sqlite3") is None:
         warn(_NO_SQLITE)
 
 
 def warn(reason: str) -> None:
-    """Log that no search finds anything."""
+    """Log a warning that searches return nothing, with the reason."""
     hint = "run the server with a Python whose sqlite3 has FTS5"
     logger.warning("%s finds nothing, because %s; %s", SEARCH, reason, hint, extra=REPEATS)

@@ -1,9 +1,8 @@
-"""Overlap of the descriptions of two skills, by which a model may take one for the other; and
-copies of one skill.
+"""Similarity of skills: pairs that a model may confuse, and near-duplicate copies.
 
-Compared is what decides whether a skill is chosen: name, title, tags and description, as words that
-say something. Two skills overlap by the part of the smaller set of words that the other has too: a
-description that stands as a whole in a longer one overlaps with it wholly.
+A pair is compared by the words that decide a model's choice: those of name, title, tags and
+description without stop words. The measure is the overlap coefficient: the shared words divided by
+the words of the smaller set. A description contained in a longer one thus has overlap 1.
 """
 
 from __future__ import annotations
@@ -16,20 +15,17 @@ from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.search_text import STOP_WORDS, texts_of, words_of
 
 _DECIDING: Final = 4
-"""The number of a skill's texts that count: name, title, tags and description."""
+"""The number of `texts_of` that are compared: name, title, tags and description."""
 _COMMON: Final = 200
-"""A word that more skills have tells none from another."""
+"""Words of more skills than this select no candidate pairs."""
 _ALIKE: Final = 0.8
-"""The part of the words of two descriptions that both have, from which on skills of one name are
-copies."""
-
+"""The least Jaccard similarity of two descriptions for skills of one name to be copies."""
 _COMPARED: Final = 16
-"""Skills of one name that a further one is compared with."""
+"""The most skills of one name that each further one is compared with."""
 
 
 class Overlap(NamedTuple):
-    """The overlap with another skill, 1 where all words of one are the other's too, and the shared
-    words, sorted."""
+    """Another skill, the overlap coefficient (0 to 1), and the shared words, sorted."""
 
     other: Skill
     share: float
@@ -37,7 +33,7 @@ class Overlap(NamedTuple):
 
 
 def deciding_words(skill: Skill) -> frozenset[str]:
-    """Return the words that a skill is chosen by."""
+    """Return the words of a skill's name, title, tags and description without stop words."""
     return (
         frozenset(word for text in texts_of(skill)[:_DECIDING] for word in words_of(text))
         - STOP_WORDS
@@ -45,8 +41,7 @@ def deciding_words(skill: Skill) -> frozenset[str]:
 
 
 def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
-    """Return how far each of these overlaps with the skill, the most alike first; the skill itself
-    is passed over."""
+    """Return the overlaps of a skill with the other ones, the most similar first."""
     own = deciding_words(skill)
     found = [_overlap(own, other, deciding_words(other)) for other in others if other is not skill]
     return sorted(found, key=lambda each: (-each.share, each.other.path))
@@ -58,10 +53,9 @@ def _overlap(own: frozenset[str], other: Skill, theirs: frozenset[str]) -> Overl
 
 
 def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
-    """Return the pairs of skills that overlap at least so far, the most alike first.
+    """Return the pairs of skills with an overlap of at least `least`, the most similar first.
 
-    Only skills that share a word which few have are compared, so ten thousand skills are not
-    compared each with each.
+    Only skills that share a rare word are compared, which avoids quadratic time.
     """
     words = [deciding_words(skill) for skill in skills]
     holders: defaultdict[str, list[int]] = defaultdict(list)
@@ -85,7 +79,7 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
 
 
 def is_copy(one: Skill, other: Skill) -> bool:
-    """Return whether two skills have one name and say nearly the same of themselves."""
+    """Return whether two skills have the same name and nearly the same description."""
     if one.name != other.name:
         return False
     if one.description == other.description:
@@ -95,10 +89,9 @@ def is_copy(one: Skill, other: Skill) -> bool:
 
 
 def grouped(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]:
-    """Yield each skill that is no copy of one before it, with its copies, in order of first places.
+    """Yield each skill with its later copies, in the order given.
 
-    Of many skills of one name only the first few are compared word by word, so that the time is
-    linear.
+    Of many skills of one name only the first few are compared by words, to keep the time linear.
     """
     same: dict[tuple[str, str], list[Skill]] = {}
     firsts: dict[str, list[tuple[Skill, list[Skill]]]] = {}

@@ -1,8 +1,7 @@
-"""Per-owner quotas with eviction of the owner's own oldest keys, so that no client takes another's
-place. Pure.
+"""Per-owner quotas that evict only the owner's own least recently used keys. Pure.
 
-When the whole is taken, an owner that has nothing to evict is refused: the keys of other owners
-stay.
+When the whole quota is used, an owner without keys to evict is refused, and other owners keep
+their keys.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from mcp_skills_server.errors import RequestError
 
 _SHARES: Final = 4
-"""One owner may have this part of the whole, unless another one is given."""
+"""The divisor of the whole that gives one owner's default share: a quarter."""
 _IPV6_NETWORK: Final = 64
-"""Bits of an IPv6 address that one client cannot choose: it has all the addresses below them."""
+"""The prefix length of an IPv6 network that one client controls."""
 
 Owner: TypeAlias = str | None
-"""The key of a quota's owner; None where clients cannot be distinguished, as on a pipe: it may have
-the whole."""
+"""The key of a quota's owner. None stands for indistinguishable clients, as on stdio, and may
+use the whole."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """The quota of this name, its key in the configuration where it has one, is used up; the
-    message ends with it."""
+    """An exhausted quota, named by its configuration key if it has one, as is its message."""
 
     def __init__(self, message: str, quota: str) -> None:
         super().__init__(f"{message} (quota {quota})")
@@ -36,8 +34,7 @@ class QuotaError(RequestError):
 
 
 def owner_of(principal: str | None, address: str | None) -> Owner:
-    """Return the owner of a request: its proved principal, else the network of its address, else
-    None."""
+    """Return a request's owner: its authenticated principal, else its network, else None."""
     if principal is not None:
         return principal
     if not address:
@@ -56,12 +53,13 @@ def owner_of(principal: str | None, address: str | None) -> Owner:
 
 
 class Quota(Generic[_Key]):
-    """Count what owners hold, by key. The caller of `claim` ends what its evicted keys name.
+    """An account of the keys that owners hold. Callers of `claim` close the keys it evicts.
 
     Args:
-        what: what is counted, as people call it, such as "sessions".
-        share: how much one owner may have; by default a quarter of the whole.
-        name: which quota it is; by default `what`.
+        what: the unit in messages, such as "sessions".
+        whole: the limit of all owners together.
+        share: the limit of one owner; by default a quarter of the whole.
+        name: the quota's name in errors; by default `what`.
     """
 
     def __init__(
@@ -83,11 +81,11 @@ class Quota(Generic[_Key]):
         return key in self._owners
 
     def used(self, owner: Owner) -> int:
-        """Return the amount that this owner has."""
+        """Return the amount that an owner holds."""
         return self._used_by.get(owner, 0)
 
     def limit(self, owner: Owner) -> int:
-        """Return the amount that this owner may have."""
+        """Return the amount that an owner may hold."""
         return self.whole if owner is None else self.share
 
     def claim(
@@ -98,15 +96,15 @@ class Quota(Generic[_Key]):
         *,
         busy: Callable[[_Key], bool] | None = None,
     ) -> list[_Key]:
-        """Count a new key as its owner's youngest, and return the owner's evicted keys, the oldest
-        first.
+        """Add a new key as its owner's latest, and return the owner's evicted keys, oldest first.
 
         Args:
-            amount: how much of the whole it takes.
-            busy: tells which of the owner's keys are in use and cannot go.
+            amount: the amount of the quota that the key uses.
+            busy: returns True for a key in use, which is not evicted.
 
         Raises:
-            QuotaError: eviction would not make enough space. Nothing has changed.
+            QuotaError: eviction would not free enough. Nothing has changed.
+            ValueError: the key is counted already.
         """
         if key in self._owners:
             raise ValueError("it is counted already")

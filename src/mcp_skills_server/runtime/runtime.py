@@ -1,5 +1,4 @@
-"""The state that all sessions share: the registry, the briefing, the search and the script
-runner."""
+"""The `Runtime`: the registry, briefing, search and script runner that sessions share."""
 
 from __future__ import annotations
 
@@ -29,30 +28,28 @@ if TYPE_CHECKING:
 
 _SUGGESTED: Final = 3
 _MOST_SKILLS: Final = 100_000
-"""Skills of all restricted runtimes that are kept, of which each weighs a few hundred bytes."""
+"""The cache limit of restricted runtimes, in skills of a few hundred bytes each."""
 _MOST_INDEXED: Final = 40_000
-"""Skills of all sets whose words are kept in an index, about two kilobytes each."""
+"""The cache limit of search indexes, in skills of about two kilobytes each."""
 
 
 class RuntimeSettings(NamedTuple):
     """The settings of a `Runtime`.
 
     Attributes:
-        max_loaded: skills that a session may have loaded at once.
-        overview_characters: how long the instructions, without what is loaded, and the description
-            of the loading tool may each be, in characters; None for 4,000, or more for hosts that
-            are known to cut nothing.
-        result_characters: characters of a text file, of instructions or of descriptions that one
-            call returns.
-        media_bytes: bytes up to which a picture or sound is returned as such.
-        absolute_paths: give locations as paths of this machine, for agents that work on its disk,
-            not as URIs.
-        local_root_dirs: give the directory of a skill from a local folder as a path, for hosts on
-            this machine whose shell runs its scripts; locations stay URIs.
-        preferred_tags: skills with one of these tags are described before others where not all
-            descriptions fit.
-        load_dependencies: load with a skill those that its `dependencies.skills` names, too, and
-            name their own.
+        max_loaded: the most skills that a session may have loaded at once.
+        overview_characters: the limit of the instructions, without loaded skills, and of the load
+            tool's description, each, in characters. None means 4,000, or more for hosts known not
+            to truncate.
+        result_characters: the most characters of a file, of instructions or of descriptions in
+            the result of one call.
+        media_bytes: the largest image or sound returned as an MCP media block, in bytes.
+        absolute_paths: return locations as local paths instead of URIs, for agents on this disk.
+        local_root_dirs: return the directory of a skill from a local folder as a path, for hosts
+            on this machine whose shell runs its scripts; locations stay URIs.
+        preferred_tags: tags of skills whose descriptions come first if not all fit.
+        load_dependencies: also load the skills in `dependencies.skills` of a loaded skill, and
+            name their own dependencies.
     """
 
     max_loaded: int = 8
@@ -66,18 +63,18 @@ class RuntimeSettings(NamedTuple):
 
 
 class Runtime(Closing):
-    """Skills for an agent loop of your own: makes sessions, one for each conversation.
+    """A factory of sessions, one per conversation, for a custom agent loop or an MCP server.
 
-    A context manager of both kinds. `async with` also reads the skills on entry, in a thread; at
-    the end every work directory is removed.
+    Use it in a `with` or `async with` statement, which removes all work directories at the end.
+    `async with` also reads the skills on entry, in a thread.
 
     Args:
-        registry: the skills. It stays the caller's: its watcher, if any, is not stopped.
-        settings: what the operator chose; None for the defaults.
-        scripts: how scripts are run; None runs none.
+        registry: the skills. The caller keeps ownership: `close` does not stop its watcher.
+        settings: the operator's settings; None for the defaults.
+        scripts: the settings of script execution; None disables scripts.
 
     Raises:
-        UsageError: scripts cannot be run the way that is asked for.
+        UsageError: scripts cannot be run with these settings.
     """
 
     def __init__(
@@ -89,11 +86,9 @@ class Runtime(Closing):
     ) -> None:
         self.registry = registry
         self.skill_set: SkillSet = registry
-        """The skills of its conversations: those of the registry, or what some grants leave of
-        them."""
+        """The skills of the sessions: the registry, or the part that some grants allow."""
         self.embeddings: Embeddings | None = None
-        """The search by meaning, started; set before the first question, and closed with the
-        runtime."""
+        """The semantic search, if any. Set and start it before the first query; `close` ends it."""
         self.settings = settings or RuntimeSettings()
         self.events = Events()
         """The events of the server that has this runtime."""
@@ -110,7 +105,7 @@ class Runtime(Closing):
         self._bind(registry)
 
     def _emit(self, changes: Changes) -> None:
-        if self.registry.loaded.is_set():  # what the first scan finds is no difference
+        if self.registry.loaded.is_set():  # the first scan is not a change
             self.events.emit_changes(changes)
 
     def _bind(self, skill_set: SkillSet) -> None:
@@ -127,7 +122,7 @@ class Runtime(Closing):
         )
 
     def over(self, skill_set: SkillSet) -> Runtime:
-        """Return the runtime restricted to this set of skills; it shares all else with this one."""
+        """Return a cached runtime restricted to a set of skills, which shares all other state."""
         return self if skill_set is self.registry else self._restricted.of(skill_set)
 
     def _restricted_to(self, skill_set: SkillSet) -> Runtime:
@@ -142,7 +137,7 @@ class Runtime(Closing):
 
     @property
     def runs_scripts(self) -> bool:
-        """True when scripts of any of these skills may run."""
+        """True if scripts of at least one of these skills may run."""
         permissions = self.skill_set.permissions
         if self.scripts is None or permissions is None:
             return self.scripts is not None
@@ -163,20 +158,18 @@ class Runtime(Closing):
         return self
 
     async def load(self) -> None:
-        """Read the skills in a thread, unless they are read, so that `session` has nothing to wait
-        for."""
+        """Read the skills in a thread if needed, so that `session` does not block."""
         if not self.registry.loaded.is_set():
             await in_thread(self.registry.load)
 
     def session(self) -> Session:
         """Return a new session, which the caller binds to a conversation and closes at its end.
 
-        Outside of an event loop it reads the skills first, if they are not read; that takes as long
-        as it takes.
+        Outside of an event loop this first reads the skills if needed, which blocks.
 
         Raises:
-            UsageError: an event loop runs in this thread and the skills were never read, which
-                would stop the loop; enter the runtime with `async with`, or await `load`.
+            UsageError: the skills are unread, and reading them would block this thread's event
+                loop. Enter the runtime with `async with`, or await `load`.
         """
         if not self.registry.loaded.is_set():
             if _in_event_loop():
@@ -189,17 +182,17 @@ class Runtime(Closing):
         return Session(self, hosted=True)
 
     def close(self) -> None:
-        """Remove every work directory, and follow the registry no longer. Safe to call twice."""
+        """Remove all work directories, and unsubscribe from the registry. Safe to call twice."""
         self.briefing.close()
         if self.embeddings is not None:
             self.embeddings.close()
         if self.scripts is not None:
             self.scripts.close()
 
-    # Which skill is meant
+    # Look-up of skills
 
     def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
-        """Return these skills as the listing and the search show them."""
+        """Return the entries of these skills for the results of listing and search."""
         return [
             runtime.entry(
                 name_of(skill, snapshot),
@@ -216,8 +209,8 @@ class Runtime(Closing):
         """Return the skill of this name, skill path or location.
 
         Raises:
-            RequestError: there is none, or several share the name. The message has the nearest
-                ones.
+            RequestError: there is none, or several share the name. The message lists these, or
+                the nearest ones.
         """
         located = self.locate(snapshot, wanted)
         if located is not None:
@@ -226,7 +219,7 @@ class Runtime(Closing):
             return identity.find(snapshot, wanted, Standing.LENIENT)
         except RequestError as error:
             if snapshot.named(wanted, Standing.LENIENT):
-                raise  # it names them all
+                raise  # the message lists all skills of this name
             near = [name_of(skill, snapshot) for skill in self._near(wanted)]
             hint = f"{runtime.LIST} shows what there is"
             if near:
@@ -252,7 +245,7 @@ class Runtime(Closing):
         return None
 
     def _by_location(self, snapshot: Snapshot) -> dict[str, Skill]:
-        """Return the skills by location, made once for a snapshot: a call may ask for many."""
+        """Return the skills by location, cached per snapshot, as one call may look up many."""
         kept = self._located
         if kept is None or kept[0] is not snapshot:
             usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))

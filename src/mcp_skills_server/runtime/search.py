@@ -1,7 +1,6 @@
-"""Full-text search of skills by name, title, tags, description, headings and path, the best first.
+"""Ranked full-text search of skills by name, title, tags, description, headings and path.
 
-The index lives in memory, is made by the first question and follows the snapshot from then on: only
-skills that are other objects than before are indexed anew.
+The index is in memory. The first query builds it; later queries reindex only changed skills.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ if TYPE_CHECKING:
 
 
 Ranking: TypeAlias = Iterator[tuple[int, float]]
-"""Rows with their ranks, the lowest and best first; rows of equal rank are equally good."""
+"""Rows of the index with their ranks, the lowest and best first."""
 
 _SOFTNESS: Final = 60
 """The constant of reciprocal rank fusion; its usual value."""
 FUSED: Final = 60
-"""Places of each ranking that count."""
+"""The number of places of each ranking that are fused."""
 _MOST_EQUALS: Final = 1_000
 _WEIGHT: Final = 3.0
-"""Weight of a place in the first ranking of few words, beside one by meaning."""
+"""The weight of the full-text ranking in a fusion with embeddings, for queries of few words."""
 
 
 def fused(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
-    """Return the rows by reciprocal rank fusion, where the first ranking has this weight; then what
-    is left of it."""
+    """Yield rows by weighted reciprocal rank fusion, then the other rows of `first`.
+
+    `weight` is that of `first`; that of `second` is 1.
+    """
     scores: defaultdict[int, float] = defaultdict(float)
     rest = _score(first, scores, weight)
     _score(second, scores, 1.0)
@@ -48,7 +49,7 @@ def fused(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
 
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
-    """Count the first places of a ranking, whole groups of equals, and give back what is left."""
+    """Add the scores of the first places, where ties share a place, and return the other rows."""
     place, before = 0, None
     for count, (row, rank) in enumerate(ranking):
         if rank != before:
@@ -61,38 +62,39 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
-"""Characters and words of a question that count."""
+"""The most characters, and words, of a query that are used."""
 _MOST_HITS: Final = 3_000
-"""Occurrences that a question may weigh; its commonest words are dropped first, since they say the
-least."""
+"""The most occurrences that a query may rank, a bound of its time. The most common words are
+dropped first."""
 _COUNTED: Final = _MOST_HITS + 1
-"""The bound of a count of occurrences: a word with more is dropped however many it has."""
+"""The limit of counting: a word with so many occurrences is dropped in any case."""
 _FOLLOWED: Final = 6
-"""Words of a question that are corrected for typing errors."""
+"""The most words of a query whose spelling is corrected."""
 _SENTENCE: Final = 3
-"""Words that say something: from so many on, what is asked is a task rather than a name."""
+"""The least words, without stop words, of a query that describes a task rather than a name."""
 _OPENING_WEIGHT: Final = 0.15
-"""Weight of the opening of a body beside the fields, measured by `bench.search`; as is that of the
-concepts."""
+"""The weight of a body's opening relative to the fields; tuned with `bench.search`, as is that
+of the concepts."""
 _MOST_REPEATS: Final = 3
 _COPIES: Final = 10
-"""The factor of hits that are looked through for copies."""
+"""The factor of hits that are fetched, in order to find copies."""
 _MANY: Final = 20
-"""Skills from which on scores tell what fits from what does not."""
+"""The least skills for which low scores are cut off."""
 _WEAKEST: Final = 0.35
 _WEAKEST_SHARE: Final = 0.3
-"""Of the best score. Of the right answers of `bench.search` 97 % are above both."""
+"""The cut-off as a part of the best score; 97 % of the right answers of `bench.search` are above
+this and `_WEAKEST`, which is a factor of the logarithm of the number of skills."""
 _DISTANT: Final = 0.25
-"""The least similarity of a name to a word that is suggested when nothing fits."""
+"""The least similarity of a word to a name that is suggested if nothing was found."""
 
 
 class Hit(NamedTuple):
-    """A skill that is meant.
+    """A result of a search.
 
     Attributes:
-        score: the higher the better, comparable within one question; None for a skill whose very
-            name or path was asked for, which comes before all others.
-        copies: the same skill at other places.
+        score: the relevance, comparable within one query; None for an exact match of the name or
+            path, which comes first.
+        copies: near-duplicates of the skill, at other paths.
     """
 
     skill: Skill
@@ -101,8 +103,7 @@ class Hit(NamedTuple):
 
 
 class Search:
-    """A search over a set of skills, which ranks as if there were no others. The first question
-    builds the index."""
+    """A thread-safe search over a set of skills; its ranks depend on no other skill."""
 
     def __init__(self, skill_set: SkillSet, embeddings: Embeddings | None = None) -> None:
         self._skill_set = skill_set
@@ -113,21 +114,20 @@ class Search:
     def find(
         self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
     ) -> list[Skill]:
-        """Return up to `limit` skills that are meant by `query` and accepted, the best first.
+        """Return up to `limit` skills that match `query` and are accepted, the best first.
 
-        Any text may be asked; one that says nothing finds nothing. `accept` is called while others
-        wait, so it must return at once and not search. With `by_meaning` the embeddings are asked
-        too, which may be on another machine and take two seconds.
+        `accept` is called with the lock held, so it must be quick and must not search. `by_meaning`
+        adds semantic search, which may call another machine and take two seconds.
 
         Raises:
-            NoFullTextError: this Python cannot index words.
+            NoFullTextError: this Python has no full-text search.
         """
         return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
 
     def scored(
         self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
     ) -> list[Hit]:
-        """Return what `find` finds, with the scores that put it in its order."""
+        """Return the results of `find` with their scores and copies."""
         meant: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
@@ -143,14 +143,13 @@ class Search:
         ]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
-        """Return up to `limit` accepted skills whose names look like words of `query`, which found
-        nothing."""
+        """Return up to `limit` accepted skills with names similar to words of `query`."""
         with self._lock:
             return list(islice(filter(accept, self._current().nearest(query)), max(limit, 0)))
 
     def _current(self) -> _Indexed:
-        # Put back once it is whole: what was left half changed is never used, the next question
-        # builds it anew.
+        # Put back only after the update: after an exception the next query rebuilds the index
+        # instead of using a half-updated one.
         indexed, self._indexed = self._indexed or _Indexed(), None
         indexed.index.follow(self._skill_set.snapshot)
         self._indexed = indexed
@@ -158,7 +157,7 @@ class Search:
 
 
 class _Indexed:
-    """One snapshot, made ready to be asked."""
+    """The query logic over the index of one snapshot."""
 
     def __init__(self) -> None:
         self.index = SearchIndex()
@@ -167,9 +166,9 @@ class _Indexed:
         return self.index.hits(term, _COUNTED)
 
     def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
-        """Yield the skills that are meant, the best first: by their very name, then by their texts.
+        """Yield the matching skills: exact names and paths first, then by rank of their texts.
 
-        `meant` are the paths of those that mean the same, and how nearly.
+        `meant` has the paths of semantically similar skills with their similarities.
         """
         words = words_of(query[:_QUERY_LENGTH])
         exact = self.index.named("".join(words))
@@ -187,8 +186,8 @@ class _Indexed:
         if telling:
             by_meaning = [(row, -share) for path, share in meant if (row := self.index.row(path))]
             return self._by_texts(telling, words, by_meaning)
-        # Only words that say nothing: still they may be in a name, or begin one while it is being
-        # typed.
+        # The query has stop words only, which may still be part of a name, or its beginning while
+        # the user types.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
@@ -197,17 +196,15 @@ class _Indexed:
     def _by_texts(
         self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]
     ) -> Ranking:
-        """Rank by the fields and the concepts of the words, for a sentence also by how bodies
-        begin.
+        """Rank by fields and concepts, for a sentence also by the openings of bodies.
 
-        Embeddings correct the ranking of few words, and count as much as that of a sentence.
+        Embeddings have a third of the full-text weight for few words, and the same for a sentence.
         """
         is_sentence = len(telling) >= _SENTENCE or len(words) > _SENTENCE
         if is_sentence:
             telling = [word for word in telling if word not in COMMON_WORDS] or telling
         terms = self._terms(telling, words[-1])
-        # What several words stand for weighs as often; BM25 adds a term up each time that it is
-        # asked for.
+        # A concept of several words counts several times: BM25 adds up the repetitions of a term.
         meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
         concepts = self._telling({(term := Term(each)): self._hits(term) for each in meanings})
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
@@ -234,7 +231,7 @@ class _Indexed:
         return iter(by_words)
 
     def nearest(self, query: str) -> Iterator[Skill]:
-        """Skills whose names look most like words of the question, the best first."""
+        """Return the skills with names most similar to words of the query, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         telling = [word for word in words if word not in STOP_WORDS]
         alike = [
@@ -247,8 +244,10 @@ class _Indexed:
         )
 
     def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:
-        """Return what to look for: the words, the beginning that the last one may be, and what rare
-        ones mean."""
+        """Return the search terms: words, the last one as a prefix, and corrections of rare words.
+
+        For a word without hits these are the words that are similar to it.
+        """
         found: dict[Term, int] = {}
         looked_at = 0
         for word in words:
@@ -266,14 +265,12 @@ class _Indexed:
                     term: self._hits(term) for term in map(Term, self.index.descriptions.like(word))
                 }
             found |= hits
-        # Where every word is in most skills, the rarest one still says more than nothing.
+        # If every word is in most skills, rank by the rarest one alone.
         rarest = sorted(found, key=lambda term: found[term] or len(self.index) + 1)[:1]
         return self._telling(found) or [term for term in rarest if found[term]]
 
     def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
-        """Return those that are somewhere and not everywhere, the rarest first, as far as there is
-        time to weigh them.
-        """
+        """Return the terms of at most half of the skills, rarest first, within `most` hits."""
         telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
         chosen: list[Term] = []
         weighed = 0

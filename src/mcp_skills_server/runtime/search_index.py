@@ -1,4 +1,4 @@
-"""The full-text index of one snapshot: its skills as rows of texts, their names and their words."""
+"""The in-memory SQLite full-text index of one snapshot, with a row for each skill."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ WEIGHTS: Final = {
     "path": 1.0,
     "concepts": 0.5,
 }
-"""The columns, in the order of `Texts` and before the opening the concepts, and how much a word in
-each weighs where few are asked for.
-"""
+"""BM25 weights of the columns for queries of few words. The columns are those of `Texts`, with the
+concepts instead of the opening."""
 SENTENCE_WEIGHTS: Final = WEIGHTS | {
     "name": 4.0,
     "title": 2.0,
@@ -40,11 +39,10 @@ SENTENCE_WEIGHTS: Final = WEIGHTS | {
     "headings": 1.0,
     "concepts": 1.0,
 }
-"""The weights where many words are asked for: a name that has one of them was hardly meant by
-it."""
+"""The weights for queries of many words, of which one in a name is weak evidence."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
-# The tokenizer sees folded words, so it need not know more than ASCII.
+# The texts are folded before, so an ASCII tokenizer is enough.
 _TABLES: Final = (
     f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
     (
@@ -54,7 +52,7 @@ _TABLES: Final = (
     ),
     "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID",
 )
-"""`names` has the rows by what is said to mean them and no others, as one folded word."""
+"""`names` maps a folded name or path, without separators, to the rows that it names exactly."""
 _MARKS: Final = ", ".join("?" * len(WEIGHTS))
 _PUT_IN: Final = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {_MARKS})"  # noqa: S608
 _TAKE_OUT: Final = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {_MARKS})"  # noqa: S608
@@ -63,22 +61,21 @@ _TAKE_OUT_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUE
 
 
 class NoFullTextError(RequestError):
-    """This Python cannot index words, so nothing can be searched."""
+    """An error for a search in a Python without full-text search."""
 
 
 class Term(NamedTuple):
-    """A folded word that is looked for, or the beginning of one."""
+    """A folded word of a query, or with `prefix` the beginning of one."""
 
     word: str
     prefix: bool = False
 
 
 class SearchIndex:
-    """The rows of one snapshot. It keeps no texts, so a skill is taken out by those it was put in
-    with.
+    """A contentless FTS5 index: removing a skill takes the same texts as adding it.
 
-    For one thread at a time. `titles` are the words of names, titles and tags, `descriptions` the
-    longer words of these and of descriptions. NoFullTextError: this Python cannot index words.
+    Not thread-safe. `titles` has the words of names, titles and tags; `descriptions` the longer
+    words of these and of descriptions. NoFullTextError: this Python has no full-text search.
     """
 
     def __init__(self) -> None:
@@ -90,7 +87,7 @@ class SearchIndex:
             )
         import sqlite3
 
-        # Many threads use it, one at a time: `Search` has the lock.
+        # `Search` has a lock for the threads that share this connection.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         finalize(self, self._db.close)
         for table in _TABLES:
@@ -103,12 +100,12 @@ class SearchIndex:
         self._last = 0
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Bring the index up to this snapshot."""
+        """Update the index to a snapshot, by its differences."""
         if snapshot is self._snapshot:
             return
         old, new = self._snapshot.skills, snapshot.skills
-        # In one order in every process, since rows of equal rank come in the order of the index: at
-        # first that of the snapshot, later that of the paths, so that no other skill is looked at.
+        # Deterministic, since ties come in the order of the rows: a first snapshot in its order,
+        # later differences by path, which needs no look at other skills.
         differing = sorted(snapshot.differing(self._snapshot)) if old else list(new)
         self._db.execute("BEGIN")
         for path in differing:
@@ -124,24 +121,23 @@ class SearchIndex:
         return len(self._skills)
 
     def skills(self, rows: Iterable[int]) -> list[Skill]:
-        """Return the skills of these rows, by their paths."""
+        """Return the skills of these rows, sorted by path."""
         return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
 
     def row(self, path: str) -> int | None:
-        """Return the row of the skill at this path."""
+        """Return the row of the skill at this path, or None."""
         return self._rows.get(path)
 
     def named(self, name: str) -> Iterable[int]:
-        """Return the rows of the skills that are meant by this and no others, in one folded
-        word."""
+        """Return the rows of the skills with exactly this name or path, in folded form."""
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
     def hits(self, term: Term, most: int) -> int:
-        """Return how many rows have the term in a field; counted up to `most`."""
+        """Count the rows with the term in a field, up to `most`."""
         return self._count("words", term, most)
 
     def opening_hits(self, term: Term, most: int) -> int:
-        """Return how many rows have the term where their bodies begin; counted up to `most`."""
+        """Count the rows with the term in their body's opening, up to `most`."""
         return self._count("openings", term, most)
 
     def _count(self, table: str, term: Term, most: int) -> int:
@@ -155,23 +151,20 @@ class SearchIndex:
         names_only: bool = False,
         weights: Mapping[str, float] = WEIGHTS,
     ) -> Iterator[tuple[int, float]]:
-        """Return the rows that have any of them in a field with their rank, the lowest and best
-        first."""
+        """Return (row, BM25 rank) of rows with any of the terms, the lowest and best first."""
         if not terms:
             return iter(())
         match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
-        # SQLite sorts, and not FTS5 by its hidden column `rank`, for which it would weigh each row
+        # SQLite sorts by an explicit `bm25`: FTS5's hidden column `rank` would compute each rank
         # twice.
         how = ", ".join(map(str, weights.values()))
         rank = f"SELECT rowid, bm25(words, {how}) AS rank_ FROM words"  # noqa: S608
         return self._db.execute(f"{rank} WHERE words MATCH ? ORDER BY rank_", (match,))
 
     def ranked_by_opening(self, terms: Sequence[Term], most: int) -> Iterator[tuple[int, float]]:
-        """Return the rows whose bodies begin with a text that has any of them, at most so many, as
-        `ranked` gives them.
-        """
+        """Return (row, rank) as `ranked`, by the openings of bodies, at most `most` of them."""
         if not terms:
             return iter(())
         return self._db.execute(
@@ -226,8 +219,10 @@ def _quoted(term: Term) -> str:
 
 
 def _with_concepts(texts: Texts) -> Texts:
-    """Insert the concepts of the name, the title, the tags and the description; headings and bodies
-    name too many."""
+    """Insert the concepts of name, title, tags and description before the opening.
+
+    Headings and bodies have too many concepts.
+    """
     concepts = [
         each for text in texts[:4] for each in dict.fromkeys(thesaurus().concepts(words_of(text)))
     ]

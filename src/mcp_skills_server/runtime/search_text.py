@@ -1,4 +1,4 @@
-"""The searched texts of a skill: folded words, tokenized as questions are."""
+"""The indexed texts of a skill, folded and tokenized in the same way as queries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Skill
 
 Texts: TypeAlias = tuple[str, ...]
-"""The texts of a skill, in the order of `FIELDS`."""
+"""The indexed texts of a skill, in the order of `FIELDS`."""
 FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
 
 _TEXT_LENGTH: Final = 4_000
-"""Characters that count of each text."""
+"""The most characters of a text that are indexed."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
@@ -29,7 +29,7 @@ _QUESTION_WORDS: Final = 24
 _LETTERS: Final = str.maketrans(
     {code: char.lower() if (char := chr(code)).isalpha() else " " for code in range(128)}
 )
-"""The translation that leaves small letters and blanks of a text in ASCII."""
+"""The translation of ASCII text to lower case, with spaces for all but letters."""
 
 
 def _words_in(name: str) -> frozenset[str]:
@@ -38,14 +38,13 @@ def _words_in(name: str) -> frozenset[str]:
 
 
 STOP_WORDS: Final = _words_in("stop_words.txt")
-"""Words that say nothing about what is looked for, in the languages that people ask in most."""
+"""Stop words, in the most common languages of queries."""
 COMMON_WORDS: Final = _words_in("common_words.txt")
-"""Words of everyday English that say little in a sentence, where others say more."""
+"""Common English words, which are dropped from a sentence if it has others."""
 
 
 def _fold(text: str) -> str:
-    """Return the text with nothing but folded words and what stands between words in ASCII, which
-    stays as it is."""
+    """Fold the non-ASCII characters of a text, and leave ASCII unchanged, except NUL."""
     text = text.replace("\0", " ")
     if text.isascii():
         return text
@@ -54,12 +53,11 @@ def _fold(text: str) -> str:
 
 @lru_cache(maxsize=512)  # in most texts these are the same few dashes, quotes and accented letters
 def _fold_run(run: str) -> str:
-    """Return a run of characters beyond ASCII, folded; nothing of it depends on what stands
-    around."""
+    """Fold a run of non-ASCII characters: case, accents, and bigrams of CJK."""
     whole = unicodedata.normalize("NFKD", run.casefold())
     letters = "".join(each for each in whole if not unicodedata.combining(each))
-    # Languages that do not put blanks between their words; Hangul does, but with endings. The
-    # pattern takes a millisecond to compile, for which a question in ASCII need not wait.
+    # CJK has no spaces between words; Hangul has, but words with endings. The pattern takes a
+    # millisecond to compile, so it is compiled at its first use.
     spaced = re.sub(
         "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+",
         lambda found: f" {_pairs(found[0])} ",
@@ -69,19 +67,17 @@ def _fold_run(run: str) -> str:
 
 
 def _pairs(run: str) -> str:
-    """Return each character with the next one, which is the usual way to search what has no blanks
-    between words."""
+    """Return the character bigrams of a run, the usual tokens of text without spaces."""
     return " ".join(run[start : start + 2] for start in range(max(len(run) - 1, 1)))
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text or a question, folded."""
+    """Return the folded words of a text or a query, in order."""
     return _WORD.findall(_fold(text).lower())
 
 
 def texts_of(skill: Skill) -> Texts:
-    """Return what is indexed of a skill, in the order of `Texts`. Always the same of the same
-    skill."""
+    """Return the folded texts of a skill to index. Deterministic, as removal relies on it."""
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
@@ -98,16 +94,13 @@ def texts_of(skill: Skill) -> Texts:
 
 
 def names_of(texts: Texts) -> set[str]:
-    """Return what to say to mean one skill and no other: its name or its path, however its words
-    are held together."""
+    """Return the name and the path in folded form without separators, for exact matches."""
     name, path = texts[0], texts[5]
     return {"".join(_WORD.findall(each.lower())) for each in (name, path)} - {""}
 
 
 def described_words(texts: Texts) -> set[str]:
-    """Return the words of the name, the title, the tags and the description that are long enough to
-    look like others.
-    """
+    """Return the words of 4 to 40 letters of name, title, tags and description."""
     text = "\n".join(texts[:4])
     if not text.isascii():
         return {*_LONG_WORD.findall(text.lower())}
@@ -115,7 +108,7 @@ def described_words(texts: Texts) -> set[str]:
 
 
 def spelt_words(texts: Texts) -> set[str]:
-    """Return the words of the name, the title and the tags, and of a plural the singular, too."""
+    """Return the words of name, title and tags, and the singulars of plurals."""
     words = {
         word for text in texts[:3] for word in _WORD.findall(text.lower()) if not word.isdecimal()
     }
@@ -123,11 +116,10 @@ def spelt_words(texts: Texts) -> set[str]:
 
 
 def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
-    """Return the texts in which words of the question stand, or other forms of them, with these
-    words.
+    """Return the fields that contain words of the query, or other forms of them, and these words.
 
-    It tells what a person can see. The ranking also knows of words that look alike and of meanings;
-    where only those found the skill, there is nothing here.
+    This explains a hit to a person. It is empty if only similar words, concepts or embeddings
+    matched.
     """
     asked = [
         word
@@ -137,7 +129,7 @@ def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
     found: list[tuple[str, Sequence[str]]] = []
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
         there = words_of(text)
-        # looked through at once: a page has a hundred skills
+        # One string to search, for speed: a page has a hundred skills.
         listed = "".join(f"\n{each}" for each in there)
         hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
         if hits:
@@ -146,7 +138,7 @@ def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
 
 
 def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
-    """Tell whether one of these words is another form of the one that was asked for."""
+    """Return True if a word of `there` is another form of `asked`, by its stem and length."""
     return f"\n{asked[:_STEM]}" in listed and any(
         len(each) >= _STEM
         and asked.startswith(each[: max(_STEM, len(each) - 2)])

@@ -1,10 +1,8 @@
-"""One conversation with skills: its instructions, the tools that a model is given, and what each
-call answers.
+"""The session of one conversation: instructions, tool definitions and tool calls.
 
-An orchestrator puts `Session.instructions()` at the top of every model call, hands the model
-`Session.tools()`, and dispatches what it calls through `Session.call()`; the MCP tools of this
-server go through the same sessions. What a model can put right is a result that says how, never an
-exception.
+An orchestrator puts `Session.instructions()` at the top of every model call, gives the model
+`Session.tools()`, and dispatches the model's tool calls to `Session.call()`. The MCP tools of this
+server use the same sessions. An error that a model can correct is a result, never an exception.
 """
 
 from __future__ import annotations
@@ -45,25 +43,25 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.shared_sessions import SessionRecord
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
-"""Awaited now and then, while a script runs, with the seconds that it has."""
+"""A callback, awaited regularly with the seconds that a script has been running."""
 
 HERE: Final = "here"
 _NEAREST: Final = 3
 _MOST_COMMON: Final = 12
-"""Tags and groups in the answer to a question that found nothing."""
+"""The most tags, and groups, that the result of a search without hits suggests."""
 _MOST_OUTPUT: Final = 16 << 20
-"""Bytes of a file that a script left and that is read."""
+"""The most bytes of an output file that are read."""
 
 
 class Closing:
-    """A context manager of both kinds, which closes at the end."""
+    """A mixin for `with` and `async with`, which call `close` on exit."""
 
     def close(self) -> None:
-        """End it. Safe to call twice."""
+        """Release the resources. Safe to call twice."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Close without holding up an event loop."""
+        """Close in a thread, which does not block the event loop."""
         from anyio import CancelScope  # late: a server over stdio starts without it
 
         with CancelScope(shield=True):
@@ -83,30 +81,30 @@ class Closing:
 
 
 class Session(Closing):
-    """One conversation's state: the loaded skills in order, the latest last, and the work directory
-    of its scripts.
+    """The state of one conversation: its loaded skills, and its scripts' work directory.
 
-    Made by `Runtime.session`. A context manager of both kinds, which closes it at the end.
+    Made by `Runtime.session`. Use it in a `with` or `async with` statement, which closes it.
 
     Args:
-        hosted: an orchestrator binds the session and puts the instructions at the top of each call;
-            else the handle is an argument and the instructions travel in results.
-        since: the moment of the catalogue that the model knows of; now unless given.
-        handle: that of a session which another process has begun; a new one unless given.
+        hosted: whether an orchestrator puts the instructions at the top of each model call. Else
+            the session's handle is a tool argument, and results carry the instructions.
+        since: the `Briefing.moment` of the skills that the model was shown; the current one unless
+            given.
+        handle: the handle of a session that began in another process; a new one unless given.
 
     Attributes:
-        session_id: its unguessable handle.
-        calls: calls that are being answered now.
-        moved: how often scripts began to run in this process.
-        scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of
-            another one.
+        session_id: the unguessable handle.
+        calls: the number of calls in progress.
+        moved: the number of times that script execution moved to this process.
+        scripts_at: the process of the latest script: "" for none, "here" for this one, else the
+            name of another one.
     """
 
     def __init__(
         self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None
     ) -> None:
         if handle is None:
-            from secrets import token_urlsafe  # of the handshake there is no session
+            from secrets import token_urlsafe  # late: a handshake needs no session
 
             handle = token_urlsafe(18)
         self.session_id = handle
@@ -115,31 +113,30 @@ class Session(Closing):
         self.scripts_at = ""
         self._runtime = runtime
         self._hosted = hosted
-        # a moment of these skills
+        # The moment counts the changes of this runtime's skills only.
         self._since = runtime, runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
 
     @property
     def active_skills(self) -> list[str]:
-        """Names of the loaded skills, the latest last."""
+        """The names of the loaded skills, the latest last."""
         return self._active.names
 
     async def instructions(self) -> str:
-        """Return what to put at the top of the next model call: the rule, `<available_skills>`,
-        `<active_skills>`.
+        """Return the text for the top of the next model call; "" if there are no skills.
 
-        An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded
-        is gone. "" where there is no skill.
+        It has the rule, `<available_skills>`, and `<active_skills>` with the current text of each
+        loaded skill.
         """
         active = await self._active.keep_current(self._runtime)
         return self._runtime.briefing.instructions(loaded_of(active))
 
     def tools(self) -> list[dict[str, Json]]:
-        """Return the tools' definitions: `name`, `title`, `description`, `inputSchema`,
-        `annotations`, most `outputSchema`.
+        """Return the cached MCP tool definitions, which the caller must not change.
 
-        An empty list where there is no skill. They are shared: do not change them.
+        Each has `name`, `title`, `description`, `inputSchema` and `annotations`, and most have
+        `outputSchema`. The list is empty if there are no skills.
         """
         return self._runtime.briefing.tools(handles=not self._hosted)
 
@@ -153,22 +150,20 @@ class Session(Closing):
         owner: Owner = None,
         of: Runtime | None = None,
     ) -> ToolResult:
-        """Call a tool.
+        """Call a tool, and return its result or its error as an MCP tool result.
 
         Args:
-            name: the tool's name; dots and hyphens for its underscores will do.
-            arguments: what the model gives it. They are checked against the tool's schema.
-            progress: awaited now and then with the seconds that a script has run.
-            client: what the client calls itself, by which its result has the length and shape that
-                suit it.
-            owner: among whose runs a script counts, where many share a server.
-            of: the runtime of the caller's skills, of which alone it is answered; the session's own
-                unless given.
+            name: the tool's name, in which dots and hyphens may replace underscores.
+            arguments: the model's arguments, which are validated against the tool's schema.
+            progress: awaited regularly with the seconds that a script has been running.
+            client: the client's name from its handshake, which selects the result's length and
+                form.
+            owner: the owner whose concurrency limit a script counts toward.
+            of: the runtime with the skills that the caller may see; the session's own unless given.
 
         Returns:
-            The result as MCP shapes it: `content`, `structuredContent`, and `isError` where the
-                model must do
-            something else; the text says what. Whatever a model asks for, nothing is raised.
+            `content`, `structuredContent`, and `isError` if the model must act differently. The
+            text then says how. No request of a model raises an exception.
         """
         self.calls += 1
         begin_call()
@@ -194,36 +189,34 @@ class Session(Closing):
             self.calls -= 1
 
     def close(self) -> None:
-        """End the session: nothing is loaded any more, and its work directory is removed. Safe to
-        call twice."""
+        """End the session, and remove its work directory. Safe to call twice."""
         self._active.clear()
         if self._workspace is not None:
             self._workspace.close()
             self._workspace = None
 
-    # What another process goes on with
+    # State for other replicas
 
     @property
     def began(self) -> float:
-        """When the catalogue was as the model knows it, in seconds of the wall clock."""
+        """The time of the list of skills that the model was shown, in epoch seconds."""
         return self._since[0].briefing.time_of(self._since[1])
 
     @property
     def loaded(self) -> tuple[tuple[str, str], ...]:
-        """Path and digest of the SKILL.md of each loaded skill, the latest last."""
+        """Path and SKILL.md digest of each loaded skill, the latest last."""
         return self._active.digests
 
     @property
     def changed(self) -> int:
-        """Number of loads and unloads in this process."""
+        """The number of loads and unloads in this process."""
         return self._active.changed
 
     async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:
-        """Go on where another process has left the session, with the skills as they are here at the
-        next call.
+        """Apply another replica's record at the next call, with the skills of this replica.
 
-        `here` stands in records for this process. Nothing is done, and False returned, where
-        `changed` is another.
+        `here` is the name of this process in records. If the change count is not `changed`, return
+        False and apply nothing.
         """
         if not await self._active.restore(record.skills, changed):
             return False
@@ -326,7 +319,7 @@ class Session(Closing):
             return runtime.binary_file(path, target, raw, call.settings.media_bytes)
 
     async def _read_output(self, path: str, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        """Return a file that a script of the session left in its work directory here."""
+        """Return an output file from the session's work directory in this process."""
         try:
             if self._workspace is None:
                 raise RequestError(
@@ -388,7 +381,7 @@ class Session(Closing):
         )
         return runtime.outcome(outcome.as_json())
 
-    # What they share
+    # Helpers of the tools
 
     def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any], call: _Request) -> Skill:
         reminder = ""
@@ -419,14 +412,13 @@ class Session(Closing):
         if known is not call.runtime:
             self._since = call.runtime, call.runtime.briefing.moment
             return None
-        if self._hosted:  # the instructions at the top of each call are never old
+        if self._hosted:  # each model call has current instructions
             return None
         return known.briefing.news(moment)
 
 
 class _Request(NamedTuple):
-    """A call beside its arguments. `runtime` and `active` are as this caller sees them: another one
-    may differ."""
+    """The context of a call; `runtime` and `active` have the skills that the caller may see."""
 
     runtime: Runtime
     active: Active
@@ -436,7 +428,7 @@ class _Request(NamedTuple):
 
     @property
     def settings(self) -> RuntimeSettings:
-        """Return the operator's settings, with results as short as the client takes them."""
+        """Return the operator's settings, with the client's limit of results if it is lower."""
         settings = self.runtime.settings
         return settings._replace(
             result_characters=min(settings.result_characters, self.client.result_characters)
@@ -455,7 +447,7 @@ _CALLS: Final[dict[str, _Call]] = {
 
 
 def _common(counts: Counter[str]) -> list[str]:
-    """Return the most common, those of equal count by name."""
+    """Return the most common names; ties are in alphabetical order."""
     return sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_COMMON]
 
 

@@ -1,8 +1,8 @@
-"""The sessions of many callers, by handle: bounded in number and age, each for its owner alone.
+"""In-memory session store: sessions by handle, with a quota and an idle timeout.
 
-A handle is minted by us, cannot be guessed, and is the only reference to the state where a
-connection keeps none. An unknown handle and another's handle are answered in the same words. A
-client that opens too many loses its own oldest, and no other client's.
+The server makes the handles, which are unguessable; a stateless connection identifies its session
+by the handle alone. The error for an unknown handle and for another owner's is the same. A client
+beyond its quota loses its own least recently used session, never another client's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IDLE_S: Final = 24 * 3600
 
 
 class UnknownSessionError(RequestError):
-    """There is no such session for this caller: unknown, over, or another owner's."""
+    """An error for a handle that is unknown, ended, or another owner's."""
 
     def __init__(self, handle: str) -> None:
         super().__init__(
@@ -43,8 +43,10 @@ class _Open:
 
 
 class Sessions:
-    """Open sessions. One owner has at most `share`, None for a quarter; one unused for `idle_s`
-    ends."""
+    """The open sessions: at most `most`, and `share` per owner (None: a quarter of them).
+
+    A session that is unused for `idle_s` seconds ends.
+    """
 
     def __init__(
         self,
@@ -65,19 +67,17 @@ class Sessions:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """Return an unregistered session of this or the shared runtime. `keep` it once it holds
-        anything."""
+        """Return a new session without storing it; the caller stores it with `keep` when needed."""
         return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
-        """Register the session by its handle, for this owner alone. A registered one stays counted
-        as it was.
+        """Store a session by its handle, for this owner alone, or mark it as just used.
 
-        It counts toward the share of `counted`; beyond it their least recently used session ends.
+        A new one counts toward the quota of `counted`, whose least recently used idle sessions are
+        evicted if needed.
 
         Raises:
-            QuotaError: all places are taken, and this caller has no session to evict. The session
-                has ended.
+            QuotaError: eviction would not free a place. The new session is closed.
         """
         handle = session.session_id
         if handle in self._open:
@@ -108,13 +108,13 @@ class Sessions:
             self.end(handle)
 
     def end(self, handle: str) -> None:
-        """End the session of this handle. Ignore one that is over."""
+        """End the session of this handle, if it is open."""
         self._quota.release(handle)
         if handle in self._open:
             self._open.pop(handle).session.close()
 
     def _find_local(self, handle: str, owner: str | None) -> Session | None:
-        """Return this owner's session of this handle from the memory of this process, or None."""
+        """Return this owner's open session of this handle from memory, or None."""
         found = self._open.get(handle)
         if found is None or found.owner != owner:
             return None
@@ -123,8 +123,7 @@ class Sessions:
         return found.session
 
     def find(self, handle: str, owner: str | None) -> Session:
-        """Return the session of this handle; UnknownSessionError if it is unknown, over, or another
-        owner's."""
+        """Return the owner's session of this handle, or raise UnknownSessionError."""
         session = self._find_local(handle, owner)
         if session is None:
             raise UnknownSessionError(handle)
@@ -135,16 +134,17 @@ class Sessions:
         self,
         handle: str,
         owner: str | None,
-        counted: Owner = None,  # noqa: ARG002 - for sessions that others begin
+        counted: Owner = None,  # noqa: ARG002 - for `SharedSessions`
         *,
         changes: bool = False,  # noqa: ARG002
     ) -> Session:
-        """Return the session of this handle, wherever sessions are kept; `changes` says that the
-        call loads or unloads.
+        """Return the session of this handle, from memory or from a store of other replicas.
+
+        `changes` is True for a call that loads or unloads skills.
 
         Raises:
             UnknownSessionError: as `find`.
-            RequestError: it cannot be had now.
+            RequestError: the session is not available now.
         """
         return self.find(handle, owner)
 
@@ -156,23 +156,22 @@ class Sessions:
         *,
         change: int | None = None,  # noqa: ARG002
     ) -> None:
-        """`keep` a session after a call, wherever sessions are kept.
+        """Store a session after a call, in memory and in the store of other replicas, if any.
 
-        `change` is how often the session had `changed` once the call had; None where it changed
-        nothing.
+        `change` is the session's change count after the call's own change; None for no change.
 
         Raises:
             QuotaError: as `keep`.
-            RequestError: what the call changed cannot be kept now.
+            RequestError: the call's change cannot be stored now.
         """
         self.keep(session, owner, counted)
 
     def is_shared(self, session: Session) -> bool:  # noqa: ARG002
-        """Return whether every replica knows this session."""
+        """Return True if every replica can open this session."""
         return True
 
     def close(self) -> None:
-        """End them all."""
+        """End all sessions, and close the runtime."""
         for handle, each in self._open.items():
             self._quota.release(handle)
             each.session.close()

@@ -1,9 +1,8 @@
-"""Sessions that every replica of a server can go on with: in memory as always, and a record of each
-that all can read.
+"""Sessions shared by the replicas of a server through records in a common store.
 
-The record says what is loaded, and every call compares it with what this replica remembers. Where
-it cannot be read, a session that is known here goes on reading; what would change it is refused
-with the reason. A session that begins then is this replica's alone until its record can be written.
+A record lists the loaded skills. Each call compares it with this replica's copy, and writes changes
+by compare-and-swap. While the store is down, open sessions can be read but not changed, and a new
+session is local to this replica until its record is written.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_REFUSED: Final = 64
-"""Refusals that are remembered of a session, for the calls that were under way by then."""
+"""The most refused writes kept per session, for the calls in progress at that time."""
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 VERSION: Final = 1
 _MOST_SKILLS: Final = 1000
@@ -41,21 +40,21 @@ _LONGEST: Final = 4096
 
 
 class SessionRecordError(SkillsServerError, ValueError):
-    """A text is no record of a session, or one of another version. The message says which."""
+    """An error for a text that is not a session record of this version, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as replicas hand it on: small JSON with a version, foreign text where it is read.
+    """The state of a session that replicas share, stored as versioned JSON.
 
-    It names skills by path and holds nothing of them: a replica serves what it has itself.
+    It names skills by path without their content: each replica serves its own files.
 
     Attributes:
-        owner: the hash of whose it is.
-        since: when the model was shown the catalogue, in seconds of the wall clock.
+        owner: the SHA-256 of the owner, in hex digits; "" for none.
+        since: the time of the list of skills that the model was shown, in epoch seconds.
         skills: path and digest of each loaded skill, the latest last.
-        scripts_at: the process in which a script ran last; "" where none did. Its files are on that
-            machine only.
+        scripts_at: the process of the latest script, "" for none. Only the machine of that process
+            has the output files.
     """
 
     owner: str
@@ -64,7 +63,7 @@ class SessionRecord:
     scripts_at: str = ""
 
     def text(self) -> str:
-        """Return the record as it is written."""
+        """Return the record as JSON."""
         out: dict[str, Any] = {"version": VERSION, "owner": self.owner, "since": self.since}
         out["skills"] = [{"path": path, "digest": digest} for path, digest in self.skills]
         if self.scripts_at:
@@ -73,30 +72,28 @@ class SessionRecord:
 
 
 class RecordStore(Protocol):
-    """A store of records that all replicas see. It raises `RequestError`, whose message is for the
-    model."""
+    """A record store common to all replicas. Failures raise `RequestError`, for the model."""
 
     async def read(self, name: str, group: str | None) -> str | None:
-        """Return the text of this name, which is foreign; None where there is none."""
+        """Return the untrusted text of a record, or None. `group` is its quota's owner."""
         ...
 
     async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
-        """Write a text in the place of the one that was read, None for a new one."""
+        """Write a record if the stored text is still `replaces`; None creates a record."""
         ...
 
 
 @dataclass(slots=True)
 class _Known:
-    """The copy of a session's record that this replica has.
+    """This replica's copy of a session's record.
 
     Attributes:
-        text: as it was read or written last; None of a new one, "" where it is to be taken as it is
-            there.
-        changed: the session's count of changes by then.
-        refused: the changes that were refused, by the session's count; those before and between
-            were written.
-        moved: the same of processes that scripts ran in.
-        lost: the record is no longer there, and has to be written anew.
+        text: the text last read or written. None means not stored yet; "" forces a reload from the
+            store, after a refused write.
+        changed: the session's `changed` at that time.
+        refused: ranges of `changed` whose writes were refused.
+        moved: the session's `moved` at that time.
+        lost: whether the store lost the record, so that the next write creates it.
         lock: held while the record is read and compared, or written.
     """
 
@@ -109,8 +106,7 @@ class _Known:
 
 
 class SharedSessions(Sessions):
-    """Open sessions of this replica, and the way to those of the others by their records in
-    `store`."""
+    """The open sessions of this replica, and those of the others through records in `store`."""
 
     def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
         super().__init__(runtime, **more)
@@ -121,7 +117,7 @@ class SharedSessions(Sessions):
     async def open(
         self, handle: str, owner: str | None, counted: Owner = None, *, changes: bool = False
     ) -> Session:
-        """Return the session of this handle, from wherever it was last used."""
+        """Return the session of this handle, updated or created from its record if needed."""
         if not _HANDLE.fullmatch(handle):
             raise UnknownSessionError(handle)
         local = self._find_local(handle, owner)
@@ -134,27 +130,27 @@ class SharedSessions(Sessions):
             except RequestError:
                 if changes and known.text is not None:  # another replica may have changed it, too
                     raise
-                return self.find(handle, owner)  # reads go on
-            if text is None:  # it was lost there, and not here
+                return self.find(handle, owner)  # reads need no store
+            if text is None:  # the store lost the record
                 known.lost = True
             elif text != known.text:
                 record = self._record(text, handle, owner)
-                # Where a call is about to write a change of its own, that is refused, and the next
-                # call gets this.
+                # False if a concurrent call has a change to write: the store will refuse its write,
+                # and the next call reloads the record.
                 if await local.restore(record, self._here, known.changed):
                     known.text, known.moved, known.lost = text, local.moved, False
             return self.find(handle, owner)
 
     async def _bring(self, handle: str, owner: str | None, counted: Owner) -> Session:
-        """Return a session that another replica has begun."""
+        """Return a session of another replica, created here from its record."""
         text = await self._store.read(handle, counted)
         if text is None:
             raise UnknownSessionError(handle)
         session = Session(self.runtime, hosted=False, handle=handle)
         await session.restore(self._record(text, handle, owner), self._here, session.changed)
-        if self._find_local(handle, owner) is not None:  # another call has brought it meanwhile
+        if self._find_local(handle, owner) is not None:  # a concurrent call created it
             return self.find(handle, owner)
-        self.end(handle)  # one that was idle here for too long, and not elsewhere
+        self.end(handle)  # a stale copy that was idle here, but not on another replica
         self.keep(session, owner, counted)
         self._known[handle] = _Known(text)
         return session
@@ -167,12 +163,12 @@ class SharedSessions(Sessions):
         *,
         change: int | None = None,
     ) -> None:
-        """Keep a session, and have the other replicas know of it."""
+        """Store a session in memory, and its record if it changed. Raises as `Sessions.save`."""
         handle = session.session_id
         self.keep(session, owner, counted)
         known = self._known.setdefault(handle, _Known())
         async with known.lock:
-            # by the save of another call
+            # Another call's `save` included this change in its refused write.
             if change is not None and any(change in each for each in known.refused):
                 raise RequestError("the session could not be kept as this call left it; call again")
             changed, moved = session.changed, session.moved
@@ -197,18 +193,17 @@ class SharedSessions(Sessions):
                     known.text, known.changed = "", changed
                     if change is not None and change in refused:
                         raise
-                # what this call loaded or unloaded is written, and what else it did is with what
-                # does
+                # No error: this call's own load or unload, if any, is already written.
                 return
             known.text, known.changed, known.moved, known.lost = text, changed, moved, False
 
     def is_shared(self, session: Session) -> bool:
-        """Return whether every replica knows this session."""
+        """Return True if every replica can open this session."""
         known = self._known.get(session.session_id)
         return known is None or known.text is not None
 
     def end(self, handle: str) -> None:
-        """End a session here; its record stays for as long as it is kept."""
+        """End a session in this replica; its record stays until the store expires it."""
         super().end(handle)
         self._known.pop(handle, None)
 
@@ -220,7 +215,7 @@ class SharedSessions(Sessions):
                 "a session cannot be read from what replicas share: it is %s", error, extra=REPEATS
             )
             raise UnknownSessionError(handle) from None
-        # As bytes: of text that is no ASCII, as foreign text may be, compare_digest takes none.
+        # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
         if not compare_digest(
             record.owner.encode("utf-8", "surrogatepass"), _owner(owner).encode()
         ):
@@ -229,20 +224,19 @@ class SharedSessions(Sessions):
 
 
 def _owner(owner: str | None) -> str:
-    """Return what stands in a record for an owner."""
+    """Return the hash of an owner for a record; "" for None."""
     if owner is None:
         return ""
     return sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime], Sessions]:
-    """Makes the sessions of a runtime whose records are in this store; one owner has `share` of
-    them in memory."""
+    """Return a factory of `SharedSessions` with this store, and `share` sessions per owner."""
     return lambda runtime: SharedSessions(runtime, store, share=share)
 
 
 def parsed(text: str) -> SessionRecord:
-    """Return the record that a text is, or raise SessionRecordError. Unknown fields are ignored."""
+    """Parse a record, ignoring unknown fields; raise SessionRecordError for an invalid one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Concepts: groups of words of the trade that are asked for each other, in nine languages.
+"""The thesaurus: concepts, which are groups of synonyms and related words, in nine languages.
 
-`thesaurus.txt` has a group a line. `_` joins the words of a phrase, `*` stands for any further
-letters. Words of other languages than English stand without their accents, as questions are folded.
+Each line of `thesaurus.txt` is a group. `_` joins the words of a phrase, and `*` matches any more
+letters. Words have no accents, because queries are folded.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from typing import Final
 from mcp_skills_server.runtime.search_text import words_of
 
 _ENDING: Final = 3
-"""Letters that a long word may have beyond its entry: the endings of plurals, cases and tenses."""
+"""The longest inflectional ending that is ignored, in letters: plurals, cases and tenses."""
 _LONG: Final = 5
 _LONGEST: Final = 40
-"""Letters of a word that is looked up: what is longer is none, and would cost the square of its
-length."""
+"""The most letters of a word that is looked up, as the cost is quadratic in its length."""
 _SHORTEST_PART: Final = 5
-"""Letters of a word that may be a part of a compound."""
+"""The least letters of a part of a compound."""
 
 
 class Thesaurus:
-    """The groups of `thesaurus.txt`."""
+    """The look-up tables of `thesaurus.txt`."""
 
     def __init__(self) -> None:
         self._words: dict[str, tuple[int, ...]] = {}
         self._stems: dict[str, tuple[int, ...]] = {}
         self._phrases: dict[str, list[tuple[list[str], int]]] = {}
-        """Phrases and their groups by first words. Chinese and Japanese words are phrases of pairs
-        of letters."""
+        """Phrases and their groups by first word. Chinese and Japanese words are phrases of
+        bigrams."""
         text = Path(__file__).with_name("thesaurus.txt").read_text(encoding="utf-8")
         for number, line in enumerate(text.splitlines()):
             for entry in line.replace("|", " ").split():
@@ -47,10 +46,9 @@ class Thesaurus:
             table[word] = (*table.get(word, ()), number)
 
     def concepts(self, words: list[str], *, parts: bool = False) -> Iterator[str]:
-        """Yield the concepts of each of these folded words and of the phrases they form, as words
-        of the index.
+        """Yield the concepts of folded words and of their phrases, as tokens such as `c12x`.
 
-        With `parts` a long word that is none may be a compound of two.
+        With `parts` an unknown long word may be a compound of known words.
         """
         for start, word in enumerate(words):
             numbers = self._of(word)
@@ -91,5 +89,5 @@ class Thesaurus:
 
 @lru_cache(maxsize=1)
 def thesaurus() -> Thesaurus:
-    """Return the one thesaurus, read at the first question."""
+    """Return the shared thesaurus, read at the first call."""
     return Thesaurus()

@@ -1,4 +1,4 @@
-"""Validation of a tool's arguments by its schema, and look-up of the file that a path means."""
+"""Validation of tool arguments against their JSON schema, and look-up of paths in a skill."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 _MOST_SHOWN: Final = 400
-"""Characters of what is wrong with an argument."""
+"""The most characters of a validation error that are shown."""
 _SUGGESTED: Final = 3
 _SHOWN_PATHS: Final = 40
 
 
 def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """Return the file that a path means, by look-up alone; a RequestError lists the files if none
-    matches."""
+    """Return the element of `paths` that `wanted` names, as a relative path or a URI.
+
+    Raises:
+        RequestError: none matches. The message lists the files, or the nearest ones.
+    """
     plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
     if plain in paths:
         return plain
@@ -57,8 +60,8 @@ def _validators() -> dict[str, Draft202012Validator]:
 
 
 def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the arguments, and what the tool takes; None for nothing."""
-    validator: Any = _validators()[tool]  # the stubs say little
+    """Return the first error of the arguments, with the tool's parameters; None if valid."""
+    validator: Any = _validators()[tool]  # its stubs are incomplete
     schema: dict[str, Any] = validator.schema
     required = schema.get("required", ())
     taken = ", ".join(
@@ -72,7 +75,7 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
         return None
     place = printable(".".join(map(str, error.absolute_path)))[:100]
     text: str = error.message
-    if len(text) > _MOST_SHOWN:  # it begins with the value and ends with the reason
+    if len(text) > _MOST_SHOWN:  # jsonschema puts the value first and the reason last
         text = (
             f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: "
             f"{str(error.validator_value)[: _MOST_SHOWN // 2]})"

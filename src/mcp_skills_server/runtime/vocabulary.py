@@ -1,8 +1,7 @@
-"""The words of the skills, and which of them an unknown word may stand for: a slip of the typist,
-or another form.
+"""Spelling correction and fuzzy matching of words against the words of the skills.
 
-Words are compared by the runs of letters that they share. The runs lie in a table of SQLite's full
-text search, which is a tenth of the size of sets.
+Candidates are the words that share character n-grams. An FTS5 table holds the n-grams, in a tenth
+of the memory of Python sets.
 """
 
 from __future__ import annotations
@@ -15,23 +14,22 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _LONGEST: Final = 40
-"""Letters of a word that are compared."""
+"""The most letters of a word that are compared."""
 _PART: Final = 6
-"""Letters of a word that may be a part of another."""
+"""The least letters of a word that matches as a part of another."""
 _RARE: Final = 4
-"""Runs of a long word that are looked up: what looks alike shares a rare one, and the common ones
-are in every word."""
+"""The number of a word's rarest n-grams that are looked up, as common ones are in most words."""
 _LIKELY: Final = 60
-"""Words that one is compared with."""
+"""The most candidates that a word is compared with."""
 LIKE: Final = 0.6
-"""The part of the runs that two words of the same meaning share."""
+"""The least Dice coefficient of the n-grams of two forms of a word."""
 
 
 class Vocabulary:
-    """Known words, in a table of this name that is no foreign text. For one thread at a time.
+    """A multiset of known words with fuzzy look-up. Not thread-safe.
 
-    Runs have so many `letters`: of two even a short word with a slip shares some; of three, words
-    that look alike do.
+    `table` is the name of its SQL table, which must be trusted. `letters` is the n of the n-grams:
+    2 finds typing errors of short words, 3 finds similar words.
     """
 
     def __init__(self, database: Connection, table: str, letters: int) -> None:
@@ -54,8 +52,8 @@ class Vocabulary:
         self._last = 0
 
     def add(self, words: Set[str]) -> None:
-        """Know these words, once more."""
-        # In one order in every process: the rows decide between words that are equally near.
+        """Add one occurrence of each of these words."""
+        # Deterministic, because the order of the rows breaks ties.
         for word in sorted(words - self._rows.keys()):
             self._last = row = self._last + 1
             self._rows[word], self._words[row] = row, word
@@ -63,7 +61,7 @@ class Vocabulary:
         self._counts.update(words)
 
     def remove(self, words: Set[str]) -> None:
-        """Know these words once less."""
+        """Remove one occurrence of each of these words."""
         for word in words:
             self._counts[word] -= 1
             if not self._counts[word]:
@@ -73,8 +71,7 @@ class Vocabulary:
                 self._db.execute(self._take_out, (row, " ".join(self._runs(word))))
 
     def like(self, word: str, least: float = LIKE) -> list[str]:
-        """Return at most four known words that share this part of their runs with the word, or have
-        it as a part."""
+        """Return up to four similar words: by Dice coefficient (`least`), or one in the other."""
         word = word[:_LONGEST]
         runs = self._runs(word)
         alike: list[tuple[float, str]] = []
@@ -88,11 +85,10 @@ class Vocabulary:
         return [other for _, other in sorted(alike)[:4]]
 
     def meant(self, word: str) -> list[str]:
-        """Return the known words that are fewest slips away, at most two slips and at most five
-        words.
+        """Return up to five known words at the least edit distance, which is at most two.
 
-        Of words as short as three letters, and of longer than people type, nothing is guessed. A
-        word that stands for two known ones gives both.
+        A word of two joined known words returns these. A word of less than 4 or more than 40
+        letters is not corrected.
         """
         if not 4 <= len(word) <= _LONGEST:
             return []
@@ -102,8 +98,8 @@ class Vocabulary:
         near: dict[str, int] = {}
         for other in self._sharing_one_of(self._runs(word)):
             slips = _slips(word, other)
-            # With two slips of a few letters anything is near anything; people do get the first
-            # letter right.
+            # At distance two many short words match, so the first letter must be right, as it
+            # mostly is.
             if slips == 1 or (slips == 2 and other[0] == word[0]):
                 near[other] = slips
         least = min(near.values(), default=0)
@@ -114,15 +110,14 @@ class Vocabulary:
         return [run for (run,) in found]
 
     def _sharing_one_of(self, runs: list[str]) -> list[str]:
-        """Return the words that have one of these runs, those with most of them first."""
+        """Return the words with any of these n-grams, by BM25 rank."""
         if not runs:
             return []
         found = self._db.execute(self._sharing, (" OR ".join(f'"{run}"' for run in runs),))
         return [self._words[row] for (row,) in found]
 
     def _runs(self, word: str) -> list[str]:
-        """Return each so many letters in a row; where the word begins and ends counts as a
-        letter."""
+        """Return the n-grams of a word, padded with "0" at both ends."""
         padded = f"0{word}0"
         return [
             padded[start : start + self._letters]
@@ -131,12 +126,11 @@ class Vocabulary:
 
 
 def _slips(one: str, other: str) -> int:
-    """Count the letters that are wrong, missing, too many or swapped with the next; 3 where there
-    are more than two."""
+    """Return the Damerau-Levenshtein distance of two words, or 3 if it is more than two."""
     before: list[int] = []
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):
-        # Further than two letters from the diagonal there are three slips already.
+        # Cells more than two off the diagonal have a distance of three or more.
         here = [3] * (len(other) + 1)
         here[0] = row
         for column in range(max(row - 2, 1), min(row + 2, len(other)) + 1):

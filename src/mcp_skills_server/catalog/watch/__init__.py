@@ -1,5 +1,4 @@
-"""Keeps a registry current: sources of file events, the end of a burst of them, and the thread that
-rescans."""
+"""File watching that keeps a registry current: file events, debounce of bursts, and rescans."""
 
 from mcp_skills_server.catalog.watch.watcher import Watcher
 

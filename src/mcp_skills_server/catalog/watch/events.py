@@ -1,8 +1,7 @@
-"""File events of the directories that a scan enters, by watchfiles.
+"""File events for the directories that a scan enters, from watchfiles.
 
-On Linux the system watches single directories (inotify), so each one is named: no link is followed,
-and a directory that no scan enters costs nothing. Elsewhere the system watches a whole tree at
-once.
+On Linux (inotify) each directory is watched by itself: no link is followed, and a directory that no
+scan enters costs nothing. Elsewhere the system watches a whole tree at once.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 _WATCHES_TREES: Final = sys.platform != "linux"
 _STEP_MS: Final = 20
-"""The pause between two looks for events. An idle server wakes that often; half of it doubled the
-cost of idling."""
+"""Poll interval for events. An idle server wakes that often; halving it doubled the idle cost."""
 _POLL_MS: Final = 200
 _ADDED: Final = 1
 _DELETED: Final = 3
@@ -34,28 +32,26 @@ _TRIES: Final = 10
 
 
 class CannotWatchError(SkillsServerError):
-    """The system gives no events for these directories. The message says why, and what to do, in
-    one line."""
+    """The system gives no events for these directories; the message has cause and remedy."""
 
 
 class WatchLostError(SkillsServerError):
-    """Events were lost, or a root is another directory now: arm anew and look everywhere."""
+    """Events were lost, or a root was replaced: arm the watch anew and scan everything."""
 
 
 class DirectoryEvents:
-    """Events below some roots.
+    """File events below some roots.
 
     A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what
-    changed before. Once `arm` has nothing new to watch, nothing can be missed. Directories that
-    come later are watched by themselves: `wait` reports a new directory once all below it is
-    watched, so a scan of it misses nothing.
+    changed before. Once `arm` finds nothing new to watch, no change can be missed. `wait` watches
+    directories that appear later, and reports one once all below it is watched.
 
     Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group
-    absorbs the smaller ones, so there are few, and a directory is watched anew only as often as the
-    logarithm of their number.
+    absorbs the groups that are no larger, so there are few, and a directory is watched anew only as
+    often as the logarithm of their number.
 
     Args:
-        tops: the roots, absolute and resolved. One that is absent is passed over.
+        tops: the roots, absolute and resolved. An absent one is skipped.
         stop: ends a wait.
         hidden: whether scans enter dot folders outside of skills.
     """
@@ -67,21 +63,20 @@ class DirectoryEvents:
         self._entered: set[str] = set()
         self._groups: list[tuple[set[str], RustNotify]] = []
         self._denied: set[str] = set()
-        """Directories that must not be read."""
+        """Directories without read permission."""
         self._pending: set[tuple[int, str]] = set()
-        """Events of groups that were absorbed."""
+        """Events of absorbed groups, not yet returned."""
 
     def enter(self, top: str, location: str) -> None:
-        """Note that a scan of the root `top` enters the directory `location` below it."""
+        """Record that a scan of the root `top` enters the directory `location` below it."""
         self._entered.add(f"{top}{os.sep}{location}" if location else top)
 
     def arm(self) -> bool:
-        """Watch the directories that were entered. Return False when all of them are watched
-        already.
+        """Watch the directories entered since the last call; return False if none of them is new.
 
         Raises:
             CannotWatchError: the system refuses to watch one of them.
-            WatchLostError: they come and go too fast.
+            WatchLostError: directories come and go too fast.
         """
         entered, self._entered = self._entered, set()
         for top in self._tops:
@@ -99,8 +94,7 @@ class DirectoryEvents:
         return bool(new)
 
     def wait(self, seconds: float) -> set[str]:
-        """Return the absolute paths that changed, as soon as there are any; none after that time or
-        at the stop.
+        """Return the absolute paths that changed, or an empty set after `seconds` or at the stop.
 
         Raises:
             CannotWatchError: the system refuses to watch a new directory.
@@ -119,7 +113,7 @@ class DirectoryEvents:
                 if not is_ignored_below(each[1], self._tops, hidden=self._hidden)
             }
             if any(kind == _DELETED and path in self._tops for kind, path in changes):
-                # the next directory of this path may even have its inode
+                # a new directory at this path may even reuse the inode
                 raise WatchLostError("a root is gone")
             if not _WATCHES_TREES:
                 self._watch_new(changes)
@@ -128,13 +122,13 @@ class DirectoryEvents:
         return set()
 
     def close(self) -> None:
-        """Give back what the system holds for it."""
+        """Release the watches."""
         for _, notify in self._groups:
             notify.close()
         self._groups.clear()
 
     def _watch_new(self, changes: Iterable[tuple[int, str]]) -> None:
-        """Watch the directories that came, with all below them, until a listing shows no other."""
+        """Watch new directories and all below them, until a listing shows no others."""
         came = [path for kind, path in changes if kind == _ADDED or self._may_be_allowed_now(path)]
         watched: set[str] = set()
         while (
@@ -146,8 +140,7 @@ class DirectoryEvents:
             watched |= new
 
     def _may_be_allowed_now(self, path: str) -> bool:
-        """Tell whether `path`, which was denied, or a directory below it, may have other
-        permissions now."""
+        """Remove `path` and all below it from the denied set; tell whether any was in it."""
         found = {each for each in self._denied if each == path or each.startswith(path + os.sep)}
         self._denied -= found
         return bool(found)
@@ -177,8 +170,7 @@ class DirectoryEvents:
                     yield from self._directories(entry.path)
 
     def _watch(self, directories: set[str]) -> None:
-        """Watch directories in a group of their own, which absorbs the groups that are no
-        larger."""
+        """Watch directories in a new group, which absorbs the groups that are no larger."""
         absorbed: list[RustNotify] = []
         while self._groups and len(self._groups[-1][0]) <= len(directories):
             smaller, notify = self._groups.pop()
@@ -195,10 +187,10 @@ class DirectoryEvents:
 
 
 def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
-    """Return what watchfiles has heard, or hears within a step.
+    """Return the events that watchfiles has queued, or that arrive within a step.
 
     Raises:
-        WatchLostError: it gave up, as it does at a name that is not UTF-8.
+        WatchLostError: watchfiles failed, as it does at a name that is not UTF-8.
     """
     from watchfiles._rust_notify import WatchfilesRustInternalError
 
@@ -212,11 +204,11 @@ def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
 
 
 def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
-    """Watch those of the directories that are there.
+    """Open a watch on those of the directories that exist; return them and the watch.
 
     Raises:
         CannotWatchError: the system refuses.
-        WatchLostError: they come and go too fast.
+        WatchLostError: the directories come and go too fast.
     """
     # Not `watchfiles.watch`: that generator cannot tell when the watch is armed.
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
@@ -224,10 +216,11 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
     for _ in range(_TRIES):
         there = {each for each in directories if os.path.isdir(each) and os.access(each, os.R_OK)}
         try:
-            # To ignore denied directories would ignore the limit of watches, too.
+            # watchfiles' option to ignore denied directories would also hide an exhausted watch
+            # limit.
             return there, RustNotify(sorted(there), False, False, _POLL_MS, _WATCHES_TREES, False)
         except (FileNotFoundError, PermissionError):
-            continue  # one of them went or changed since
+            continue  # one of them vanished or changed since the check
         except (OSError, WatchfilesRustInternalError) as error:
             raise CannotWatchError(_reason(str(error))) from None
     raise WatchLostError("directories come and go faster than they can be watched")
@@ -248,8 +241,7 @@ def _reason(error: str) -> str:
 
 
 def _limit(what: str) -> str:
-    """Return what Linux allows one user: the lower of the system's limit and that of the user
-    namespace."""
+    """Return Linux's limit for one user: the lower of the system's and the user namespace's."""
     found: list[int] = []
     for path in (f"/proc/sys/fs/inotify/max_user_{what}", f"/proc/sys/user/max_inotify_{what}"):
         try:
@@ -263,8 +255,7 @@ def _limit(what: str) -> str:
 
 
 def is_ignored_below(path: str, roots: Iterable[str], *, hidden: bool = False) -> bool:
-    """Tell whether no scan enters a part of `path`, below whichever root. A root's own path may
-    hold anything."""
+    """Tell whether no scan of any root enters `path`; a root's own path may hold any names."""
     found = False
     for root in roots:
         if path == root:

@@ -1,11 +1,11 @@
-"""Events -> registry.refresh -> the registry's listeners.
+"""File watcher: file events, debounced into bursts, each of which refreshes a registry.
 
 A first scan answers clients and names the directories to watch; a second one, once they are
-watched, finds what changed in between. Events say where to look, the scan says what changed. After
-a while everything is scanned and the watch armed anew, because events do get lost (NFS, containers,
-mounts). Where the system gives no events, the scan is repeated instead. Runs in a thread of its
-own: a scan takes half a second in a large tree, and the client has its answer to `initialize`
-before.
+watched, finds what changed in between. Events say where to look, the scan says what changed.
+
+Events get lost (NFS, containers, mounts), so everything is scanned and the watch armed anew at
+intervals. Where the system gives no events, the scan is polled. The watcher has its own thread: a
+scan takes half a second in a large tree, and must not delay the answer to `initialize`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ _LONE_S: Final = 0.04
 _QUIET_S: Final = 0.25
 """Debounce in seconds after a burst."""
 _LONGEST_S: Final = 3.0
-"""A burst is cut after so long, or a file that is written all the time would never be read
-again."""
+"""Longest burst: a file that is written all the time would otherwise never be read again."""
 _LONE_PATHS: Final = 8
 _LONE_TOPS: Final = 3
-"""Names that one save touches in its directory at most: the file, a temporary and a backup copy."""
+"""Paths that one save touches in its directory at most: the file, a temporary and a backup copy."""
 
 
 class Burst:
-    """Events that belong together.
+    """Debounced group of events that belong together.
 
     Args:
-        paths: the absolute paths of the first ones.
-        now: when they came.
-        lone: whether what came may be a lone edit; not when it follows closely on what was just
-            reported.
+        paths: the absolute paths of the first events.
+        now: the time of the first events.
+        lone: whether this may be a lone edit, not an event that closely follows a reported burst.
     """
 
     def __init__(self, paths: Iterable[str], now: float, *, lone: bool = True) -> None:
@@ -52,20 +50,18 @@ class Burst:
         self._began = self._last = now
 
     def add(self, paths: Iterable[str], now: float) -> None:
-        """More came at this moment, or nothing."""
+        """Add events of this moment; without paths, nothing changes."""
         for path in paths:
             self.paths.add(path)
             self._last = now
 
     def over(self) -> float:
-        """Return the moment at which it is over if nothing more comes."""
+        """Return the time at which the burst is over if no further event comes."""
         self._lone = self._lone and self._looks_lone()
         return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _LONGEST_S)
 
     def _looks_lone(self) -> bool:
-        """Tell whether it is no more than a save in one directory, or a small directory that came,
-        went or was renamed.
-        """
+        """Tell whether this may be one save, or one small directory created, deleted or renamed."""
         if len(self.paths) > _LONE_PATHS:
             return False
         tops = outermost({path.replace(os.sep, "/") for path in self.paths})
@@ -77,26 +73,24 @@ logger = logging.getLogger(__name__)
 _IDLE_S: Final = 0.5
 """Seconds between two checks of an idle watch that its roots are still the same directories."""
 _FIRST_S: Final = 0.05
-"""Seconds for which changes found by the scan behind the arming wait for their events."""
+"""Seconds that changes found by the scan after arming wait for their events."""
 _CALM_S: Final = 0.2
-"""An event so soon after a report belongs to the same burst and is no lone edit."""
+"""An event this soon after a report belongs to the same burst and is no lone edit."""
 _PAUSE_S: Final = 0.25
-"""Before the watch is armed anew: what ended it may still be going on."""
+"""Seconds before the watch is armed anew: whatever ended it may still be going on."""
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
-"""A poll pauses for so many times the processor time that it took, and at least for as long as it
-took."""
+"""A poll pauses for this multiple of the processor time that it took, at least its own duration."""
 _LOOK_FOR_STOP_S: Final = 0.1
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
 
 class Watcher:
-    """Keeps a registry current in a thread of its own, from `start` to `stop`.
+    """File watcher that keeps a registry current in its own thread, from `start` to `stop`.
 
-    `with Watcher(registry):` starts it, waits for the first scan, and stops it at the end; `async
-    with` does the same without holding up the event loop. It is started once: one that was stopped
-    stays so.
+    `with Watcher(registry):` starts the thread, waits for the first scan, and stops it at the end;
+    `async with` does the same without blocking the event loop. A watcher cannot be restarted.
 
         registry = Registry(["skills"])
         async with Watcher(registry):
@@ -105,10 +99,9 @@ class Watcher:
 
     Args:
         registry: loaded by the watcher.
-        poll: look at time stamps instead of waiting for events, for network file systems.
-        reconcile: seconds between full scans, by default 300; events do get lost.
-        again: seconds, by default 60, after which events are tried again where the system had none
-            to give.
+        poll: poll time stamps instead of waiting for events, for network file systems.
+        reconcile: seconds between full scans, which make up for lost events; by default 300.
+        again: seconds after which events are tried again where the system gave none; by default 60.
     """
 
     def __init__(
@@ -126,20 +119,21 @@ class Watcher:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.armed = threading.Event()
-        """Set once no change since the first scan can be missed: by events, or by looking every so
-        often."""
+        """Set once no change since the first scan can be missed, by events or by polling."""
         self._trouble = ""
-        """Why there are no events, as it was last logged; empty while there are."""
+        """Reason for missing events, as last logged; empty while events arrive."""
 
     def start(self) -> None:
-        """Begin: load the registry, arm the watch, then follow. Returns at once; `registry.loaded`
-        says when it is."""
+        """Start the thread that loads the registry, arms the watch and follows it; returns at once.
+
+        `registry.loaded` is set after the first scan.
+        """
         self._registry.followed = True
         self._thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """End, and wait for the thread for up to `timeout` seconds."""
+        """Stop the thread and wait for it for up to `timeout` seconds."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout)
@@ -158,7 +152,7 @@ class Watcher:
         try:
             await in_thread(self._await_loaded)
         except BaseException:
-            self.stop(timeout=0)  # cancelled; nothing else ends the threads
+            self.stop(timeout=0)  # cancelled: `__aexit__` will not run
             raise
         return self
 
@@ -174,7 +168,7 @@ class Watcher:
 
     def _follow(self) -> None:
         if self._registry.await_sources is not None:
-            # before it is looked where the roots lead: that changes what these are
+            # first: reading a source changes where its root's link leads
             self._registry.await_sources()
         while not self._stop.is_set():
             try:
@@ -189,19 +183,17 @@ class Watcher:
                 self._look_every_so_often(time.monotonic() + self._again)
                 continue
             except Exception:
-                # Whatever it was, a catalogue that no longer follows its folder is worse than a
-                # line in the log.
+                # Any bug: a catalogue that no longer follows its folder is worse than a traceback.
                 self._report("the file watch failed; arming it again", traceback=True)
                 self._load_or_refresh()
                 self.armed.set()
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Look everywhere and arm, then follow events until a root is another directory or it is
-        time to look again."""
+        """Scan, arm and follow events until a root or link target differs or a scan is due."""
         roots = self._registry.roots
         identities = _identities(roots)
-        # Where they lead now, and not at the start: a root may be a link that is moved.
+        # Resolve the roots anew: a root may be a link that was moved since the start.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
         with closing(
@@ -212,7 +204,8 @@ class Watcher:
             else:
                 self._registry.refresh(arm=events.enter, defer=True)
             while events.arm():
-                # What is found may be the first half of a burst whose second half comes as events.
+                # Deferred: the changes may be the first half of a burst whose second half comes as
+                # events.
                 self._registry.refresh(arm=events.enter, defer=True)
             states = _link_states(roots)
             if moved := [path for path, (judged, now) in states.items() if judged != now]:
@@ -227,7 +220,7 @@ class Watcher:
                 not self._stop.is_set()
                 and time.monotonic() < until
                 and _identities(roots) == identities
-                # else the watch ends, and the next one has these as well
+                # a change here ends the watch; the next one covers the new targets
                 and _targets(roots) == targets
                 and {path: now for path, (_, now) in _link_states(roots).items()} == behind
             ):
@@ -269,16 +262,14 @@ class Watcher:
 
 
 def _targets(roots: Iterable[Root]) -> list[str]:
-    """Return the folders that are served through links: the system reports no change behind a
-    link."""
+    """Return the real paths of linked skill folders, since no event is reported behind a link."""
     return sorted({link.target for root in roots for link in [*root.links.values()] if link.target})
 
 
 def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the state of what each link leads to, as it was judged and as it is now, by the link's
-    path.
+    """Return, by path, the state of each link's target as the scan judged it and as it is now.
 
-    Polled, because what a link leads to may come and go where nothing is watched.
+    Polled, because the target of a link may come and go where nothing is watched.
     """
     found = {
         os.path.join(root.path, place): link
@@ -289,8 +280,7 @@ def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tupl
 
 
 def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
-    """Return what tells each root from another directory at its path, and from itself with other
-    permissions."""
+    """Return the identity and permissions of each root's directory, None where it is missing."""
     out: list[tuple[int, ...] | None] = []
     for root in roots:
         try:

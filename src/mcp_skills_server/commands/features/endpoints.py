@@ -1,5 +1,4 @@
-"""The features that are an endpoint beside MCP: discovery, the Skills Protocol, the webhook, OAuth,
-the page."""
+"""Features with an HTTP endpoint beside MCP: discovery, Skills Protocol, webhook, OAuth, page."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
 
 
 class Webhook(Feature, heading="Webhook (--transport http)"):
-    """The webhook by which the host of a source has all sources polled now."""
+    """The webhook of a source's host, such as GitHub, which makes the server poll all sources."""
 
     refresh_secret: str | None = option(
         None,
@@ -102,7 +101,7 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
     """Access tokens of an OAuth 2.1 issuer.
 
     Attributes:
-        resource_server: takes the tokens; None where there is no issuer.
+        resource_server: verifies the tokens; None if there is no issuer.
     """
 
     oauth_issuer: str | None = option(
@@ -149,7 +148,7 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
 
 
 class PageFeature(Feature, heading="Page (--transport http)"):
-    """The page for people, at `/ui`."""
+    """The web page for people, at `/ui`."""
 
     ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
 
@@ -157,7 +156,7 @@ class PageFeature(Feature, heading="Page (--transport http)"):
         if not self.ui:
             return None
         from mcp_skills_server.web.settings import UiSettings
-        from mcp_skills_server.web.ui.app import PagePart  # with its templates, where it is wanted
+        from mcp_skills_server.web.ui.app import PagePart  # lazy, since it loads templates
 
         settings = UiSettings(counts=server.feature(UsageCounts).store)
         return PagePart(server.runtime, server.settings, settings, server.views)

@@ -34,17 +34,17 @@ class Server:
     """The parts of a server, on which its features build.
 
     Attributes:
-        options: those of no feature.
+        options: the options that belong to no feature.
         features: all features, whether they are on or not.
         opened: the roots.
-        runtime: the tools.
-        settings: of MCP.
-        watcher: of the folders; None without `--watch`.
+        runtime: the runtime of the tools.
+        settings: the settings of MCP.
+        watcher: the watcher of the folders; None without `--watch`.
         views: the skills of each principal.
-        quotas: of each principal.
+        quotas: the quotas of each principal.
         reloader: follows the configuration, the tokens and the lock file; None until these are
             read.
-        tokens: over HTTP those that clients bear; None until they are read.
+        tokens: the bearer tokens of HTTP clients; None until they are read.
     """
 
     options: ServeOptions
@@ -64,22 +64,20 @@ class Server:
 
 
 class Feature(Options):
-    """A part of the server that can be off, with its options. It adds nothing but what it
-    overrides."""
+    """An optional part of the server, with its options; it adds only what it overrides."""
 
     only_http: ClassVar[bool] = True
-    """Whether the feature does nothing over stdio, and is not started there."""
+    """True if the feature is only started over HTTP."""
 
     def start(self, server: Server) -> None:
-        """Begin, before the first request.
+        """Start the feature, before the first request.
 
         Raises:
-            UsageError: the feature cannot work as its options ask.
+            UsageError: the feature cannot work with its options.
         """
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        """Return what the feature adds to the application over HTTP; None where it is off or adds
-        nothing.
+        """Return the feature's part of the HTTP application, or None if it adds none.
 
         Raises:
             UsageError: as for `start`.
@@ -87,15 +85,15 @@ class Feature(Options):
         return None
 
     def stop(self) -> None:
-        """End, after the last request."""
+        """Stop the feature, after the last request."""
 
     def reopen(self) -> None:
-        """Open files anew, because they were rotated (SIGHUP). Reentrant."""
+        """Reopen files after log rotation (SIGHUP). Must be reentrant."""
 
     def gauges(self) -> Mapping[str, Gauge]:
         """Return gauges for Prometheus, by name."""
         return {}
 
     def state(self) -> str:
-        """Return a line on its state for `/readyz?verbose`, or ""."""
+        """Return a line on the feature's state for `/readyz?verbose`; "" by default."""
         return ""

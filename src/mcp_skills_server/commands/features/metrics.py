@@ -1,4 +1,4 @@
-"""The feature of metrics for Prometheus, at `/metrics` or at an address of their own."""
+"""Feature of Prometheus metrics, at `/metrics` or at an address of their own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _RELOAD: Final = "skills_config_last_reload"
 
 
 class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
-    """Metrics for Prometheus: counters of requests, and the gauges of the server and of all
-    features."""
+    """Prometheus metrics: counters of requests, and gauges of the server and all features."""
 
     metrics: bool = flag(
         "Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics]."
@@ -133,8 +132,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
 
 
 def _names_us(names: Container[str], name: str | None) -> bool:
-    """Tell whether a Host header names an IP address, which DNS rebinding cannot forge, or one of
-    these names."""
+    """Return True if a Host header is an IP address, which DNS rebinding cannot forge, or known."""
     if name is None or "*" in names:
         return name is not None
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The features that read events: the audit log, the counts of uses, and traces."""
+"""Features that read events: the audit log, usage counts and traces."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
 
 
 class Audit(AuditOptions, Feature):
-    """The audit log. Of the features that read events it is the first: where it cannot write, no
-    script starts."""
+    """The audit log. If it cannot be written, no script starts."""
 
     only_http = False
     log: AuditLog | None = None
@@ -120,10 +119,10 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
 
 
 class UsageCounts(UsageOptions, Feature):
-    """The counts of uses. Without `--usage` they are kept over HTTP alone.
+    """Counts of uses. Without `--usage` they are kept only over HTTP.
 
     Attributes:
-        store: the file of the counts; None where nothing is counted.
+        store: the file of the counts; None if nothing is counted.
     """
 
     only_http = False
@@ -152,7 +151,7 @@ class UsageCounts(UsageOptions, Feature):
         self._usage = Usage(self.store, questions=self.usage_questions)
         server.opened.registry.subscribe(self._usage.serves)
         self._stop = self._usage.start(server.runtime.events)
-        if not over_http:  # what other people load is no client's business
+        if not over_http:  # over HTTP this would disclose what other people load
             server.runtime.briefing.prefer(self.store.lately())
 
     def stop(self) -> None:
@@ -175,7 +174,7 @@ class UsageCounts(UsageOptions, Feature):
 
 
 class Traces(Feature, heading="Traces"):
-    """Traces by OpenTelemetry."""
+    """OpenTelemetry traces."""
 
     traces: bool = flag(
         "Send a span for each request by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT "
@@ -203,7 +202,7 @@ class Traces(Feature, heading="Traces"):
 
 
 def known_methods() -> frozenset[str]:
-    """Return the methods of all protocols; other ones have no name in metrics and traces."""
+    """Return the methods of all protocols; metrics and traces do not name any other method."""
     from mcp_skills_server.dialects import skills_protocol
     from mcp_skills_server.server.eras import LEGACY, MODERN
 

@@ -1,5 +1,4 @@
-"""The feature of several replicas: what they share by Redis, and how each hears of what another has
-seen."""
+"""Feature of several replicas: state shared in Redis, and publish/subscribe of changes."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from mcp_skills_server.web.settings import HttpSettings
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
-"""A session of the page ends after so many seconds without a request, as in memory."""
+"""Seconds after which an idle session of the page ends, as in memory."""
 
 
 class RedisType(click.ParamType[str]):
-    """An address of Redis. A wrong one is refused without showing it: it may hold a password."""
+    """A Redis URL. The error for an invalid one does not show it, since it may hold a password."""
 
     name = "redis"
 
@@ -40,7 +39,7 @@ class RedisType(click.ParamType[str]):
 
 
 class Replicas(Feature, heading="Shared by replicas (--transport http)"):
-    """The state that replicas share by Redis. Without `--redis` nothing of it is imported."""
+    """The state that replicas share in Redis. Without `--redis` none of it is imported."""
 
     redis: str | None = option(
         None,
@@ -140,7 +139,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
 
 class _Shared(Part):
-    """The settings of HTTP that are others for a replica."""
+    """The HTTP settings that a replica overrides."""
 
     def __init__(self, **shared: Any) -> None:
         self._shared = shared
@@ -155,7 +154,7 @@ def _look_at_folders(registry: Registry) -> None:
 
 
 def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
-    """Publish where this replica has found a change by itself, so that others look there."""
+    """Publish where this replica itself found a change, so that other replicas look there."""
     if looking.is_looking or not registry.loaded.is_set():
         return  # another replica published it, or it is the first scan
     where: set[Where] = {

@@ -30,4 +30,4 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     UsageCounts,
     Traces,
 )
-"""In the order in which they start; the help shows their options in this order, too."""
+"""The order of their start, and of their options in the help."""

@@ -1,2 +1,1 @@
-"""Skills found by what their descriptions mean: models that make vectors of texts, a cache of
-these, and the search."""
+"""Semantic search of skills: embedding models, a vector cache and the vector search."""

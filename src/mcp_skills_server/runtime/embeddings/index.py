@@ -1,8 +1,7 @@
-"""Semantic search of skills by the vectors of their descriptions.
+"""Semantic search of skills by embeddings of their descriptions.
 
-A thread of its own loads the model once the skills are read, makes the vectors of what is new, and
-follows the registry. Until they are there, and whenever the model fails, a search goes on without
-them.
+A background thread loads the model once the skills are read, and embeds new and changed skills.
+While there are no vectors, or the model fails, `Embeddings.ranked` returns no results.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEANT: Final = 60
-"""Skills that a question may mean."""
+"""The most results of a query."""
 _LEAST: Final = 0.2
-"""The least cosine similarity of two texts; below it models see nothing in common."""
+"""The least cosine similarity of a result; models give lower values to unrelated texts."""
 _TEXT_LENGTH: Final = 2_000
-"""Characters of a text or a question that are looked at."""
+"""The most characters of a text or a query that are embedded."""
 _QUESTION_S: Final = 2.0
 _TEXTS_S: Final = 30.0
 _PAUSE_S: Final = 30.0
@@ -39,10 +38,10 @@ _PAUSE_S: Final = 30.0
 
 
 class Embeddings:
-    """The vectors of a registry's skills. Any thread may use it.
+    """A thread-safe vector index of a registry's skills.
 
-    `index` keeps them for the next process; `pause_s` is how long a model that failed is left
-    alone.
+    `index` persists the vectors for the next process; `pause_s` is the backoff after a failure
+    of the model.
     """
 
     def __init__(
@@ -59,9 +58,9 @@ class Embeddings:
         self._pause_s = pause_s
         self._lock = threading.Lock()
         self._known: dict[str, tuple[bytes, bytes]] = {}
-        """Digest of the text and vector of each skill, by path."""
+        """Text digest and float32 vector of each skill, as bytes, by path."""
         self._table: tuple[list[str], Vectors] | None = None
-        """Paths and vectors in one order; made anew by the first question after a change."""
+        """Paths and the matrix of their vectors; rebuilt by the first query after a change."""
         self._seen = Snapshot({})
         self._failed = False
         self._again_at = 0.0
@@ -72,30 +71,29 @@ class Embeddings:
         self._thread = threading.Thread(target=self._work, name="embeddings", daemon=True)
 
     def start(self) -> None:
-        """Begin, once the skills are read."""
+        """Start the thread, which begins its work once the skills are read."""
         self._unsubscribe = self._registry.subscribe(lambda _: self._changed.set())
         if self._registry.loaded.is_set():
             self._changed.set()
         self._thread.start()
 
     def close(self) -> None:
-        """End; what is being made is not waited for. Safe to call twice."""
+        """Stop the thread without waiting for the current batch. Safe to call twice."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         self._ended = True
         self._changed.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every skill of the present snapshot has its vector; whether that is so."""
+        """Wait until the current snapshot is embedded; return False after the timeout."""
         with self._followed:
             return self._followed.wait_for(lambda: self._seen is self._registry.snapshot, timeout_s)
 
     def ranked(self, query: str, among: Container[str] | None = None) -> list[tuple[str, float]]:
-        """Return the paths of the skills that mean most nearly the same, with the cosines, the
-        highest first.
+        """Return the paths of the skills nearest to the query, with the cosines, highest first.
 
-        Nothing where no vectors are there yet, or where the model fails. With `among` no other
-        skill counts.
+        The list is empty while there are no vectors, or if the model fails. `among` restricts the
+        search to these paths.
         """
         if not self._known or time.monotonic() < self._again_at or not query.strip():
             return []
@@ -122,7 +120,7 @@ class Embeddings:
         first: list[int] = np.argsort(-alike, kind="stable")[:MEANT].tolist()
         return [(paths[row], float(alike[row])) for row in first if alike[row] >= _LEAST]
 
-    # The thread
+    # The background thread
 
     def _work(self) -> None:
         while True:
@@ -134,14 +132,13 @@ class Embeddings:
                 self._follow(self._registry.snapshot)
             except EmbeddingError as error:
                 self._fails(error)
-                # Whatever happens meanwhile is looked at then, too.
+                # The retry handles the changes of the meantime, too.
                 timer = threading.Timer(self._pause_s, self._changed.set)
                 timer.daemon = True
                 timer.start()
 
     def _follow(self, snapshot: Snapshot) -> None:
-        """Have the vectors of this snapshot's skills. What was made is used and kept even if the
-        rest fails."""
+        """Embed the changed skills of a snapshot by batches; finished batches survive a failure."""
         texts: dict[str, str] = {}
         for path in snapshot.differing(self._seen):
             skill = snapshot.skills.get(path)
@@ -153,7 +150,7 @@ class Embeddings:
             path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
             for path, text in texts.items()
         }
-        # Most edits are of bodies.
+        # Most edits change the body only, which is not embedded.
         known = {path: digest for path, (digest, _) in self._known.items()}
         digests = {path: digest for path, digest in digests.items() if known.get(path) != digest}
         model = self._embedder.key
@@ -189,7 +186,7 @@ class Embeddings:
             self._followed.notify_all()
 
     def _put(self, vectors: Mapping[str, tuple[bytes, bytes] | None]) -> None:
-        """Set these vectors by path, with the digests of their texts; None removes one."""
+        """Store (text digest, vector) pairs by path; None removes a path."""
         with self._lock:
             for path, each in vectors.items():
                 if each is None:
@@ -200,18 +197,18 @@ class Embeddings:
 
     @property
     def _length(self) -> int:
-        """Length of a vector, in bytes; 0 while there is none."""
+        """The size of a vector in bytes; 0 while there is none."""
         return next((len(vector) for _, vector in self._known.values()), 0)
 
     def _forget(self, model: str) -> None:
-        """Begin again: behind the same address there is another model."""
+        """Discard all vectors, because another model is now behind the same key."""
         if self._index is not None:
             self._index.forget_memos(model)
         with self._lock:
             self._known, self._table = {}, None
         self._seen = Snapshot({})
 
-    # What the operator is shown
+    # Logging and backoff
 
     def _fails(self, error: EmbeddingError) -> None:
         self._again_at = time.monotonic() + self._pause_s
@@ -228,6 +225,6 @@ class Embeddings:
 
 
 def _text(skill: Skill) -> str:
-    """Return what a skill is said to be."""
+    """Return the text of a skill to embed: name, title and description."""
     parts = (skill.name, identity.title(skill) or "", skill.description)
     return "\n".join(dict.fromkeys(each for each in parts if each))[:_TEXT_LENGTH]

@@ -1,7 +1,6 @@
-"""Embedding models: a model2vec model in a local folder, or an endpoint that speaks OpenAI's
-embeddings.
+"""Embedding models: a local model2vec folder, or an OpenAI-compatible HTTP endpoint.
 
-Neither downloads anything, and neither is imported or asked before it is needed.
+Neither downloads a model. Both are lazy: imports and connections wait for the first use.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Vectors: TypeAlias = NDArray[np.float32]
-    """A row for each text, of length 1 or, of a text that says nothing, 0."""
+    """Shape (texts, dimensions): a row of norm 1 for each text, or of norm 0 if it is empty."""
 
 MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
-"""The files that the folder of a model has at least."""
+"""The required files of a model's folder."""
 _MOST_ANSWER: Final = 64 << 20
-"""Bytes of an endpoint's answer."""
+"""The most bytes of an endpoint's response."""
 
 
 class EmbeddingError(SkillsServerError):
-    """There are no vectors now. The message says why, in one line and without what is secret."""
+    """A failure to embed texts, with a message of one line without secrets."""
 
 
 class Embedder(Protocol):
-    """A model. Any thread may use it."""
+    """The interface of an embedding model. Implementations are thread-safe."""
 
     @property
     def key(self) -> str:
-        """Another one for each model: only vectors of one model can be compared."""
+        """The cache key of the model; only vectors of the same model are comparable."""
         ...
 
     @property
     def batch(self) -> int:
-        """The size of a batch of texts."""
+        """The most texts to pass to one call of `embed`."""
         ...
 
     def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:
-        """Return the vectors of at least one text.
+        """Return the vectors of one or more texts.
 
         Raises:
-            EmbeddingError: they cannot be had, or not in this time.
+            EmbeddingError: the model failed or timed out.
         """
         ...
 
@@ -72,7 +71,7 @@ class LocalModel:
 
     @property
     def key(self) -> str:
-        """By what the folder has, without reading it."""
+        """A digest of the path and the sizes and times of `MODEL_FILES`, which are not read."""
         try:
             found = [(self._folder / name).stat() for name in MODEL_FILES]
         except OSError as error:
@@ -80,8 +79,8 @@ class LocalModel:
         marks = [(each.st_size, each.st_mtime_ns) for each in found]
         return hashlib.sha256(repr((str(self._folder), marks)).encode()).hexdigest()
 
-    def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:  # noqa: ARG002  nothing is waited for
-        """As `Embedder` says."""
+    def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:  # noqa: ARG002  no timeout
+        """Implement `Embedder.embed`, without a timeout."""
         try:
             with self._lock:
                 if self._model is None:
@@ -91,18 +90,17 @@ class LocalModel:
             return _unit(self._model.encode(list(texts), use_multiprocessing=False), len(texts))
         except EmbeddingError:
             raise
-        except Exception as error:  # whatever three libraries raise about files that are not theirs
+        except Exception as error:  # three libraries raise undocumented errors for invalid files
             raise EmbeddingError(
                 f"{self._folder}: the model cannot be used: {clipped(_line(error))}"
             ) from None
 
 
 class Endpoint:
-    """An address that answers `POST {"model", "input"}` as OpenAI's does. Redirects and proxies are
-    not followed.
+    """An HTTP client of an OpenAI-compatible embeddings endpoint.
 
-    `url` is that of the endpoint, or of the API that has it at `/embeddings`; `secret` is sent as a
-    bearer token.
+    `url` is the endpoint, or the base URL to which `/embeddings` is appended; `secret` is the
+    bearer token. Redirects and proxies are not followed.
     """
 
     batch = 64
@@ -122,12 +120,12 @@ class Endpoint:
 
     @property
     def key(self) -> str:
-        """By where it is and what it is called there."""
+        """A digest of the address and the model's name."""
         where = (self._tls, self._host, self._port, self._path, self._model)
         return hashlib.sha256(repr(where).encode()).hexdigest()
 
     def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:
-        """As `Embedder` says."""
+        """Implement `Embedder.embed` by one POST request."""
         body = json.dumps({"model": self._model, "input": list(texts), "encoding_format": "float"})
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._secret is not None:
@@ -152,8 +150,8 @@ class Endpoint:
             )
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        # The time of the socket is that of each wait, and an endpoint that drips would have us wait
-        # for ever.
+        # The socket's timeout applies to each read, so an endpoint that sends a byte at a time
+        # would never reach it. The timer limits the whole request.
         end = threading.Timer(timeout_s, _cut, [connection])
         end.daemon = True
         end.start()
@@ -172,8 +170,8 @@ class Endpoint:
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
-    """Wake the thread that waits for this connection."""
-    with suppress(OSError, AttributeError):  # it was closed meanwhile, or is not connected yet
+    """Shut down a connection's socket, which wakes the thread blocked on it."""
+    with suppress(OSError, AttributeError):  # already closed, or not connected yet
         connection.sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -183,7 +181,7 @@ def _rows(answer: Any) -> list[list[float]]:
 
 
 def _unit(rows: Any, count: int) -> Vectors:
-    """Return the rows as vectors of length 1."""
+    """Return the rows scaled to unit length; raise ValueError unless they are `count` vectors."""
     import numpy as np
 
     made = np.asarray(rows, dtype=np.float32)

@@ -1,5 +1,4 @@
-"""The file of approvals: the fetched skills whose scripts may run, by origin and digest over all
-files."""
+"""The approvals file: an allow-list of fetched skills whose scripts may run, by digest."""
 
 from __future__ import annotations
 
@@ -17,17 +16,20 @@ from mcp_skills_server.model import printable
 
 _MOST_BYTES: Final = 16 << 20
 _LAST_MOMENT: Final = 1e11
-"""Some thousand years from now."""
+"""An epoch time in the year 5138, beyond which a date is invalid."""
 _LOCK_S: Final = 10.0
-"""The longest wait for another `approve`."""
+"""The timeout of the file lock, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One skill that may run: its origin as `policy.canonical` has it, its path when it was
-    approved, and its digest.
+    """An entry of the approvals file: the exact content of a skill whose scripts may run.
 
-    `digest` is `sha256:` and 64 hex digits over all files, `approved_at` seconds of the epoch.
+    Attributes:
+        origin: the origin in the form of `policy.canonical`.
+        skill: the skill path at the time of approval.
+        digest: `sha256:` and 64 hex digits over all files.
+        approved_at: epoch seconds.
     """
 
     origin: str
@@ -42,15 +44,15 @@ class Approval:
 
 
 def default_file() -> Path:
-    """Return the default file, in the user's state directory."""
+    """Return the path of the default approvals file, in the user's state directory."""
     return state_directory() / "approvals.json"
 
 
 def read(path: Path) -> tuple[Approval, ...]:
-    """Return the approvals of a file; none where there is no file.
+    """Return the approvals in a file; none if the file does not exist.
 
     Raises:
-        UsageError: it cannot be read, holds something else, or others may write it.
+        UsageError: it is unreadable, invalid, or writable by others.
     """
     try:
         raw, found = read_regular(path, _MOST_BYTES)
@@ -85,24 +87,23 @@ def read(path: Path) -> tuple[Approval, ...]:
 
 
 def _moment(value: Any) -> float:
-    """Return seconds of the epoch that a calendar can show, or raise ValueError."""
+    """Return the value as epoch seconds; raise ValueError if no date can show it."""
     if not 0 <= float(value) < _LAST_MOMENT:
         raise ValueError
     return float(value)
 
 
 def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
-    """Replace the approvals of a file by what `edit` makes of them, under a lock: no concurrent
-    change is lost.
+    """Apply `edit` to the approvals of a file atomically, under a lock against lost updates.
 
-    The file is for its owner alone, and so is the lock beside it.
+    The file and the lock file beside it have mode 0600.
 
     Raises:
         UsageError: the file cannot be read or written, or another process keeps it locked.
     """
-    from filelock import FileLock, Timeout  # a server reads only, and starts sooner without
+    from filelock import FileLock, Timeout  # late: a server only reads, and starts faster
 
-    path = path.resolve()  # a link stays, and what it leads to is changed
+    path = path.resolve()  # changes the target of a symlink, and keeps the link
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):

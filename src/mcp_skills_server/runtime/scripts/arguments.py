@@ -1,8 +1,8 @@
 """Validation of the arguments and environment variables that a client gives to a script.
 
-The script is the operator's choice; what the client adds is data. Many programs execute the value
-of a variable (`TAR_OPTIONS`, `PYTHONPATH`), and no list of those is complete. So a client sets only
-variables that the skill declares (`metadata.env` of its frontmatter) or that the operator allows.
+Many programs execute the value of a variable (`TAR_OPTIONS`, `PYTHONPATH`), and no deny-list of
+those is complete. So there is an allow-list: a client sets only variables that the skill declares
+(`metadata.env` of its frontmatter) or that the operator allows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ _OWN: Final = frozenset(
 _LOADER: Final = frozenset(
     ("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH")
 )
-"""What the dynamic loader and the C library read (compared in upper case), beside what begins with
-these:"""
+"""Variables of the dynamic loader and the C library, compared in upper case, beside those with
+the prefixes of `_LOADER_BEGINS`."""
 _LOADER_BEGINS: Final = ("LD_", "DYLD_")
 _WHY_OURS: Final = "is set by the server, or read by the programs that start the sandbox"
 _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
 def checked_args(args: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments; RequestError if they are too many, too long, or no text that a program
-    can be given."""
+    """Return the arguments; raise RequestError if there are too many, or one is not valid."""
     if len(args) > _MAX_ARGS:
         raise RequestError(
             f"args has {len(args)} elements, and at most {_MAX_ARGS} are passed on; put them in a "
@@ -54,10 +53,10 @@ def checked_args(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
-    """Return the variables that a skill declares: `metadata.env`, names with spaces or commas
-    between, or a list.
+    """Return the variables in a skill's `metadata.env`, a list or a string of names.
 
-    Invalid names are left out, and so are names beyond the limit of a call.
+    Spaces or commas separate names in a string. Invalid names, and names beyond the limit of a
+    call, are left out.
     """
     metadata = frontmatter.get("metadata")
     declared = metadata.get("env") if isinstance(metadata, dict) else None
@@ -71,8 +70,7 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
 
 
 def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that the operator lets callers set for every skill; UsageError for one
-    that cannot be."""
+    """Return the operator's list of variables that callers may set; raise UsageError if invalid."""
     for name in names:
         shown = printable(name[:80])
         if not _is_name(name):
@@ -85,8 +83,10 @@ def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict[str, str]:
-    """Return the variables, whose names must be in `allowed`; None allows any, for the operator's
-    own.
+    """Return the variables of a run after validation.
+
+    Args:
+        allowed: the names that may be set; None allows all, for the operator's secrets.
 
     Raises:
         RequestError: too many, too long, badly named, or not allowed.
@@ -135,7 +135,7 @@ def _is_ours(name: str) -> bool:
 
 
 def checked_text(text: str, what: str) -> str:
-    """Return the text; RequestError if it has a NUL, or a surrogate that no UTF-8 stands for."""
+    """Return the text; raise RequestError if it has a NUL or a lone surrogate."""
     if "\0" in text:
         raise RequestError(
             f"{what} has a NUL character, which no program can be given; leave it out"

@@ -1,8 +1,8 @@
-"""Choice of interpreter: by the script's extension, else by its first line.
+"""Selection of a script's interpreter by its file extension, else by its shebang line.
 
-Programs are found on the server's PATH when they are first needed. Version managers put small
-scripts there instead of programs; those work neither in the minimal environment nor in a sandbox,
-so an interpreter is asked where it really is and what it must be able to read.
+Programs are looked up on the server's PATH at their first use. Version managers put shim scripts
+there, which fail in the minimal environment and in a sandbox. So a probe runs the interpreter once,
+to get its real path and the folders that it must read.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NODE_TYPES: Final = ("-p", "process.features.typescript ? process.execPath : ''
 _RUBY: Final = ("-e", "puts RbConfig.ruby, RbConfig::CONFIG['prefix']")
 _PERL: Final = ("-MConfig", "-e", r'print join "\n", $^X, @Config{qw(privlibexp archlibexp)}')
 _PROBES: Final = {"python": _PYTHON, "node": _NODE, "ruby": _RUBY, "perl": _PERL}
-"""What to ask a program whose name begins so: it prints its own path, then the folders that it
-needs."""
+"""Probe arguments by prefix of a program's name: they print its own path, then the folders that
+it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A program that can run scripts of some extension, with what goes between it and the script.
+    """A program that may run scripts, with the options before the script's path.
 
-    `probe` is what to ask it before it is used; no answer means that it will not do.
+    `probe` has the arguments of its probe; without output the program is not used.
     """
 
     program: str
@@ -71,7 +71,7 @@ BUILT_IN: Final[Mapping[str, tuple[_Candidate, ...]]] = {
     ".pl": (_Candidate("perl", probe=_PERL),),
     ".ps1": (_Candidate("pwsh", ("-NoProfile", "-NonInteractive", "-File")),),
 }
-"""The interpreter map: the first candidate that is installed and will do runs the script."""
+"""The interpreter map by extension: the first installed candidate with a good probe is used."""
 _ASKED_FOR: Final = {
     ".ts": "bun, deno, tsx or node 22.18",
     ".mts": "bun, deno, tsx or node 22.18",
@@ -81,27 +81,32 @@ _ASKED_FOR: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The words before a script's path, none if it is executed directly, and the absolute paths
-    that it must read."""
+    """A resolved interpreter.
+
+    Attributes:
+        argv: the words before the script's path; none if the script is executed directly.
+        needs: the absolute paths that the interpreter must be able to read.
+    """
 
     argv: tuple[str, ...]
     needs: tuple[str, ...]
 
 
 def is_program(raw: bytes) -> bool:
-    """Decide by its first bytes whether a file is laid out as executable.
+    """Return True if a file's magic number is that of a program, to be laid out executable.
 
-    Its mode is not asked: bytes are locked, signed and approved, and modes are not.
+    File modes are ignored, because digests and approvals cover the bytes only.
     """
     return raw.startswith(_PROGRAMS)
 
 
 class Interpreters:
-    """The interpreter map, with what the operator put over it: `named` has programs by extension,
-    `.py` and the like.
+    """The interpreter map with the operator's overrides.
+
+    `named` maps extensions, such as `.py`, to programs. The constructor starts no program.
 
     Raises:
-        UsageError: no extension, or no such program. No program is started for that.
+        UsageError: an invalid extension, or a program that is not found.
     """
 
     def __init__(self, named: Mapping[str, str]) -> None:
@@ -130,15 +135,14 @@ class Interpreters:
         return sorted(self._candidates)
 
     def choose(self, path: str, head: Callable[[], bytes]) -> Interpreter:
-        """Return what runs a script, by its extension, else by its first line, with which `head`
-        begins.
+        """Return the interpreter of a script by its extension, else by its shebang line.
 
-        Programs may be started to query them. The executable bit has no say: no digest, lock file,
-        signature or approval covers it.
+        `head` returns the script's first bytes. Probes may start programs. The executable bit is
+        ignored, because no digest, lock file, signature or approval covers it.
 
         Raises:
-            RequestError: nothing that could is installed, or it is no script that can be run.
-            FileNotFoundError: what its first line names is not there.
+            RequestError: no interpreter is installed, or the file is not a script.
+            FileNotFoundError: the program of the shebang line is missing.
         """
         extension = os.path.splitext(path)[1].lower()
         if extension in self._candidates:
@@ -199,8 +203,7 @@ def _find(candidate: _Candidate) -> Interpreter | None:
 
 
 def _libraries(program: str) -> tuple[str, ...]:
-    """Return the program, and if it is a package of npm the folder that it shares with what it
-    depends on."""
+    """Return the paths that a program must read: itself, and an npm package's install folder."""
     real = os.path.realpath(program)
     before, folder, _ = real.partition(f"{os.sep}node_modules{os.sep}")
     if not folder:

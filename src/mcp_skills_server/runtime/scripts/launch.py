@@ -1,10 +1,8 @@
-"""The last step before a script: a program of its own that limits itself and then becomes the
-script.
+"""The launcher of scripts: a program that sets its own resource limits and then `exec`s a script.
 
-Between `fork` and `exec` of a server with threads no Python may run, so the limits are set here,
-after an `exec`. It imports nothing of this package and no third party: `python -I -S launch.py
-LIMIT=NUMBER ... -- PROGRAM ARGUMENT ...`. What cannot be started is one line on stderr and exit
-code 127.
+Python code between `fork` and `exec` is unsafe in a server with threads, so the limits are set
+after an `exec`. The launcher imports only the standard library: `python -I -S launch.py
+LIMIT=NUMBER ... -- PROGRAM ARGUMENT ...`. A failed start is one line on stderr and exit code 127.
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ _KEYCTL = {
     "ppc64le": 271,
     "s390x": 280,
 }
-"""The number of `keyctl` by the processor's name."""
+"""The system call number of `keyctl` by `uname -m`."""
 _JOIN_SESSION_KEYRING = 1
 NOT_STARTED = 127
-"""The exit code that a shell gives to a command that it cannot start."""
+"""The exit code of a command that cannot be started, as in shells."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Set the limits, then become the program; returns only if that fails.
+    """Set the limits and `exec` the program; return an exit code only if that fails.
 
-    `words` are `NAME=NUMBER` for each `resource.RLIMIT_NAME`, `USER=NUMBER` if the program will be
-    another user, whose processes count, then `--`, the program and its arguments.
+    `words` are `NAME=NUMBER` for each `resource.RLIMIT_NAME`, then `--`, the program and its
+    arguments. `USER=NUMBER` is the user that the program will run as, for NPROC.
     """
     split = words.index("--")
     argv = [*words[split + 1 :]]
@@ -50,8 +48,7 @@ def main(words: Sequence[str]) -> int:
             f"{argv[0]} cannot be started: it gets no keyring of its own: {wrong}", file=sys.stderr
         )
         return NOT_STARTED
-    # This interpreter ignores them, and what is ignored stays so in the script: `yes | head` would
-    # not end.
+    # Python ignores these signals, and `exec` keeps ignored signals: `yes | head` would not end.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
@@ -76,12 +73,11 @@ def _limit(name: str, most: int, user: int | None) -> None:
     try:
         resource.setrlimit(kind, (most, most))
     except (OSError, ValueError):
-        return  # a system that does not know this limit
+        return  # this system lacks the limit
 
 
 def _running(user: int) -> int | None:
-    """Tasks that this user has now, for the kernel counts all; None where that cannot be known or
-    limits nothing."""
+    """Return the number of a user's tasks, all of which NPROC counts; None for root or no /proc."""
     if user == 0 or not os.path.isdir("/proc/self/task"):
         return None
     count = 0
@@ -90,23 +86,22 @@ def _running(user: int) -> int | None:
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
                 count += len(os.listdir(f"/proc/{name}/task"))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process ended meanwhile
     return count
 
 
 def _leave_keys() -> str | None:
-    """Get a session keyring of our own, which is empty: keys of the operator's session are none of
-    the script's.
+    """Join a new, empty session keyring, which hides the keys of the operator's session.
 
-    Returns why that failed, or None. Where the kernel has no keys, or a container denies them, none
-    are shared.
+    Return the error, or None. It is no error if the kernel has no keyrings or a container denies
+    them, because then none are shared.
     """
     number = _KEYCTL.get(os.uname().machine)
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or number is None:
         return None
     try:
         import ctypes
-    # a Python without it; in the sandbox the filter of system calls keeps the keys away as well
+    # A Python without ctypes. In the sandbox the seccomp filter denies access to keys as well.
     except ImportError:
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -122,12 +117,12 @@ def _leave_keys() -> str | None:
 
 
 def _offer_to_the_oom_killer() -> None:
-    """When the machine runs out of memory, let it be the script that goes and not the server."""
+    """Make the kernel's OOM killer prefer the script to the server."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
-        return  # there is none
+        return  # not on this system
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Limits of runs: concurrency with a share for each owner, and memory and disk for each run.
+"""Limits of runs: a concurrency limit with fair shares, and polled memory and disk limits.
 
-The kernel's limits of a process do not count shared memory, and none counts a whole run. So a run
-is measured often. It can exceed a limit by what it takes between two measurements.
+The kernel's resource limits are per process and ignore shared memory. So the memory and disk of a
+whole run are polled. A run can exceed a limit by its growth between two measurements.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from mcp_skills_server.runtime.scripts.processes import entries, lines
 from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 
 _PAUSE: Final = 10
-"""The pause after a measurement of the disk, as a factor of its length: a large tree is not walked
-all the time."""
+"""The pause after a disk measurement as a factor of its duration, which bounds the cost of large
+trees."""
 _SPARE: Final = 8
-"""The part of the memory limit that the programs around a script may add."""
+"""The divisor of the memory limit that gives the allowance for the programs around a script."""
 
 
 class Turns:
-    """Concurrency limit of one server's runs, on one event loop. The owner with the fewest runs
-    comes first.
+    """A fair concurrency limit of runs: the waiting owner with the fewest runs is next.
 
-    By default one owner's `share` is all but one of `total`, so that another owner need not wait
-    for them.
+    `share` is the limit of one owner, by default `total` - 1, which leaves a slot for others. Use
+    it on one event loop.
     """
 
     def __init__(self, total: int, share: int | None = None) -> None:
@@ -44,12 +43,13 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, owner: Owner, patience_s: float) -> AsyncGenerator[None]:
-        """Wait up to `patience_s` for a turn, and hold it while this is entered. No share limits
-        the owner None.
+        """Wait up to `patience_s` seconds for a slot, and hold it inside of the `with` block.
+
+        `share` does not limit the owner None.
 
         Raises:
-            QuotaError: the wait was too long because of the owner's own runs.
-            RequestError: the wait was too long because of other owners' runs.
+            QuotaError: the wait timed out because of the owner's own runs.
+            RequestError: the wait timed out because of other owners' runs.
         """
         mine = owner, anyio.Event()
         self._waiting.append(mine)
@@ -84,7 +84,7 @@ class Turns:
         return owner is None or self._held[owner] < self.share
 
     def _grant(self) -> None:
-        """Grant free turns: to the owner with the fewest, and among equals in order of arrival."""
+        """Grant free slots: first to the owner with the fewest runs, ties in order of arrival."""
         while self._held.total() < self.total:
             able = [each for each in self._waiting if self._may(each[0])]
             if not able:
@@ -96,10 +96,10 @@ class Turns:
 
 
 class ResourceUsage:
-    """Memory and disk of one run, whose files lie below `tops`. For one thread at a time.
+    """A meter of the memory and disk that one run uses. Not thread-safe.
 
-    `disk_bytes` limits them with removed files that are still open; `memory_bytes` is that of one
-    process, and all together may have an eighth more.
+    `disk_bytes` limits the files below `tops` together with deleted files that are still open.
+    `memory_bytes` is the limit of one process; all processes together may use an eighth more.
     """
 
     def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
@@ -109,7 +109,7 @@ class ResourceUsage:
         self._due = time.monotonic()
 
     def over(self, processes: Iterable[int]) -> str | None:
-        """Return in words which limit the run with these processes exceeds, or None."""
+        """Return a message about the limit that a run with these processes exceeds, or None."""
         pids = list(processes)
         if _memory(pids, self._memory_bytes) > self._memory_bytes:
             return f"its processes took more than {self._memory_bytes:,} bytes of memory"
@@ -131,10 +131,9 @@ class ResourceUsage:
 
 
 def _memory(pids: Sequence[int], most: int) -> int:
-    """Return the bytes of these processes; 0 where the system does not tell.
+    """Return the memory of these processes in bytes; 0 without /proc.
 
-    The quick sum counts shared memory for each process; the exact one, made only above `most`,
-    counts it once.
+    A quick sum counts shared memory once per process. Above `most` an exact sum counts it once.
     """
     named = ("RssAnon:", "RssShmem:", "VmSwap:")
     quick = {pid: sum(_kibibytes(f"/proc/{pid}/status", named)) for pid in pids}
@@ -152,8 +151,7 @@ def _kibibytes(path: str, names: tuple[str, ...]) -> list[int]:
 
 
 def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
-    """Return the bytes of removed files on these directories' disks that the processes still hold
-    open or mapped."""
+    """Return the bytes of deleted files on the disks of `tops` that processes keep open."""
     disks: set[int] = set()
     for top in tops:
         with suppress(OSError):
@@ -172,7 +170,7 @@ def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
 
 
 class _MappedFile(NamedTuple):
-    """A removed file that a process has mapped, and how many bytes of it."""
+    """A deleted file that a process has mapped; `size` is that of one mapping, in bytes."""
 
     device: int
     inode: int
@@ -180,7 +178,7 @@ class _MappedFile(NamedTuple):
 
 
 def _mapped(pid: int) -> Iterator[_MappedFile]:
-    """Yield each removed file that a process has mapped."""
+    """Yield each mapping of a deleted file in a process."""
     for line in lines(f"/proc/{pid}/maps"):
         if line.endswith(" (deleted)"):
             span, _, _, disk, inode = line.split()[:5]

@@ -1,5 +1,4 @@
-"""The result of a run, with the server's remarks and advice on failures that the operator can
-correct."""
+"""The result of a run, with the server's remarks and its advice on common failures."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap
 OURS: Final = "mcp-skills-server:"
 """The prefix of lines that the server adds to stderr."""
 _END: Final = 16 << 10
-"""Characters at the end of stderr that are searched: errors come last."""
+"""The last characters of stderr that are searched for errors, which come last."""
 _NETWORK: Final = re.compile(
     r"Network is unreachable|Temporary failure in name resolution|Name or service not known|Could "
     r"not resolve host"
@@ -42,15 +41,15 @@ class Outcome:
     """The result of a script.
 
     Attributes:
-        exit_code: 128 and the number of the signal that ended it; 127 when it could not be started;
-            None when the server ended it.
-        stdout: its output, with U+FFFD for bytes that are not UTF-8.
-        stderr: likewise; the server's own remarks are lines at its end that begin with
+        exit_code: 128 plus the number of the signal that ended it; 127 if it was not started; None
+            if the server ended it.
+        stdout: the output, with U+FFFD for bytes that are not UTF-8.
+        stderr: likewise. The server's remarks are lines at the end with the prefix
             `mcp-skills-server:`.
-        user: its user id to the kernel; None where there are none.
-        sandbox_gaps: the parts of a whole sandbox that this machine lacks, in words.
-        files: files of the work directory that are new or changed since it began.
-        files_not_shown: how many more of them there are.
+        user: the user id in the kernel; None on systems without user ids.
+        sandbox_gaps: messages about sandbox features that this machine lacks.
+        files: files of the work directory that are new or changed since the start.
+        files_not_shown: the number of further such files.
     """
 
     path: str
@@ -68,7 +67,7 @@ class Outcome:
     files_not_shown: int = 0
 
     def as_json(self) -> dict[str, Json]:
-        """Return this as JSON, with files by the paths that `read` takes."""
+        """Return the outcome as JSON, with file paths in the form that the read tool takes."""
         files: list[Json] = [
             {"path": WORKSPACE + each.path, "size": each.size} for each in self.files
         ]
@@ -82,9 +81,9 @@ def outcome_of(
     sandbox: Bubblewrap | None,
     files: tuple[tuple[OutputFile, ...], int],
 ) -> Outcome:
-    """Return the outcome of a run, with the server's remarks behind stderr.
+    """Return the outcome of a run, with the server's remarks appended to stderr.
 
-    `files` are those that it left, and how many more there are.
+    `files` has the listed output files and the number of further ones.
     """
     between = ""
     if remarks and ended.stderr and not ended.stderr.endswith("\n"):
@@ -113,8 +112,7 @@ def outcome_of(
 def remarks_on(
     ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool
 ) -> list[str]:
-    """Return the remarks on a run, without prefix and end of line. `reason` is why the server
-    stopped it, if it did."""
+    """Return the server's remarks on a run; `reason` is why the server stopped it, if it did."""
     remarks: list[str] = []
     if ended.timed_out:
         remarks.append(f"the script was ended after its time limit of {timeout_s:g} s")
@@ -131,7 +129,7 @@ def as_line(remark: str) -> str:
 
 
 def advice(stderr: str, *, network_closed: bool) -> list[str]:
-    """Return advice on the stderr of a failed script, a line each."""
+    """Return lines of advice on the network, package and program errors in stderr."""
     end = stderr[-_END:]
     lines: list[str] = []
     if network_closed and _NETWORK.search(end):

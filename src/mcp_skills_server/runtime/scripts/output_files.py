@@ -1,10 +1,8 @@
-"""Safe reading of files that untrusted scripts left: one path part at a time from a directory, no
-link followed.
+"""Safe reading of the files that untrusted scripts leave, without following links.
 
-Every step goes from the descriptor of the directory above, so that a script which swaps directories
-meanwhile swaps in only what it has. A file that has a second name is not read: it may be another's.
-Where a system has no such descriptors (Windows), each step looks first whether it would follow a
-link.
+Each path component is opened relative to the descriptor of its parent (`openat`), which prevents
+symlink races (TOCTOU). A file with more than one hard link is not read, because it may be a file
+outside of the directory. On systems without `openat` (Windows), each step first checks for a link.
 """
 
 from __future__ import annotations
@@ -33,15 +31,14 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file in a work directory, by its relative, `/`-separated path, and its bytes."""
+    """The relative, `/`-separated path of a file in a work directory, and its size in bytes."""
 
     path: str
     size: int
 
 
 class OutputDirectory:
-    """An open directory. Made by `open_directory` and `inner`; close it, or use it in a `with`
-    statement."""
+    """An open directory from `open_directory` or `inner`, to be closed or used with `with`."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
@@ -59,22 +56,22 @@ class OutputDirectory:
         self.close()
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the descriptor. Safe to call twice."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def inner(self, name: str) -> OutputDirectory | None:
-        """Open a directory in it; None if there is none of this name."""
+        """Open a subdirectory; return None if it does not exist."""
         return _opened(name, self._descriptor, os.path.join(self._path, name))
 
     def names(self, most: int) -> list[str]:
-        """Return up to `most` names in it, in no order."""
+        """Return up to `most` names of entries, unsorted."""
         with os.scandir(self._path if self._descriptor is None else self._descriptor) as entries:
             return [entry.name for entry in islice(entries, most)]
 
     def look(self, name: str) -> os.stat_result | None:
-        """Return the status of the entry of this name, of a link itself; None for no entry."""
+        """Return the `lstat` result of an entry, or None if it does not exist."""
         with _nothing_if_absent():
             if self._descriptor is None:
                 return os.lstat(os.path.join(self._path, name))
@@ -82,8 +79,7 @@ class OutputDirectory:
         return None
 
     def take(self, name: str, most: int) -> bytes | None:
-        """Return the bytes of a plain file; None for any other entry, or for more than `most`
-        bytes."""
+        """Return the bytes of a plain file of at most `most` bytes; None for other entries."""
         found = self.look(name)
         if found is None or not is_plain(found):
             return None
@@ -109,19 +105,18 @@ class OutputDirectory:
 
 
 def is_plain(found: os.stat_result) -> bool:
-    """Tell whether it is a regular file with one name."""
+    """Return True for a regular file with a single hard link."""
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
 def open_directory(path: str) -> OutputDirectory | None:
-    """Open a directory of this server by its path, which is no link; None if it is not there."""
+    """Open one of the server's own directories by path; return None if it is missing or a link."""
     return _opened(path, None, path)
 
 
 @contextmanager
 def _nothing_if_absent() -> Generator[None]:
-    """Treat an entry that cannot be opened as absent, but refuse when the process is out of
-    descriptors."""
+    """Suppress OSErrors of an entry, but raise RequestError if no descriptors are left."""
     try:
         yield
     except OSError as error:
@@ -145,12 +140,11 @@ def _opened(name: str, within: int | None, path: str) -> OutputDirectory | None:
 
 
 def read(top: str, path: str, most: int) -> bytes:
-    """Return at most `most` bytes of a file below `top`, by a relative, `/`-separated path of a
-    client.
+    """Return the bytes of a file below `top`, by a client's relative, `/`-separated path.
 
     Raises:
-        RequestError: there is no such file that can be read. The message says why, also where it
-            cannot be read now.
+        RequestError: the path is invalid, or the file is missing, not plain, longer than `most`
+            bytes, or not readable now. The message says which.
     """
     shown = printable(path[:200])
     *above, name = path.split("/")
@@ -186,11 +180,10 @@ def read(top: str, path: str, most: int) -> bytes:
 
 
 def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
-    """Return `most` new and changed files below a directory, sorted, and the number of those left
-    out.
+    """Return up to `most` files changed since a time, sorted, and the number of further ones.
 
-    `since_ns` is a time of the same disk: only the kernel sets the time of a file's last change.
-    RequestError: the directory cannot be read now.
+    `since_ns` is a ctime of the same disk, because scripts cannot set a ctime. RequestError: the
+    directory cannot be read now.
     """
     found: list[OutputFile] = []
     hidden = 0
@@ -201,13 +194,13 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
         if printable(path) == path and "\\" not in path and path.isprintable():
             found.append(OutputFile(path, state.st_size))
         else:
-            hidden += 1  # no result could name it
+            hidden += 1  # a result cannot show this path
     found.sort(key=lambda file: file.path)
     return tuple(found[:most]), len(found[most:]) + hidden
 
 
 def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
-    """Yield the entries below, up to a number and a depth."""
+    """Yield path and status of non-directories below `top`, with limited number and depth."""
     left = _MAX_ENTRIES
     todo: list[tuple[str, ...]] = [()]
     while todo and left > 0:

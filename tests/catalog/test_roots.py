@@ -32,6 +32,23 @@ def test_the_same_root_twice_counts_once(tmp_path: Path) -> None:
     assert codes(registry) == []
 
 
+@each_row("content", ["folder", "huge"])
+def test_a_list_of_switched_off_skills_that_cannot_be_read_stays_in_force(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(tmp_path, {**skills("one", "two"), "skills-off.txt": "one\n"})
+    registry = loaded(tmp_path)
+    assert served(registry) == ["two"]
+    (tmp_path / "skills-off.txt").unlink()
+    if content == "folder":
+        (tmp_path / "skills-off.txt").mkdir()
+    else:
+        (tmp_path / "skills-off.txt").write_bytes(b"#" * ((1 << 20) + 1))
+    registry.refresh()
+    assert served(registry) == ["two"]
+    assert "skills-off.txt: cannot be read" in caplog.text and "(skills: 1)" in caplog.text
+
+
 @each_row("given_path", ["nowhere", "file", "dangling", ""])
 def test_a_root_that_is_no_directory_is_refused_in_one_line(
     tmp_path: Path, given_path: str, monkeypatch: pytest.MonkeyPatch

@@ -158,7 +158,7 @@ class Root:
             logger.info("%s now leads to another folder", self.shown)
             self.path = path
         if self.origin is None:
-            self.off = switched_off(self.path)
+            self.off = switched_off(self.path, self.off)
             try:
                 self.layout = read_layout(self.path)
             except UsageError as error:

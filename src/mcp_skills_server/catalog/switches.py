@@ -6,24 +6,31 @@ may, too.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.durable import read_regular, replace_file
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import REPEATS, RequestError
+
+logger = logging.getLogger(__name__)
 
 SWITCHES: Final = "skills-off.txt"
 _HEAD: Final = "# Folders of skills that are switched off, one a line.\n"
 _MOST_BYTES: Final = 1 << 20
 
 
-def switched_off(root: str) -> frozenset[str]:
-    """Return the root-relative folders of skills that are switched off."""
-    with suppress(OSError):
+def switched_off(root: str, known: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the folders of switched-off skills in `root`; `known` if the file is unreadable."""
+    try:
         return _read(root)
-    return frozenset()
+    except OSError as error:
+        text = "%s: cannot be read (%s); what it switched off before stays off (skills: %d)"
+        file = os.path.join(root, SWITCHES)
+        logger.warning(text, file, error.strerror, len(known), extra=REPEATS)
+        return known
 
 
 def _read(root: str) -> frozenset[str]:
@@ -31,6 +38,8 @@ def _read(root: str) -> frozenset[str]:
         raw, _ = read_regular(os.path.join(root, SWITCHES), _MOST_BYTES)
     except FileNotFoundError:
         return frozenset()
+    if len(raw) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES:,} bytes")
     lines = (line.strip().strip("/") for line in raw.decode("utf-8", "replace").splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
 

@@ -1,0 +1,19 @@
+"""A gauge as the parts of the server declare it, free of the client library of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Gauge(NamedTuple):
+    """A value that goes up and down, read at each scrape.
+
+    Attributes:
+        help: what is measured.
+        value: the value; with `label`, the value for each value of that label.
+    """
+
+    help: str
+    value: float | Mapping[str, float]
+    label: str = ""

@@ -132,7 +132,7 @@ class Registry(Reader):
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self.followed = False
-        """Whether `notify_deferred` is called at intervals, so that `rescan` may defer changes."""
+        """Whether `notify_deferred` is called at intervals, so `rescan` can defer changes."""
         self.await_sources: Callable[[], object] | None = None
         """Blocks until each source was read once or the wait for it times out; None for no sources.
         Without it the first scan would find, and log, no skill."""

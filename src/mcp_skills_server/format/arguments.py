@@ -1,8 +1,7 @@
-"""The arguments that a skill declares, and its instructions filled in with values for them, within
-a bound.
+"""Declared arguments of a skill, and bounded substitution of their values into its instructions.
 
-A text names a placeholder as often as it likes, and a value is as long as a request may be, so
-without a bound what comes out is the one times the other: 300 places and 0.9 MB made 270 MB.
+Without a bound, the result has the size of a value times its placeholders: 300 placeholders and a
+value of 0.9 MB made 270 MB.
 """
 
 from __future__ import annotations
@@ -16,23 +15,20 @@ from mcp_skills_server.format import fields
 from mcp_skills_server.model import Json
 
 MOST_ADDED: Final = 1 << 20
-"""Characters by which values may make a text longer: what one request can carry, once."""
+"""Most characters that the values may add to a text: as many as one request can carry."""
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}")
-"""One pattern for all names: an alternative for each would be tried at each place, names times
-places."""
+"""One pattern for all names: an alternation of the names would be tried at each position."""
 
 
 def declared(frontmatter: Mapping[str, Json]) -> list[dict[str, Json]]:
-    """Return the declared arguments that have a name; what else is wrong with them is a Problem
-    (`field-type`)."""
+    """Return the declared arguments that have a name; `field-type` reports the others."""
     return fields.entries(frontmatter.get("arguments"), "name")
 
 
 def fill_in(
     instructions: str, arguments: Sequence[Mapping[str, Json]], given: Mapping[str, Any], skill: str
 ) -> str:
-    """Replace `{{name}}` of every declared argument, in one pass, and nothing else. A name with a
-    brace has no place.
+    """Replace `{{name}}` of each declared argument, in one pass; a name with a brace never matches.
 
     Raises:
         RequestError: an argument is unknown or not text, or a required one is missing, or the
@@ -65,7 +61,7 @@ def fill_in(
 def replaced(
     text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[str]], str], skill: str
 ) -> str:
-    """Return the text with a value for each placeholder, in one pass, measured before it is made.
+    """Return the text with each placeholder replaced, after computing the length of the result.
 
     Raises:
         RequestError: the result would be longer than the text by more than `MOST_ADDED` characters.

@@ -1,11 +1,10 @@
-"""Pages of a list: cursors, and how many entries one page holds.
+"""Pagination: cursors, and the number of entries that fit on a page.
 
 A cursor holds the last key of its page, not a position, so it survives a change of the catalogue.
-It also holds the list that it belongs to, so that it is refused elsewhere.
+It also names its list, and no other list accepts it.
 
-The number of entries alone bounds nothing: a frontmatter may take a megabyte once its aliases are
-written out, and a page of fifty such skills fifty. The first entry is always there, so that every
-page goes on.
+A page is limited by bytes, because a frontmatter may take a megabyte once its aliases are expanded.
+A page has at least one entry, so that paging always advances.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill
 
 MOST_BYTES: Final = 4 << 20
-"""About how many bytes of skills one answer holds; what SDKs take in one message."""
+"""Approximate limit of a page in bytes: as much as SDKs accept in one message."""
 _FILE: Final = 160
-"""Bytes of a file in an entry beside its paths: a digest, a size and names of fields."""
+"""Bytes of a file in an entry without its URI: digest, size and field names."""
 _LONGEST: Final = 65_536
-"""Characters of the longest cursor that is made here, and some more: that of a directory, whose key
-is its path (4,096 characters, six each in JSON) and a name in it, a third longer in base64."""
+"""Most characters of a cursor. The longest key is the path of a directory (4,096 characters, six
+each in JSON) and a name in it, a third longer in base64; the rest is margin."""
 _T = TypeVar("_T")
 
 
@@ -34,7 +33,7 @@ def encode(kind: str, key: str) -> str: ...
 @overload
 def encode(kind: str, key: None) -> None: ...
 def encode(kind: str, key: str | None) -> str | None:
-    """Return the cursor that goes on after `key` in the list `kind`; None for no key."""
+    """Return the cursor that continues the list `kind` after `key`, or None if `key` is None."""
     if key is None:
         return None
     raw = json.dumps([kind, key], separators=(",", ":")).encode("utf-8")
@@ -42,10 +41,10 @@ def encode(kind: str, key: str | None) -> str | None:
 
 
 def decode(cursor: object) -> tuple[str, str]:
-    """Return the list and the key of a cursor.
+    """Return (list, key) of a cursor.
 
     Raises:
-        RequestError: it is none of ours.
+        RequestError: `encode` cannot have made the cursor.
     """
     try:
         if not isinstance(cursor, str) or len(cursor) > _LONGEST:
@@ -64,10 +63,10 @@ def decode(cursor: object) -> tuple[str, str]:
 
 
 def key_of(params: Mapping[str, Any], kind: str) -> str | None:
-    """Return the key to go on after in the list `kind`, None for its beginning.
+    """Return the key after which a request continues the list `kind`, or None for its beginning.
 
     Raises:
-        RequestError: the cursor is none of ours, or one of another list.
+        RequestError: the cursor is invalid, or belongs to another list.
     """
     cursor = params.get("cursor")
     if cursor is None:
@@ -79,15 +78,13 @@ def key_of(params: Mapping[str, Any], kind: str) -> str | None:
 
 
 def weight(skill: Skill) -> int:
-    """Return about how many bytes an entry of the skill takes: its frontmatter, and its files by
-    their URIs."""
+    """Return the approximate bytes of a skill's entry: its frontmatter and its files."""
     files = len(skill.files) * (_FILE + 3 * len(skill.path)) + 3 * sum(map(len, skill.files))
     return len(json.dumps(dict(skill.frontmatter))) + files
 
 
 def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
-    """Return the first of these entries, as many as fit; one at least. `weigh` returns the bytes of
-    one."""
+    """Return the first entries that fit in a page by their bytes (`weigh`), at least one."""
     out: list[_T] = []
     left = MOST_BYTES
     for entry in entries:

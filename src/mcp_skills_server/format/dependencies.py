@@ -1,4 +1,4 @@
-"""Dependencies that a skill declares, resolved against what the same server serves."""
+"""Resolution of a skill's declared dependencies against the server's own tools and resources."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ FIELD = "dependencies"
 
 
 class Served(NamedTuple):
-    """Names of tools and prompts, and URIs and URI templates of resources, of the same server
-    beside skills."""
+    """Names of the server's tools and prompts, and URIs or URI templates of its own resources."""
 
     tools: Container[str] = ()
     prompts: Container[str] = ()
@@ -21,8 +20,7 @@ class Served(NamedTuple):
 
 
 class Dependencies(NamedTuple):
-    """Dependencies of a skill that are served, in declared order, and words for those that are not
-    ("tool x")."""
+    """Served dependencies of a skill in declared order, and labels of missing ones ("tool x")."""
 
     tools: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()
@@ -34,7 +32,7 @@ _NONE = Dependencies()
 
 
 def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> Dependencies:
-    """Return what the skill depends on, apart by whether this server really serves it."""
+    """Return the dependencies of a skill, split into those that the server serves and others."""
     given = skill.frontmatter.get(FIELD)
     if not isinstance(given, dict):
         return _NONE

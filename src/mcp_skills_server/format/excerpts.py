@@ -1,4 +1,4 @@
-"""Short excerpts of foreign text for messages, on one line."""
+"""Short one-line excerpts of untrusted text for messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def excerpt(text: str) -> str:
 
 
 def literal(text: str, longest: int = _LONGEST) -> str:
-    """Clip the text, and return it as a Python literal: in quotes, with escapes."""
+    """Clip the text to `longest` characters, as a Python literal with quotes and escapes."""
     return repr(_cut(text, longest))
 
 

@@ -1,7 +1,6 @@
-"""Values of a frontmatter in the shapes that authors write them in; what is not of the shape is
-passed over.
+"""Lenient accessors of frontmatter values, which skip a value of another type.
 
-What is passed over is a Problem elsewhere (`validation/rules.py`, `field-type`).
+The rule `field-type` (`validation/rules.py`) reports each skipped value.
 """
 
 from __future__ import annotations
@@ -14,39 +13,39 @@ from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json
 
 _IGNORED: Final = re.compile(r"[\x00-\x20\x7f-\xa0]+")
-"""Browsers strip these from an address, even inside the scheme: `java\\tscript:` runs."""
+"""Browsers strip these characters from a URL, even in its scheme: `java\\tscript:` runs."""
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
 _ALLOWED: Final = re.compile(r"https?:|data:image/|skill://", re.IGNORECASE)
 
 
 def mapping(value: Json) -> dict[str, Json]:
-    """Return the value where it is a mapping, else an empty one."""
+    """Return the value if it is a mapping, else an empty mapping."""
     if isinstance(value, dict):
         return value
     return {}
 
 
 def items(value: Json) -> list[Json]:
-    """Return the items of a list; none of anything else."""
+    """Return the value if it is a list, else an empty list."""
     if isinstance(value, list):
         return value
     return []
 
 
 def text(value: Json) -> str | None:
-    """Return the value where it is a text that says something."""
+    """Return the value if it is a string that is not empty, else None."""
     if isinstance(value, str) and value:
         return value
     return None
 
 
 def metadata(fields: Mapping[str, Json], key: str) -> Json:
-    """Return the value of `metadata.KEY`, None where there is none."""
+    """Return the value of `metadata.KEY`, or None."""
     return mapping(fields.get("metadata")).get(key)
 
 
 def entries(value: Json, key: str) -> list[dict[str, Json]]:
-    """Return the mappings of a list that have text under `key`, the first of each text."""
+    """Return the mappings of a list that have text under `key`, without repeats of that text."""
     out: dict[str, dict[str, Json]] = {}
     for each in map(mapping, items(value)):
         name = text(each.get(key))
@@ -56,7 +55,7 @@ def entries(value: Json, key: str) -> list[dict[str, Json]]:
 
 
 def references(value: Json, key: str) -> list[str]:
-    """Return the names in a list of references or of plain texts."""
+    """Return the names in a list whose items are strings, or mappings with a string under `key`."""
     out: list[str] = []
     for each in items(value):
         name = text(each) or text(mapping(each).get(key))
@@ -66,15 +65,14 @@ def references(value: Json, key: str) -> list[str]:
 
 
 def texts(value: Json) -> list[str]:
-    """Return the texts of a list."""
+    """Return the strings of a list."""
     return [each for each in items(value) if isinstance(each, str)]
 
 
 def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
-    """Return `tags` of the top level, else of `metadata`: a list, or one text split at commas, else
-    at blanks.
+    """Return `tags`, else `metadata.tags`, without hidden characters.
 
-    Hidden characters are left out.
+    A string is split at its commas, or at blanks if it has none.
     """
     value = frontmatter.get("tags", metadata(frontmatter, "tags"))
     if not isinstance(value, str):
@@ -87,10 +85,9 @@ def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
 
 
 def is_allowed_icon(source: str) -> bool:
-    """Tell whether an icon may have this `src`: https, http, a file of a skill by its URI, a
-    picture as data, or a path.
+    """Tell whether an icon's `src` is safe: http, https, skill or `data:image/` URI, or a path.
 
-    A host puts the address into a page, so it must not be one that does something there.
+    A host puts the URL into a page, where a scheme such as `javascript:` would run code.
     """
     plain = _IGNORED.sub("", hidden.without(source))
     return _SCHEME.match(plain) is None or (

@@ -15,8 +15,7 @@ _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)",
 
 
 class NameFault(NamedTuple):
-    """A fault in the name of a file: an invisible character, else one that some platform cannot
-    hold."""
+    """A fault of a file name: an invisible character, or a name that is not portable."""
 
     path: str
     message: str
@@ -24,7 +23,7 @@ class NameFault(NamedTuple):
 
 
 def faults(paths: Iterable[str]) -> Iterator[NameFault]:
-    """Yield what is wrong with these names, one fault or more for each that is not portable."""
+    """Yield the faults of these paths: invisible characters, unportable names and collisions."""
     seen: dict[str, str] = {}
     for path in paths:
         for segment in path.split("/"):

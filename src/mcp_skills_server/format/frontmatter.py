@@ -1,7 +1,7 @@
-"""SKILL.md bytes in; frontmatter, body and Problems out.
+"""Parser of SKILL.md: splits the bytes into frontmatter and body, and reports every Problem.
 
-Fences are whole lines; blanks may follow them, as after YAML's own markers. What stands between
-them is read by `yaml_reader.py`. Everything wrong in a file is reported at once.
+A fence is a line of `---`; blanks may follow it, as after YAML's own markers. `yaml_reader.py`
+reads the lines between the fences.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _LONGEST_FIX: Final = 1200
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*+):[ \t]++([^\s].*+)")
 _COLON: Final = re.compile(r":(?=[ \t]|\Z)")
 _NOT_PLAIN: Final = frozenset("\"'[]{}|>&*!%@`#,?-:")
-"""How a value begins that is no plain text, or may be none."""
+"""First characters of a value that is, or may be, something other than a plain scalar."""
 
 
 class Document(NamedTuple):
-    """A SKILL.md taken apart.
+    """A parsed SKILL.md.
 
     Attributes:
-        frontmatter: JSON-safe and verbatim, or None when it could not be read.
+        frontmatter: JSON values, verbatim; None if unreadable.
         lines: the 1-based line of each top-level field.
-        body: what follows the frontmatter: LF line ends, no BOM, no blank lines at either end.
+        body: the text after the frontmatter: LF line ends, no BOM, no blank lines at either end.
         body_line: the 1-based line on which the body begins.
-        problems: all that was found, in file order.
-        metadata: of each field of `metadata` its 1-based line and its text as it was written, None
-            for what is no single value.
-        written: of each top-level field that is a single value, its text as written.
+        problems: all faults, in file order.
+        metadata: (1-based line, text as written) of each field of `metadata`; the text of a list or
+            mapping is None.
+        written: the text as written of each top-level scalar.
     """
 
     frontmatter: Mapping[str, Json] | None
@@ -55,11 +55,11 @@ class Document(NamedTuple):
 
 
 def parse(raw: bytes) -> Document:
-    """Take a SKILL.md apart. Never raises for bad input: what is wrong becomes a Problem."""
+    """Parse a SKILL.md. Faults of the input become Problems, never exceptions."""
     try:
         text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        # Positions count from behind a BOM.
+        # Offsets do not count the BOM.
         line = error.object.count(b"\n", 0, error.start) + 1
         return _failed(
             problem("not-utf8", f"byte 0x{error.object[error.start]:02x} is not UTF-8", line)
@@ -126,9 +126,8 @@ def _no_closing(text: str) -> Problem:
 
 
 def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
-    """Return the fields, read once more with quotes where they are no YAML for want of them
-    alone."""
-    # Late: to import YAML takes as long as to read many files.
+    """Read the fields; after a syntax error, retry with quotes around values that hold a colon."""
+    # Imported here: importing YAML takes as long as reading many files.
     from mcp_skills_server.format.yaml_reader import YamlReader
 
     reader = YamlReader(text)
@@ -160,7 +159,7 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
 
 
 class _Quoted(NamedTuple):
-    """A field whose 0-based line in the frontmatter was put right, and the line as it should be."""
+    """A field that was quoted: its value, its 0-based line in the frontmatter and the new line."""
 
     key: str
     value: str
@@ -169,18 +168,16 @@ class _Quoted(NamedTuple):
 
 
 def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
-    """Return the frontmatter with quotes around each plain value that holds a colon, and what was
-    changed.
+    """Return (frontmatter, changes) with each plain value that holds a colon quoted, or None.
 
-    A plain value with a colon and a blank in it is the mistake that authors make most often, and no
-    YAML. It can mean one thing where it stands on one line of the top level, begins like text, and
-    holds nothing that might be a comment. None where there is no such value, or one whose meaning
-    is in doubt.
+    An unquoted colon before a blank is invalid YAML, and the most frequent mistake of authors.
+    Its meaning is clear if the value stands on one line of the top level, begins like text, and
+    holds nothing like a comment. None means that no value, or an unclear one, holds a colon.
     """
     lines = frontmatter.split("\n")
     found: list[_Quoted] = []
     goes_on = False
-    """Whether the next line that is not empty belongs to the value of the one before it."""
+    """True if the following non-empty line continues the value on this line."""
     for number in range(len(lines) - 1, -1, -1):
         line = lines[number]
         if not line.strip():

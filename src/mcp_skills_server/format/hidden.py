@@ -1,10 +1,9 @@
-"""Characters that a person does not see and a model reads all the same.
+"""Detection and removal of hidden text: invisible Unicode characters that a model reads.
 
-An invisible character that does work stays: a joiner between letters of a script that joins, a
-selector right behind the character that it selects, a direction mark in text that runs from right
-to left. All others are hidden text. The sets follow Unicode's Default_Ignorable_Code_Point and
-Bidi_Control, with control characters beside them. The pattern looks at one character and its two
-neighbours, so that the time is linear in the text.
+Invisible characters with a function are kept: a joiner between letters of a joining script, a
+variation selector after its base, a direction mark in right-to-left text. The sets follow Unicode's
+Default_Ignorable_Code_Point and Bidi_Control, plus control characters. The pattern examines one
+character and its two neighbours, so it takes time linear in the text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _RIGHT_TO_LEFT: Final = (
 )
 _MONGOLIAN: Final = "\u1820-\u18aa"
 _ALWAYS: Final = (
-    # controls, but for tab, line feed, form feed and carriage return
+    # controls except tab, line feed, form feed and carriage return
     "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f"
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2028\u2029\u2060-\u206f\u3164\uffa0\ufff0-\ufffb"
     "\u202a-\u202e"  # direction overrides
@@ -31,14 +30,13 @@ _ALWAYS: Final = (
     "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tag characters: a whole hidden alphabet
 )
 INVISIBLE: Final = (
-    # whatever stands around
     f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"
 )
-"""For a character class: all that may be hidden, whatever stands around."""
+"""Body of a regular expression's character class: every character that may be invisible."""
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
-@cache  # these two take 15 ms to compile, and a start among plain names does without
+@cache  # compiling both patterns takes 15 ms, and a start with ASCII names needs neither
 def _any() -> re.Pattern[str]:
     return re.compile(f"[{INVISIBLE}]")
 
@@ -47,7 +45,7 @@ def _any() -> re.Pattern[str]:
 def _hidden() -> re.Pattern[str]:
     return re.compile(
         f"[{_ALWAYS}]"
-        # a keycap's digit may be followed by one
+        # a selector may follow the base of a keycap emoji
         f"|(?<=[\x00-\x7f{INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"
         f"|(?<![{_IDEOGRAPHS}])[\U000e0100-\U000e01ef]"
         f"|(?<![{_MONGOLIAN}])[\u180b-\u180d\u180f]"
@@ -86,8 +84,7 @@ def without(text: str) -> str:
 
 
 def remark(*texts: str) -> str:
-    """Return what to say of these texts where they are shown as they are; "" where nothing in them
-    is hidden."""
+    """Return a warning that counts the hidden characters of these texts, or "" for none."""
     found = sum(map(count, texts))
     if found:
         return f"{found:,} hidden characters, which no person who looked at it has seen"
@@ -95,8 +92,7 @@ def remark(*texts: str) -> str:
 
 
 def texts(value: Json) -> Iterator[str]:
-    """Yield every text in a value, the keys of mappings included. It recurses as deep as the value
-    goes."""
+    """Yield every string in a value, keys of mappings included, recursing as deep as the value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The name of a skill among others, look-up by that name, and its title and version.
+"""Identity of a skill: its unique name, look-up by it, and its title, version and shown origin.
 
-Every protocol shows the same; the dialects only write it in their shapes.
+All dialects present the same values and differ in their encoding alone.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standin
 _ELSEWHERE: Final = re.compile(
     r"(?:https?|oci(?:\+http)?|git\+[a-z]+|mcp\+https?)://", re.IGNORECASE
 )
-"""The kinds of addresses that are no place on this disk; a path may hold `://` as well."""
+"""URL schemes of remote origins; a path may hold `://` as well."""
 _ON_DISK: Final = re.compile(r"git\+file:", re.IGNORECASE)
 _BEHIND_PLACE: Final = re.compile("(?=[@#])")
-"""Where the branch and the folder of a repository begin."""
+"""The start of a repository's branch (`@`) or folder (`#`)."""
 _SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
-    """Return what the skill is called here: its name while no other has it, as name or as path,
-    else its skill path.
+    """Return the unique name of a skill: its own name, or its path if the name is ambiguous.
 
-    A name that is longer than any that can be asked for, or that holds hidden characters, is none.
+    A name is ambiguous if another skill has it as name or path. The path also replaces a name that
+    is too long for a request, or that holds hidden characters.
     """
     name = skill.name
     if len(name) > LONGEST_PATH or hidden.count(name):
@@ -40,8 +40,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
 
 
 def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
-    """Return the skill of this name or skill path, None where there is none or several share the
-    name."""
+    """Return the skill of this path or unambiguous name, or None."""
     if len(name) > LONGEST_PATH:
         return None
     skill = snapshot.skills.get(name)
@@ -57,7 +56,7 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     """Return the skill of this name or skill path.
 
     Raises:
-        RequestError: there is none, or several share the name.
+        RequestError: no skill matches, or several share the name.
     """
     skill = known(snapshot, name, least)
     if skill is not None:
@@ -73,16 +72,14 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 
 
 def origin(skill: Skill) -> str | None:
-    """Return where a skill of others comes from, as clients and models are shown it; None for the
-    operator's own."""
+    """Return the origin of a skill as clients and models see it; None for the operator's own."""
     if skill.origin is None:
         return None
     return shown_origin(skill.origin)
 
 
 def shown_origin(given: str) -> str:
-    """Return an address or a path as clients see it: of what lies on the server's disk the last
-    name alone."""
+    """Return an origin as clients see it: a remote URL in full, of a local path its last name."""
     if _ON_DISK.match(given):
         place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
         return f"{_last(place)}{''.join(more)}"
@@ -96,8 +93,7 @@ def _last(path: str) -> str:
 
 
 def title(skill: Skill) -> str | None:
-    """Return `title`, else `metadata.title`, else the body's first level-1 heading, without hidden
-    characters."""
+    """Return `title`, `metadata.title` or the first level-1 heading, without hidden characters."""
     given = skill.frontmatter
     found = (
         fields.text(given.get("title"))
@@ -110,7 +106,7 @@ def title(skill: Skill) -> str | None:
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:
-    """Return `version` of the top level, else of `metadata`, as text without hidden characters."""
+    """Return `version`, else `metadata.version`, as text without hidden characters, or None."""
     for value in (frontmatter.get("version"), fields.metadata(frontmatter, "version")):
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)

@@ -1,8 +1,7 @@
-"""Names that are never part of a skill: one rule for what is served, packed, watched, fetched and
-unpacked.
+"""Ignore rule for file names, shared by serving, packing, watching, fetching and unpacking.
 
-What is not served is not written either: it would go unseen, and programs act on such names by
-themselves (`.git`, `.envrc`, `.vscode`).
+Ignored files are not written to disk either: no listing shows them, and programs act on such names
+automatically (`.git`, `.envrc`, `.vscode`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from mcp_skills_server.model import SKILL_MD, printable
 
 FIRSTS: Final = frozenset(".~#n_4")
 LASTS: Final = frozenset("~pox_")
-"""What an ignored name begins or ends with: two look-ups spare most names the question."""
+"""First and last characters of ignored names: two look-ups rule out most other names."""
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 _BEGINNINGS: Final = ("~$", "#")
@@ -24,35 +23,32 @@ PATTERNS: Final = (
     *(f"*{end}" for end in _ENDS),
     *(f"{begin}*" for begin in _BEGINNINGS),
 )
-"""The names for which `is_ignored` is true, as patterns of a shell."""
+"""Shell patterns of the names for which `is_ignored` is true."""
 _NEVER_ENTERED: Final = frozenset(
     (".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache")
 )
-"""Dot folders that hold a program's own state, never a person's skills."""
+"""Dot folders of program state, which hold no skills even if dot folders are searched."""
 ENVIRONMENT: Final = "pyvenv.cfg"
-"""A folder that holds a file of this name is a Python environment: packages, and never a person's
-skills."""
+"""The file that marks a folder as a Python virtual environment, which holds no skills."""
 OURS: Final = ".mcp-skills"
-"""How the names of the folders of `fetch` and `publish` begin: what they hold are copies, records
-and locks."""
+"""Prefix of the folders of `fetch` and `publish`, which hold copies, records and locks."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _NAMES_SHOWN: Final = 5
 _LONGEST_SHOWN: Final = 60
 
 
 def is_ignored(name: str) -> bool:
-    """Tell whether a file or directory of this name is never served, listed, hashed, packed,
-    watched or fetched."""
+    """Tell whether a file or directory of this name is never part of a skill."""
     return (
         name[0] == "." or name in _IGNORED or name.endswith(_ENDS) or name.startswith(_BEGINNINGS)
     )
 
 
 def is_entered(name: str, *, hidden: bool) -> bool:
-    """Tell whether a walk outside of skills enters a directory of this name; `hidden` admits dot
-    folders of people.
+    """Tell whether a search for skills enters a directory of this name.
 
-    Inside a skill nothing changes: what `is_ignored` names is never part of it.
+    `hidden` admits dot folders, except those of program state. Inside a skill only `is_ignored`
+    counts.
     """
     return not is_ignored(name) or (
         hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(OURS)
@@ -60,18 +56,16 @@ def is_entered(name: str, *, hidden: bool) -> bool:
 
 
 def ignored(paths: Iterable[str]) -> list[str]:
-    """Return those of the files of a skill, by their paths in it, that would not be served; in
-    order."""
+    """Return the paths in a skill that are not served because of `is_ignored`, sorted."""
     return sorted(path for path in paths if any(map(is_ignored, path.split("/"))))
 
 
 def unserved(paths: Iterable[str], *, hidden: bool) -> list[str]:
-    """Return those of the files of a tree of skills that would not be served for their names; in
-    order.
+    """Return the paths in a tree of skills that are not served because of a name, sorted.
 
     Args:
-        paths: all files of the tree, from its root.
-        hidden: dot folders of people are entered, outside of skills.
+        paths: all files of the tree, relative to its root.
+        hidden: whether a search for skills enters dot folders.
     """
     known = list(paths)
     skills = {
@@ -99,7 +93,7 @@ def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
 
 
 def some_of(paths: list[str]) -> str:
-    """Return the first of these paths for a message of one line, and how many more there are."""
+    """Format the first five paths and the number of the others for a one-line message."""
     shown = ", ".join(printable(path[:_LONGEST_SHOWN]) for path in paths[:_NAMES_SHOWN])
     if len(paths) > _NAMES_SHOWN:
         return f"{shown} and {len(paths) - _NAMES_SHOWN} more"

@@ -1,9 +1,9 @@
-"""The bundled files that a body refers to, in order, with their link text; and the body's headings.
+"""Extraction of file references and headings from the Markdown body of a skill.
 
-The Markdown is read by a CommonMark parser, except where only a search wants to know. Links,
-reference links and images count, and code spans in which a word names a file of the bundle, because
-that is how authors point to scripts. Nothing here touches a disk: whether a target exists is asked
-of the bundle's list of files.
+A CommonMark parser finds links, reference links, images and code spans. A code span counts if one
+of its words names a bundled file, because authors point to scripts that way. Headings for a search
+are found line by line, without the parser. The list of the bundle's files decides which targets
+exist, not the disk.
 """
 
 from __future__ import annotations
@@ -28,48 +28,44 @@ _LINK_TARGET: Final = re.compile(
     r"\]\([ \t\n]*+(?!\)|[/#]|[A-Za-z][A-Za-z0-9+.-]*+:)(?:(?P<path>[A-Za-z0-9_./-]++)(?=[)#? "
     r"\t\n]))?"
 )
-"""What stands behind a link text and leads to no other place for certain; a path only where every
-parser reads this."""
+"""A link target that may be a relative path; `path` matches where every parser agrees on it."""
 _MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
 _READ: Final = 262_144
-"""Characters of a body in which references are looked for."""
+"""Characters at the start of a body that are searched for references."""
 _PIECE: Final = 16_384
 _MOST_BRACKETS: Final = 2_000
-"""The parser may look ahead to the end of a piece from each opening bracket: both together bound
-what a body costs.
+"""With `_PIECE`, a bound on parsing: each opening bracket may make the parser scan a whole piece.
 
-No body of 911 real ones comes near either. What lies behind the bound counts as text.
+None of 911 real bodies comes near either bound. References beyond a bound are not found.
 """
 _HEADING_SEARCH: Final = 16_384
 _HEADING_LINE: Final = 1_024
 _HEADINGS_SEARCH: Final = 65_536
 _HEADINGS_MOST: Final = 40
 _HEADINGS_LENGTH: Final = 2_000
-# A heading, a fence, or a line under a title. The line end comes first, because to look for one
-# character is quick.
+# A heading, a fence or a setext underline. It begins with the line end, because searching for one
+# literal character is fast.
 _MARKED_LINE: Final = re.compile(r"\n(?:#{1,3}[ \t]|[ \t]*```|[ \t]*~~~|==|--)[^\n]*")
 _FENCE: Final = re.compile(r"`{3,}|~{3,}")
 _UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
 _NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
 _SIGN_OF_MARKUP: Final = re.compile(r"[\[*`\\~#]")
-# A link or an image has its text left, a mark of emphasis or code nothing, nor the marks that close
-# a heading.
+# Inline markup: only the text of a link or an image remains. Marks of emphasis and code, and those
+# that close a heading, are removed.
 _MARKUP: Final = re.compile(
     r"!?\[([^\[\]\n]*)\](?:\([^()\n]*\)|\[[^\[\]\n]*\])?|[*`\\]|~~|(?<![^ \t\n])#+[ \t]*(?![^\n])"
 )
 
 
 class Reference(NamedTuple):
-    """One place where a body points at something.
+    """A reference from a body to a file.
 
     Attributes:
-        target: the path that is meant, from the skill's root, without query or fragment, decoded
-            once.
+        target: the path from the skill's root, percent-decoded once, without query or fragment.
         text: the link text or the image's alternative text; "" for a code span.
         line: 0-based line of the block, counted from the body's first line.
-        kind: a code span is a reference only if it names a file; a link or an image whose target
-            lies outside of the skill's folder is "outside", with the target as it is written; the
-            others always are references.
+        kind: "code" is a reference only if it names a file of the bundle. "outside" is a link or an
+            image to a path outside of the skill's folder, with the target as written.
     """
 
     target: str
@@ -79,7 +75,7 @@ class Reference(NamedTuple):
 
 
 def references(body: str) -> list[Reference]:
-    """Return everything in the body that may point at a bundled file, in order of appearance."""
+    """Return all possible references of a body to bundled files, in order of appearance."""
     found: list[Reference] = []
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS
@@ -96,10 +92,9 @@ def references(body: str) -> list[Reference]:
 
 
 def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether a link or an image may lead to a path for which `is_known` is false. False is
-    certain.
+    """Tell whether a link or an image may lead to a path for which `is_known` is false.
 
-    Nothing is parsed: `references` takes a hundred times as long.
+    False is exact, True may be wrong. No parser is used: `references` takes a hundred times longer.
     """
     for found in _LINK_TARGET.finditer(body):
         target = ""
@@ -111,7 +106,7 @@ def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
 
 
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
-    """Yield a block's text with its line; that of a long block, such as a table, line by line."""
+    """Yield (line, text) of a block, of a long block line by line, skipping lines over `_PIECE`."""
     if len(content) <= _PIECE:
         yield line, content
         return
@@ -121,7 +116,7 @@ def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
-    """Return what stands inside of a block. `known` holds the definitions of reference links."""
+    """Return the inline tokens of a block; `known` holds the definitions of reference links."""
     tokens: list[Token] = []
     _parser().inline.parse(text, _parser(), known, tokens)
     return tokens
@@ -192,11 +187,9 @@ def _normal(path: str) -> str | None:
 
 
 def linked_files(found: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
-    """Return the files that these references name, in order of first appearance, each with its
-    first link text.
+    """Return the referenced files in order of first appearance, each with its first link text.
 
-    `skip` names the file that never counts (SKILL.md itself). A link to a directory counts for no
-    file.
+    The file `skip` (SKILL.md itself) is left out, as are directories.
     """
     out: dict[str, str] = {}
     for reference in found:
@@ -208,7 +201,7 @@ def linked_files(found: list[Reference], files: Collection[str], skip: str) -> d
 def heading(body: str) -> str | None:
     """Return the first level-1 heading as plain text, ATX or setext, or None."""
     plain = _PLAIN_HEADING.match(body)
-    if plain:  # nearly always: the parser takes 50 ms to import
+    if plain:  # the usual case, which spares importing the parser (50 ms)
         return " ".join(plain[1].split())
     read = 0
     for candidate in _MAYBE_HEADING.finditer(body):
@@ -216,8 +209,8 @@ def heading(body: str) -> str | None:
             continue
         if candidate.start() > _HEADING_SEARCH:
             break
-        # Twice as much as the last time at least, or a code block full of comments would be read
-        # again for each.
+        # At least double the last length: a code block full of comments must not cause a parse of
+        # the body for each.
         least = max(candidate.end(), 2 * read)
         end = body.find("\n", least, least + _HEADING_LINE)
         if end >= 0:
@@ -234,12 +227,11 @@ def heading(body: str) -> str | None:
 
 
 def headings(body: str) -> tuple[str, ...]:
-    """Return the headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000
-    characters in all.
+    """Return the headings of levels 1 to 3 as plain text: at most 40, and 2,000 characters in all.
 
-    Every scan asks for them and only a search uses them, so lines are looked at and nothing is
-    parsed. A heading that is indented or stands in a quote or a list is none; of a heading of
-    several lines the last one counts.
+    Every scan calls this and only a search uses the result, so lines are matched without a parser.
+    Headings that are indented, quoted or in a list are skipped. A setext heading of several lines
+    is reduced to its last line.
     """
     written = "\n".join(islice(_heading_lines("\n" + body[:_HEADINGS_SEARCH]), _HEADINGS_MOST))
     out: list[str] = []
@@ -255,7 +247,7 @@ def headings(body: str) -> tuple[str, ...]:
 
 
 def _heading_lines(body: str) -> Iterator[str]:
-    """Yield the text of each heading as it is written; the body begins with a line end."""
+    """Yield the text of each heading as written; `body` must begin with a line end."""
     fence = ""
     for found in _MARKED_LINE.finditer(body):
         line = found[0]
@@ -280,7 +272,6 @@ def _heading_lines(body: str) -> Iterator[str]:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    # Blocks alone: what stands inside of one is read where it is asked for. Inline HTML hides no
-    # link that counts, and looking for the end of each tag that has none would take the square of
-    # the text.
+    # Blocks only: `_parsed` parses their inline content. Inline HTML hides no relevant link, and
+    # searching for the end of each unclosed tag would take quadratic time.
     return MarkdownIt("commonmark").disable(["inline", "html_inline"])

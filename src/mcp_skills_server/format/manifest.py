@@ -1,10 +1,9 @@
-"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the
-frontmatter.
+"""Skills Protocol manifest of a skill, read from `skill.toml` or else made from the frontmatter.
 
-Where both speak of the same thing, `skill.toml` counts and the difference becomes a warning. What
-`skill.toml` says is kept whole and as JSON; only what it must say and leaves out is added. Nothing
-here raises for bad input: what is wrong becomes a Problem, and one with severity "error" means that
-there is no sound manifest. Time and memory are bounded by the size of the input.
+`skill.toml` takes precedence, and a difference to the frontmatter becomes a warning. All its fields
+are kept, as JSON; missing required ones are added. Faults of the input become Problems, never
+exceptions, and a Problem of severity "error" means that there is no valid manifest. The size of the
+input bounds time and memory.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_NAME: Final = 256
 _MAX_DOTS: Final = 256
-"""In one line. tomllib takes time with the square of a dotted key's length, and a key has no second
-line."""
+"""Most dots on a line: tomllib's time is quadratic in a dotted key, and no key spans two lines."""
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*", re.ASCII)
 _AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
 NO_VERSION: Final = "0.0.0"
-"""The version of what has none."""
+"""The version of a skill that declares none."""
 _LONGEST_VERSION: Final = 128
 _NUMBER: Final = r"(0|[1-9][0-9]{0,17})"
 _PART: Final = r"(?:0|[1-9][0-9]{0,17}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
@@ -49,16 +47,15 @@ Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[int, int, str], .
 
 
 class Version(NamedTuple):
-    """A version, in the order of semantic versioning 2.0.
+    """A version and its precedence by Semantic Versioning 2.0.
 
-    Written by hand: `packaging` orders Python's versions, which are others, and `semver` compares
-    in Python, which took 37 us for each version of a sorted catalogue where a plain key takes 0.8.
+    Written by hand: `packaging` implements Python's versions, and `semver` compares in Python,
+    which took 37 us for each version of a sorted catalogue; a tuple as sort key takes 0.8 us.
 
     Attributes:
-        text: as it was written.
-        key: what to sort by. Build metadata decides only where everything else is the same, so that
-            the order is total.
-        loose: whether minor or patch number were left out; they count as zero.
+        text: the version as written.
+        key: the sort key. Build metadata breaks ties, so that the order is total.
+        loose: whether the minor or patch number is missing; both count as zero then.
     """
 
     text: str
@@ -67,13 +64,13 @@ class Version(NamedTuple):
 
 
 def parse_version(text: str) -> Version | None:
-    """Return the version that this text is, None if it is none."""
+    """Parse a semantic version; return None for any other text."""
     if len(text) > _LONGEST_VERSION or (found := _VERSION.fullmatch(text)) is None:
         return None
     major, minor, patch, prerelease, _ = found.groups()
     numbers = (int(major), int(minor or 0), int(patch or 0))
-    # A number is less than a word; a version is greater than its prereleases, and fewer parts are
-    # less than more.
+    # Semantic Versioning, item 11: a number sorts before a word, a prerelease before its release,
+    # and fewer parts before more.
     parts = tuple(
         (0, int(each), "") if each.isdigit() else (1, 0, each)
         for each in (prerelease or "").split(".")
@@ -84,13 +81,13 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The description of a skill for a program.
+    """A valid Skills Protocol manifest.
 
     Attributes:
-        fields: all of it, JSON-safe: `name`, `version`, `description`, `kind` and `namespace` are
-            always there.
-        version: the version, to compare.
-        synthesised: whether it was made from the frontmatter.
+        fields: all fields, as JSON values; `name`, `version`, `description`, `kind` and `namespace`
+            are always present.
+        version: the parsed `version`, for comparison.
+        synthesised: whether the manifest was made from the frontmatter.
     """
 
     fields: Mapping[str, Json]
@@ -104,28 +101,28 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """Return the prefix of its name, or the namespace that it declares instead; "" for none."""
+        """Return the declared namespace, else the first part of a dotted name, else ""."""
         return str(self.fields["namespace"])
 
     @property
     def runtime(self) -> Mapping[str, Json]:
-        """Return how it is run; empty where nothing is written."""
+        """Return the table `runtime`, which says how to run the skill, or an empty mapping."""
         return mapping(self.fields.get("runtime"))
 
     @property
     def blob_inputs(self) -> list[str]:
-        """Return the names of the inputs that are identifiers of blobs."""
+        """Return the names of the inputs of type `blob`, whose values are blob identifiers."""
         inputs = mapping(self.fields.get("inputs"))
         return [name for name, each in inputs.items() if mapping(each).get("type") == "blob"]
 
     @property
     def secrets(self) -> list[str]:
-        """Return the names of the variables that it needs and that only the operator has."""
+        """Return the names of the secret variables that the skill needs from the operator."""
         return texts(mapping(self.fields.get("permissions")).get("secrets"))
 
 
 class Findings(NamedTuple):
-    """A manifest, None if it is not sound, and everything that is wrong with it."""
+    """A manifest, or None if it is invalid, and its problems."""
 
     manifest: Manifest | None
     problems: tuple[Problem, ...]
@@ -134,13 +131,13 @@ class Findings(NamedTuple):
 def read(
     raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()
 ) -> Findings:
-    """Return the manifest of a skill.
+    """Return the manifest of a skill and its problems.
 
     Args:
-        raw: the bytes of its `skill.toml`, None if it has none.
-        frontmatter: that of its SKILL.md.
-        path: its skill path.
-        files: the paths of its files, to see whether the entry point is there.
+        raw: bytes of `skill.toml`, or None if the skill has none.
+        frontmatter: frontmatter of SKILL.md.
+        path: skill path.
+        files: paths of the skill's files, one of which an entry point must name.
     """
     problems: list[Problem] = []
     if raw is None:
@@ -181,7 +178,7 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     if directory is not None and (
         not directory.loose or (version and version.key[:3] == directory.key[:3])
     ):
-        # Versions lie side by side in directories of their names; the skill is what holds them.
+        # Each version has a directory named after it; the directory above is the skill.
         *above, last = above
         if version is None:
             version = directory
@@ -211,7 +208,7 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
 
 
 def _first(name: str) -> str:
-    """Return the namespace that a dotted name begins with."""
+    """Return the first part of a dotted name, or "" for a name without dots."""
     first, dot, _ = name.partition(".")
     if dot:
         return first
@@ -219,7 +216,7 @@ def _first(name: str) -> str:
 
 
 def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
-    """Return a field of `metadata`, else of the top level; a number is written out."""
+    """Return a field of `metadata`, else of the top level, as text; None if it is missing."""
     for fields in (mapping(frontmatter.get("metadata")), frontmatter):
         value = fields.get(field)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -239,7 +236,7 @@ def _text(value: Json) -> str | None:
 
 
 def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
-    """Return the table of a `skill.toml` as JSON, None where it cannot be read."""
+    """Parse a `skill.toml` into JSON values; return None and add a problem if it is unreadable."""
     if len(raw) > MAX_TOML:
         message = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
         problems.append(problem("manifest-syntax", message, hint="shorten it"))
@@ -281,10 +278,10 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
 
 
 def _json(table: dict[str, Any]) -> dict[str, Json]:
-    """Return the table with JSON's values alone.
+    """Return the table converted to JSON values.
 
     Raises:
-        _ManifestError: JSON has no such value, or there are too many.
+        _ManifestError: JSON has no such value, or the values are too many or nested too deeply.
     """
     count = 0
 
@@ -314,14 +311,13 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
 
 
 class _ManifestError(SkillsServerError):
-    """A fault in a value."""
+    """Raised for a value of a `skill.toml` that cannot become JSON."""
 
 
 def _completed(
     given: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]
 ) -> dict[str, Json]:
-    """Return what `skill.toml` says, and for what it must say and does not, what SKILL.md and the
-    directory tell."""
+    """Return the fields of `skill.toml`, with missing required ones taken from `made`."""
     fields = dict(given)
     name = fields.setdefault("name", made["name"])
     if "name" not in given:
@@ -337,7 +333,7 @@ def _completed(
     for field, value in defaults.items():
         if field not in fields:
             fields[field] = value
-            if field != "namespace":  # the protocol's smallest manifest has none
+            if field != "namespace":  # the protocol's minimal manifest has no namespace
                 message = f"it has no {field}; {str(value)[:60]!r} is used"
                 problems.append(problem("manifest-incomplete", message, hint=f"add {field} = ..."))
     return fields
@@ -393,8 +389,7 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
 def _compare(
     given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]
 ) -> None:
-    """Report where SKILL.md disagrees. A name with blanks or capitals there is a title, not another
-    name."""
+    """Report fields in which SKILL.md differs; a name with blanks or capitals there is a title."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
     other["version"], other["namespace"] = (
         _field(frontmatter, "version"),

@@ -1,8 +1,7 @@
-"""The tags that skills travel in when a model reads them.
+"""Tags around untrusted text for a model, with escaping against tag injection.
 
-Text inside stays as the author wrote it, Markdown and all; only what would open or close a tag of
-ours is made harmless, so that a skill can neither pretend to be what stands around it nor to be
-another one.
+Content stays verbatim, Markdown included. Only tags named in `FRAMES` are escaped in it, so that a
+skill can neither end its element nor imitate another skill.
 """
 
 from __future__ import annotations
@@ -23,32 +22,29 @@ FRAMES: Final = (
     "stdout",
     "stderr",
 )
-"""The names of every element that we put around foreign text. Inside of it none of them may begin
-or end."""
+"""Names of the elements around untrusted text, in which their tags are escaped."""
 
 
 def escaped(text: str) -> str:
-    """Return the text with the characters written out that mean something in XML."""
+    """Return the text with `&`, `<` and `>` escaped as in XML."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, entity)
     return text
 
 
 def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
-    """Return an element around foreign content, verbatim but for tags of ours.
+    """Return an element around untrusted content, in which tags named in `FRAMES` are escaped.
 
-    `<tag a="b">`, the content on lines of its own, `</tag>`. The tag must be one of ours.
+    The result is `<tag a="b">`, the content on its own lines, and `</tag>`.
     """
     return around(tag, attributes, [contained(content)])
 
 
 def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str:
-    """Return an element around what we made ourselves, such as other elements; one line or more for
-    each.
+    """Return an element around trusted parts, such as other elements, each on its own lines.
 
     Raises:
-        ValueError: content could forge the tag, because it is not among those that are made
-            harmless.
+        ValueError: `tag` is not in `FRAMES`, so untrusted content could forge it.
     """
     if tag not in FRAMES:
         raise ValueError(f"no tag of ours: {tag}")
@@ -57,16 +53,16 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
 
 
 def contained(content: str) -> str:
-    """Return the content with the `<` of each tag of ours in it written out, opening or closing."""
+    """Return the content with the `<` of each opening or closing tag of `FRAMES` escaped."""
     if "<" not in content:
         return content
     return _tag().sub(_written, content)
 
 
-@cache  # takes milliseconds to compile, and a handshake does without
+@cache  # compiling takes milliseconds, and a handshake does not need the pattern
 def _tag() -> re.Pattern[str]:
-    # With blanks, capital letters or invisible characters in it a tag still reads as one. A longer
-    # name is another tag: <skill-dir> is how many authors write a place to fill in.
+    # A model reads a tag despite blanks, capital letters or invisible characters in it. A longer
+    # name is another tag: many authors write placeholders such as <skill-dir>.
     blank = rf"[\s{INVISIBLE}]*+"
     return re.compile(rf"<(?={blank}(?:/{blank})?([\w.:{INVISIBLE}-]*+))")
 

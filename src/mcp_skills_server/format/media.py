@@ -1,6 +1,6 @@
-"""Media types from file names, and whether bytes are text or a pointer of Git LFS.
+"""Media types by file name, and detection of text and of Git LFS pointers.
 
-The same on every machine: no system tables are read.
+The results are the same on every machine, because the system's tables are not used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 MARKDOWN: Final = "text/markdown"
 _OURS: Final = {
-    # What the standard table lacks, or takes for something else (.ts is video/mp2t there).
+    # Suffixes that the standard table lacks, or maps to another type (.ts to video/mp2t).
     MARKDOWN: "md markdown mdx",
     "text/plain": "txt ini cfg conf log",
     "text/x-rst": "rst",
@@ -65,11 +65,11 @@ _TEXT: Final = frozenset(
     f"application/{each}"
     for each in ("json", "jsonl", "yaml", "toml", "sql", "xml", "x-sh", "javascript")
 )
-"""Types that are text, beside `text/`, `+json` and `+xml`."""
+"""Media types of text, in addition to `text/*`, `+json` and `+xml`."""
 
 
 def media_type(path: str) -> str | None:
-    """Return the media type that the file's name stands for, or None."""
+    """Return the media type of the file name's suffix, or None."""
     name = path.rpartition("/")[2]
     dot = name.rfind(".")
     if dot < 0:
@@ -80,16 +80,14 @@ def media_type(path: str) -> str | None:
 
 @cache
 def _standard() -> Mapping[str, str]:
-    """Return the table of the standard library, which looks for files of the system when it is
-    made."""
+    """Return the table of `mimetypes`, cached because making it searches the system's files."""
     from mimetypes import MimeTypes
 
     return MimeTypes(filenames=()).types_map[True]
 
 
 def is_text(media: str | None) -> bool:
-    """Tell whether content of this media type is text where its bytes are valid UTF-8. An unknown
-    type may be."""
+    """Tell whether valid UTF-8 of this media type is text; content of an unknown type may be."""
     return (
         media is None
         or media.startswith("text/")
@@ -99,10 +97,10 @@ def is_text(media: str | None) -> bool:
 
 
 def as_text(raw: bytes, media: str | None) -> str | None:
-    """Return the exact bytes as text, BOM and CRLF included, or None where they are not text.
+    """Decode text exactly, BOM and CRLF included; return None for bytes that are not text.
 
-    They are not where the type is another one, they are no UTF-8, or the type is unknown and they
-    hold a NUL.
+    Text needs a media type for which `is_text` holds and valid UTF-8. If the type is unknown, a NUL
+    means that the bytes are not text.
     """
     if not is_text(media) or (media is None and b"\0" in raw):
         return None
@@ -113,6 +111,5 @@ def as_text(raw: bytes, media: str | None) -> str | None:
 
 
 def is_lfs_pointer(raw: bytes) -> bool:
-    """Tell whether these bytes are a pointer of Git LFS, which a repository has in the place of the
-    real content."""
+    """Tell whether the bytes are a Git LFS pointer, which replaces content in a repository."""
     return raw.startswith(_LFS) and len(raw) < _LFS_MOST_BYTES

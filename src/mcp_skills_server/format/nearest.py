@@ -7,13 +7,11 @@ from difflib import get_close_matches
 from typing import Final
 
 _COMPARED: Final = 64
-"""Characters that are compared, from the end: the names of neighbours begin alike, and a comparison
-is quadratic."""
+"""Compared characters at a name's end: related names begin alike, and comparing is quadratic."""
 
 
 def nearest(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the names that look like this one, capital letters or not, the best
-    first."""
+    """Return up to `most` names that resemble `wanted`, ignoring case, the most similar first."""
     known = {name[-_COMPARED:].casefold(): name for name in names}
     return [
         known[each]

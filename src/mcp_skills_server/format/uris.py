@@ -1,7 +1,7 @@
-"""`skill://` URIs to skill path and file path, and back.
+"""Conversion between `skill://` URIs and pairs of skill path and file path.
 
-A URI is taken apart first and decoded once, segment by segment, so that an encoded slash or a
-doubly encoded dot never turns into structure. What comes out are lookup keys, never paths.
+A URI is split before it is decoded, once for each segment, so that no encoded slash or doubly
+encoded dot can change the structure. The results are look-up keys, not paths on a disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH, Skill, Snapshot,
 SCHEME: Final = "skill://"
 TEMPLATE: Final = "skill://{+path}"
 LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
-"""Characters of a URI: each byte of the longest path takes three once it is escaped."""
+"""Most characters of a URI: percent-encoding triples each byte of the longest path."""
 # RFC 3986: a reg-name is unreserved and sub-delims; the segments of a path also take ':' and '@'.
 _REG_NAME: Final = "!$&'()*+,;=-._~"
 _PATH: Final = _REG_NAME + ":@/"
@@ -29,8 +29,7 @@ def uri(skill_path: str, file_path: str = "") -> str:
 
 
 def canonical(text: str) -> str:
-    """Return a `skill://` URI as `uri` spells it; one that cannot name anything that is served as
-    it is."""
+    """Return a `skill://` URI in the spelling of `uri`, or unchanged if it is invalid."""
     parts = segments(text)
     if parts is None:
         return text
@@ -38,8 +37,7 @@ def canonical(text: str) -> str:
 
 
 def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] | None:
-    """Return the skill and the file path that a URI names, among the skills that stand at `least`
-    there, or None."""
+    """Return (skill, file path) of a URI among skills of standing `least` or higher, or None."""
     parts = segments(target)
     if parts:
         return snapshot.find(parts, least)
@@ -47,12 +45,11 @@ def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] 
 
 
 def segments(text: str) -> tuple[str, ...] | None:
-    """Return the decoded segments of a `skill://` URI, or None when it cannot name anything that is
-    served.
+    """Return the decoded segments of a `skill://` URI, or None if it is invalid.
 
-    None for one that is longer or deeper than any of ours, another scheme, a query or fragment, an
-    empty segment, an escape that is not UTF-8, and for a segment that decodes to a slash, a NUL,
-    `.` or `..`.
+    Invalid are: another scheme, a URI that is too long or too deep, a query or fragment, a
+    backslash, an empty segment, an escape that is not UTF-8, and a segment that decodes to `.` or
+    `..` or holds an encoded slash or a NUL.
     """
     if len(text) > LONGEST or text.count("/") > DEEPEST_PATH + 1:
         return None
@@ -74,7 +71,7 @@ def segments(text: str) -> tuple[str, ...] | None:
 
 
 def bare(url: str) -> str:
-    """Return a URL without what may be a secret: user name and password, query, fragment."""
+    """Return a URL without its parts that may be secret: user name, password, query, fragment."""
     plain = re.split(r"[?#]", url, maxsplit=1)[0]
     scheme, slashes, rest = plain.partition("//")
     host, slash, path = rest.partition("/")

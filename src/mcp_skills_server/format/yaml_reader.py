@@ -1,9 +1,9 @@
-"""YAML text to JSON values, by the core schema of YAML 1.2.
+"""Conversion of YAML to JSON values by the core schema of YAML 1.2, in bounded time and memory.
 
-Hosts read YAML in other languages and compare field by field: booleans are true and false only,
-there are no dates and no base-60 numbers, strings stay verbatim. What readers of YAML 1.1 take for
-something else is warned of. Time and memory are bounded by the size of the input: no recursion
-beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
+Hosts parse YAML in other languages and compare field by field. So only true and false are booleans,
+dates and base-60 numbers are text, and strings stay verbatim. A value that YAML 1.1 reads
+differently gets a warning. `MAX_DEPTH` limits the nesting; `MAX_NODES` and `MAX_EXPANSION` limit
+the expansion of aliases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mcp_skills_server.model import Json, Problem, Standing
 _FAST: Final[Any] = getattr(yaml.cyaml, "CParser", None) if yaml.__with_libyaml__ else None
 _PARSER: Final[Any] = _FAST or yaml.SafeLoader
 IS_FAST: Final = _FAST is not None
-"""False where PyYAML lacks libyaml: the same events, some ten times slower."""
+"""False if PyYAML lacks libyaml; parsing then gives the same events about ten times slower."""
 
 METADATA: Final = "metadata"
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
@@ -46,7 +46,7 @@ _BOOLEAN: Final = {
 _OTHER_IN_1_1: Final = frozenset(
     word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper())
 )
-"""What YAML 1.1 takes for true or false, and 1.2 for text."""
+"""Words that are booleans in YAML 1.1 and text in 1.2."""
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_EXPANSION: Final = 1 << 20
@@ -95,7 +95,7 @@ def _kind(value: Json) -> str:
 
 
 class _RefusedError(SkillsServerError):
-    """A bound was passed: reading on would only cost time."""
+    """Raised to stop reading at an exceeded bound, whose problem is already recorded."""
 
 
 class _Anchor(NamedTuple):
@@ -107,16 +107,14 @@ class _Anchor(NamedTuple):
 
 
 class YamlReader:
-    """Builds the JSON values of one frontmatter from the parser's events; every bound is checked
-    before it is passed.
+    """Builder of the JSON values of one frontmatter from parser events, within all bounds.
 
     Attributes:
-        lines: the 1-based line in the file of each top-level field, where the text begins on line
-            2.
-        metadata: of each field of `metadata` its line and its text as it was written, None for what
-            is no single value.
-        written: of each top-level field that is a single value, its text as it was written.
-        problems: what is wrong, in file order; at most `MAX_PROBLEMS` and what ends the reading.
+        lines: the 1-based line in the file of each top-level field; the text begins on line 2.
+        metadata: (line, text as written) of each field of `metadata`; the text of a list or mapping
+            is None.
+        written: the text as written of each top-level scalar.
+        problems: faults in file order, at most `MAX_PROBLEMS` and one that ended the reading.
     """
 
     def __init__(self, text: str) -> None:
@@ -133,8 +131,7 @@ class YamlReader:
         self.problems: list[Problem] = []
 
     def read(self) -> dict[str, Json] | None:
-        """Return the mapping, None when it cannot be used. What is wrong with it is added to the
-        problems."""
+        """Return the mapping, or None if it is unusable, and add its faults to `problems`."""
         text = self._text
         if len(text) > MAX_YAML:
             message = f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read"
@@ -172,7 +169,7 @@ class YamlReader:
                     "remove it, or escape it",
                 )
             )
-        except (ValueError, OverflowError):  # libyaml refuses these escapes itself
+        except (ValueError, OverflowError):  # PyYAML's own parser; libyaml rejects such escapes
             self.problems.append(problem("yaml-syntax", "an escape stands for no character"))
         else:
             if value is None:
@@ -304,7 +301,7 @@ class YamlReader:
                         event,
                         f"the key {_shown(text)} is not text for every YAML reader",
                     )
-            return sys.intern(text)  # ten thousand skills have the same dozen keys
+            return sys.intern(text)  # saves memory: all skills share the same dozen keys
         value = self._value(event, depth + 1)
         if event.__class__ is ScalarEvent:
             return str(event.value)

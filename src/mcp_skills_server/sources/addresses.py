@@ -1,8 +1,8 @@
-"""SSRF filter: which addresses a stranger's URL may lead to.
+"""SSRF filter: decide which addresses a stranger's URL may lead to. Pure.
 
 A publisher, a redirect or a name server may name an address inside the operator's network, where
-routers, databases and cloud metadata answer every request. Names are judged by what they resolve
-to, and by nothing else. Pure.
+routers, databases and cloud metadata answer every request. A name is judged by its resolved
+addresses alone.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import printable
 
-# By hand and not by `is_global`, which has changed its mind between versions of Python.
+# Listed by hand, because `is_global` differs between versions of Python.
 _NOT_PUBLIC_4: Final = (
     IPv4Network("0.0.0.0/8"),  # this network
     IPv4Network("10.0.0.0/8"),  # private
-    IPv4Network("100.64.0.0/10"),  # carriers' own
+    IPv4Network("100.64.0.0/10"),  # carrier-grade NAT
     IPv4Network("127.0.0.0/8"),  # loopback
     IPv4Network("169.254.0.0/16"),  # link-local, and the metadata of clouds
     IPv4Network("172.16.0.0/12"),  # private
     IPv4Network("192.0.0.0/24"),  # protocols
     IPv4Network("192.0.2.0/24"),  # documentation
-    IPv4Network("192.88.99.0/24"),  # 6to4 relays, given up
+    IPv4Network("192.88.99.0/24"),  # 6to4 relays, deprecated
     IPv4Network("192.168.0.0/16"),  # private
     IPv4Network("198.18.0.0/15"),  # benchmarks
     IPv4Network("198.51.100.0/24"),  # documentation
@@ -46,15 +46,15 @@ _NOT_PUBLIC_6: Final = (
 )
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _EMPTY_HEX: Final = re.compile(r"(?i)(?<![^.])0x(?![^.])")
-"""`0x` alone is 0 to browsers and to some proxies, and nothing to `inet_aton`."""
+"""Lone `0x` segments: browsers and some proxies read them as 0, `inet_aton` rejects them."""
 
 
 def is_public(address: str) -> bool:
-    """Tell whether a numeric address is one of the public internet; False for what is no address.
+    """Tell whether a numeric address is on the public internet; False for malformed ones.
 
-    Private, loopback, link-local, multicast and reserved ones are not, nor tunnels that carry
-    another address inside. Two carry one openly and are judged by it: IPv4-mapped addresses and
-    NAT64, by which whole networks reach IPv4.
+    Private, loopback, link-local, multicast and reserved addresses are not, nor are tunnels that
+    carry another address. IPv4-mapped addresses and NAT64, by which whole networks reach IPv4, are
+    judged by the embedded IPv4 address.
     """
     try:
         found = ip_address(address)
@@ -71,7 +71,7 @@ def is_public(address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host of a URL means this machine by its very spelling."""
+    """Tell whether a URL's host is this machine by its spelling, without resolving it."""
     address = literal(host)
     if address is None:
         return (
@@ -85,9 +85,9 @@ def is_loopback(host: str) -> bool:
 
 
 def literal(host: str) -> str | None:
-    """Return the address that the host of a URL spells, or None for a name.
+    """Return the address that a URL's host spells, or None for a name.
 
-    `127.1`, `0x7f000001` and `2130706433` spell one too: resolvers read them so.
+    `127.1`, `0x7f000001` and `2130706433` count, too: resolvers accept these forms.
     """
     try:
         return str(ip_address(host))
@@ -108,16 +108,15 @@ def refused(addresses: Iterable[str]) -> str | None:
 
 
 def shown(url: str) -> str:
-    """Return a URL for people: without secrets, at most a line."""
+    """Return a URL for display: without secrets, at most 120 characters."""
     plain = printable(bare(url))
     return plain if len(plain) <= 120 else f"{plain[:117]}..."
 
 
 def relative_to_site(site: str, message: str) -> str:
-    """Shorten the site's own URLs in a message to their paths, for a line that begins with the
-    site's name.
+    """Shorten the site's own URLs in a message to paths; unchanged if `site` is no URL.
 
-    What is no site has no such addresses: its messages stay as they are.
+    For a line that begins with the site's name.
     """
     if not wellknown.is_site(site):
         return message
@@ -129,7 +128,7 @@ def relative_to_site(site: str, message: str) -> str:
 
 
 def check_fetchable(url: str) -> None:
-    """Raise UsageError, without a secret of it, unless this is an http or https URL."""
+    """Raise UsageError, with the URL redacted, unless it is an http or https URL."""
     try:
         wellknown.absolute(url, url)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Archive source: a local archive, unpacked into a folder, and again when it changes."""
+"""Archive source: unpacks a local archive into a folder, and again when it changes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from mcp_skills_server.sources.source import (
 )
 
 LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
-"""Of an archive that holds many skills; the limits of a skill are the scan's matter."""
+"""Limits of an archive that holds many skills; the scan enforces the limits of each skill."""
 _CHECK_S: Final = 1.0
-"""Between two looks, each of which costs one `stat`."""
+"""Seconds between two polls, each of which costs one `stat`."""
 _MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
 class Archive(Source):
-    """One archive."""
+    """A local archive."""
 
     remote = False
     own_check_s = _CHECK_S
@@ -51,12 +51,12 @@ class Archive(Source):
         self._digest = ""
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
-        """Return the digest of the archive, which is read again if its stat signature changed."""
+        """Return the digest of the archive, reading it again only if its stat signature changed."""
         return await to_thread.run_sync(self._resolve)
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
-        """Unpack it."""
+        """Unpack the archive into a plan."""
         try:
             yield await to_thread.run_sync(self._plan, revision)
         except ArchiveRefusedError as error:
@@ -66,7 +66,7 @@ class Archive(Source):
         try:
             found = os.stat(self.origin)
             if self.settings.output is None:
-                make_own(self.place)  # what clears old temporary files may have removed it
+                make_own(self.place)  # a cleaner of old temporary files may have removed it
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         raw = None
@@ -77,7 +77,7 @@ class Archive(Source):
 
     def _read(self) -> bytes:
         try:
-            # of a FIFO in its place it waits for no writer
+            # never blocks, even if a FIFO replaced the archive
             raw, _ = read_regular(self.origin, _MOST_BYTES)
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
@@ -96,7 +96,8 @@ class Archive(Source):
         skills, _ = group_by_skill(
             {path: files[path] for path in files.keys() - {*left_out}}, hidden=hidden
         )
-        # An archive of a repository has some, and no publisher vouches for it as a whole.
+        # Only warn: an archive of a repository has such files, and no publisher signed it as a
+        # whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
         units: list[Unit] = []
         for place, found in skills.items():

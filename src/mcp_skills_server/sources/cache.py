@@ -1,9 +1,9 @@
 """Cache folders of sources, with leases and least-recently-used eviction.
 
     CACHE/KIND/NAME/skills/             the skills of one source
-    CACHE/KIND/NAME/.mcp-skills-used/   a locked file of each process that uses them
+    CACHE/KIND/NAME/.mcp-skills-used/   a locked file (lease) of each process that uses them
 
-What no process uses may be removed at any time, the longest unused first. What a process serves
+A folder without a lease may be evicted at any time, the least recently used first. A leased one
 never is.
 """
 
@@ -35,16 +35,17 @@ _USED: Final = ".mcp-skills-used"
 _GONE: Final = ".gone-"
 _PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LOCK_S: Final = 10.0
-"""Seconds to wait for a process that enters itself or removes something."""
+"""Seconds to wait for a process that takes a lease or evicts a folder."""
 
 
 class CacheFolder:
-    """The folder of one source, `path`, with its `skills`, leased for as long as this object lives.
+    """Cache folder of one source: `path`, with its `skills`, leased while this object lives.
 
     Args:
         cache: the directory of the cache.
+        kind: the subdirectory for this kind of source.
         origin: the address of the source; its beginning makes the folder's name readable.
-        asked: what else tells this copy from another one of the same origin.
+        asked: further parts of the key, which tell copies of one origin apart.
     """
 
     def __init__(self, cache: Path, kind: str, origin: str, *asked: str) -> None:
@@ -73,17 +74,16 @@ class CacheFolder:
 
 
 def private_folder() -> Path:
-    """Make a temporary folder of this process, which is removed at its end."""
+    """Create a temporary folder for this process, removed at its exit."""
     folder = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def trim(cache: Path, most_bytes: int) -> list[str]:
-    """Evict the least recently used folders that no process uses, until all together have at most
-    so many bytes.
+    """Evict the least recently used unleased folders until the cache has at most `most_bytes`.
 
-    Return the names of what was removed.
+    Return the names of the evicted folders.
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
@@ -93,8 +93,8 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
             if _PLAIN.fullmatch(each.name) and not each.is_symlink()
         ]
         for left in (left for kind in kinds for left in kind.glob(f"{_GONE}*")):
-            shutil.rmtree(left, ignore_errors=True)  # a process that was removing it was killed
-        # Others are not ours: the user may have named a folder with other things in it.
+            shutil.rmtree(left, ignore_errors=True)  # a process was killed while removing it
+        # Only marked folders: the user may have named a cache directory with other content.
         marked = [used.parent for kind in kinds for used in kind.glob(f"*/{_USED}")]
         sizes = {folder: _size(folder) for folder in marked if not folder.is_symlink()}
         total = sum(sizes.values())
@@ -111,8 +111,10 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder that only this user may write, or raise OSError: its name is known and its
-    contents are served."""
+    """Create a folder that only this user may write, or raise OSError.
+
+    The check matters, because its name is predictable and its contents are served.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
@@ -124,7 +126,7 @@ def make_own(folder: Path) -> None:
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:
-    """Rename a folder so that no process finds it, and return its new place; None if in use."""
+    """Rename a folder out of the way and return its new path, or None if it is leased."""
     with _alone(cache):
         for mark in [*(folder / _USED).glob("*")]:
             lock = FileLock(mark, timeout=0)
@@ -133,7 +135,7 @@ def _take_away(cache: Path, folder: Path) -> Path | None:
             except Timeout:
                 return None
             lock.release()
-            mark.unlink(missing_ok=True)  # a process that has ended left it
+            mark.unlink(missing_ok=True)  # a stale lease of a process that has ended
         gone = folder.with_name(f"{_GONE}{uuid.uuid4().hex[:12]}")
         os.rename(folder, gone)
         return gone

@@ -1,11 +1,9 @@
-"""A folder of fetched skills: a skill appears in it whole or not at all, and what others put there
-stays.
+"""Folder of fetched skills with atomic replacement; other content in it is kept.
 
-Everything of ours but the skills lies in `.mcp-skills/`, which no scan enters: a record for each
-skill and each source, and the stage where skills are made before they are renamed into their place.
-A record is written before the rename and names the files before and after it, so that a process
-that is killed at any moment leaves a folder in which every file is accounted for. Links are never
-followed.
+All bookkeeping lies in `.mcp-skills/`, which no scan enters: a record for each skill and each
+source, and the stage where skills are written before they are renamed into place. A record is
+written before the rename and names the files before and after it, like a write-ahead log, so a
+process killed at any moment leaves every file accounted for. Links are never followed.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from mcp_skills_server.sources.records import (
 )
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
-"""Files and folders of systems and interpreters, which do not count as an edit."""
+"""Files and folders that systems and interpreters create; they do not count as edits."""
 _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
@@ -55,7 +53,7 @@ _PIECE: Final = 1 << 16
 
 
 class ConflictError(SkillsServerError, ValueError):
-    """A place in the folder is taken, and nothing is put there. The message is one line."""
+    """A path in the folder is taken, so nothing is put there. The message is one line."""
 
 
 class EditedError(ConflictError):
@@ -63,21 +61,21 @@ class EditedError(ConflictError):
 
 
 class SkillState(Enum):
-    """The state of the place of a skill."""
+    """State of a skill's path in the folder."""
 
     ABSENT = "absent"
     KEPT = "kept"
-    """The files that its record names."""
+    """The files that its record names, unmodified."""
     FORMER = "former"
-    """The replaced files: a process was killed before it put the new ones into their place."""
+    """The replaced files: a process was killed before the rename."""
     EDITED = "edited"
     FOREIGN = "foreign"
-    """Something that was not fetched."""
+    """Content that was not fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A staged skill: its tree, its record, and the state of its place when it was made."""
+    """A staged skill: its tree, its record file, and the state of its path when staged."""
 
     name: str
     state: SkillState
@@ -86,10 +84,10 @@ class Staged:
 
 
 class FetchedFolder:
-    """A folder of fetched skills. Every method blocks; several threads may each have a skill.
+    """Folder of fetched skills. Every method blocks; threads may work on different skills.
 
-    A full disk is an OSError, and leaves what was in the place of a skill. `opened` returns a
-    folder and holds its lock. A name may have `/` in it: the skill then lies that deep.
+    A full disk is an OSError, and leaves the previous skill in place. `opened` locks the folder. A
+    name may contain `/`: the skill then lies that deep.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -101,7 +99,7 @@ class FetchedFolder:
     @classmethod
     @contextmanager
     def opened(cls, directory: str | os.PathLike[str]) -> Generator[FetchedFolder]:
-        """Make and lock the folder, and undo what a killed process left, or raise UsageError."""
+        """Create and lock the folder, and undo what a killed process left; may raise UsageError."""
         named = printable(str(directory))
         folder = cls(Path(os.path.abspath(directory)))
         lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
@@ -124,7 +122,7 @@ class FetchedFolder:
             try:
                 yield folder
             finally:
-                with suppress(OSError):  # what was staged and not committed, when this is cancelled
+                with suppress(OSError):  # after a cancellation, roll back what is staged
                     folder._recover()
                 sync_path(folder.directory)
         finally:
@@ -132,7 +130,7 @@ class FetchedFolder:
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
-        """Undo what a killed process left half done, unless another process holds the folder."""
+        """Roll back what a killed process left, unless another process holds the lock."""
         folder = cls(Path(directory))
         with suppress(OSError, UsageError):
             if os.listdir(folder._stage):
@@ -142,11 +140,9 @@ class FetchedFolder:
     def look(
         self, name: str, recorded: Mapping[str, SkillRecord] | None = None
     ) -> tuple[SkillState, SkillRecord | None]:
-        """Return the state of the place of a skill, and its record, from `recorded` where that is
-        given.
+        """Return the state of a skill's path, and its record (from `recorded` if given).
 
-        Files that have the stat signatures that they were written with are not read; all others are
-        hashed.
+        Files with the recorded stat signatures are not read; otherwise all are hashed.
         """
         place = f"{self.directory}/{name}"
         if not os.path.lexists(place):
@@ -169,11 +165,11 @@ class FetchedFolder:
         return SkillState.EDITED, record
 
     def records(self) -> list[SkillRecord]:
-        """Return the records by name. Deleted skills may have one."""
+        """Return the records sorted by name, also of deleted skills."""
         return read_records(self.directory)
 
     def size(self, record: SkillRecord) -> int:
-        """Return the bytes of the files of a skill that its record names."""
+        """Return the bytes of a skill's recorded files on disk."""
         total = 0
         for path in {*record.files, *(record.former or ())}:
             with suppress(OSError):
@@ -181,13 +177,13 @@ class FetchedFolder:
         return total
 
     def stage(self, record: SkillRecord, files: Files, *, force: bool = False) -> Staged | None:
-        """Make a skill of these proved files, for `commit`; None if the same are there already.
+        """Write verified files to the stage, for `commit`; return None if already in place.
 
-        `record.files`, `record.former` and `record.stats` are filled in here. With `force` an
-        edited skill is replaced; what was not fetched never is.
+        Fills in `record.files`, `record.former` and `record.stats`. With `force` an edited skill is
+        replaced; foreign content never is.
 
         Raises:
-            ConflictError: the place is taken, or was edited.
+            ConflictError: the path is taken, or its skill was edited.
         """
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
@@ -216,7 +212,7 @@ class FetchedFolder:
         return Staged(record.name, state, tree, written)
 
     def _has_modes(self, record: SkillRecord, files: Files) -> bool:
-        """Tell whether just those files of a skill are executable that are in `files`."""
+        """Tell whether exactly the executable files of `files` are executable on disk."""
         top = self.directory / record.name
         return sys.platform == "win32" or all(
             bool(os.lstat(top / path).st_mode & stat.S_IXUSR) == executable
@@ -224,10 +220,9 @@ class FetchedFolder:
         )
 
     def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
-        """Put these skills into their places, each whole. Synchronized together, they take as long
-        as one.
+        """Rename staged skills into place, each atomically; one disk sync serves all of them.
 
-        Return by name why a skill could not be put there; what was there is there still.
+        Return the error of each skill that failed, by name; its path is unchanged.
         """
         failed: dict[str, ConflictError | OSError] = {}
         left = {each.name: each for each in staged}
@@ -242,14 +237,13 @@ class FetchedFolder:
 
         attempt(self._check_still)
         sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
-        # A skill without a record would count as local or foreign: no skill has its place before
-        # all records do.
+        # Records first: a skill without one would count as local or foreign.
         attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
         sync_path(self._records)
         attempt(self._swap)
         sync_path(self.directory)
         for each in staged:
-            # else nothing of it is left there
+            # otherwise nothing of it is left on the stage
             if each.name in failed or each.state is not SkillState.ABSENT:
                 self._discard(each.name)
         return failed
@@ -259,7 +253,7 @@ class FetchedFolder:
             raise ConflictError("it was edited meanwhile, and stays")
 
     def _swap(self, staged: Staged) -> None:
-        """Give a staged skill its place. What was there moves to the stage, until `_discard`."""
+        """Rename a staged skill into place, and its predecessor to the stage, until `_discard`."""
         place, old = (
             f"{self.directory}/{staged.name}",
             f"{self._stage}/{_OLD}{record_key(staged.name)}",
@@ -279,14 +273,13 @@ class FetchedFolder:
             raise
 
     def _discard(self, name: str) -> None:
-        """Delete what there is of a skill on the stage."""
+        """Delete all files of a skill on the stage."""
         key = record_key(name)
         for left in (f"{_OLD}{key}", f"{_GONE}{key}", f"{_NEW}{key}", f"{_WRITING}{key}.json"):
             clear(self._stage / left)
 
     def remove(self, name: str, *, force: bool = False) -> None:
-        """Remove a fetched skill with its record, or raise ConflictError if it was edited or not
-        fetched."""
+        """Remove a fetched skill and its record; raise ConflictError if edited or foreign."""
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as foreign.
@@ -297,7 +290,7 @@ class FetchedFolder:
             Path(self._record_path(name)).unlink()
         sync_path(self._records)
         self._discard(name)
-        with suppress(OSError):  # another skill lies there
+        with suppress(OSError):  # another skill lies in it
             for parent in [*Path(name).parents][:-1]:
                 (self.directory / parent).rmdir()
 
@@ -333,7 +326,7 @@ class FetchedFolder:
                 os.chmod(each, 0o700)  # a URL may hold a secret
 
     def _recover(self) -> None:
-        """Undo what a killed process left half done."""
+        """Roll back what a killed process left."""
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
         if any(each.name.startswith(_OLD) for each in left):
@@ -351,7 +344,7 @@ class FetchedFolder:
         return f"{self._records}/{record_key(name)}.json"
 
     def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a file of ours durably, readable by its owner alone."""
+        """Replace a bookkeeping file atomically and durably, readable by its owner alone."""
         made = self._stage / (_WRITING + path.name)
         clear(made)
         _write_file(made, raw, 0o600)
@@ -361,8 +354,7 @@ class FetchedFolder:
 
 
 def folder_stamp(directory: Path) -> Sequence[str]:
-    """Return what differs once a process has brought something into the folder or a skill is gone;
-    () for no folder."""
+    """Return a stamp that changes when a process fetches into the folder; () if it is missing."""
     try:
         with os.scandir(directory / INDEXES) as entries:
             indexes = sorted(
@@ -399,8 +391,7 @@ def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
 
 
 def _tree(place: str) -> dict[str, os.stat_result] | None:
-    """Return the stat result of every file by path, or None if there is anything but folders and
-    files."""
+    """Return each file's stat result by path, or None if there is a link or special file."""
     if not stat.S_ISDIR(os.lstat(place).st_mode):
         return None
     out: dict[str, os.stat_result] = {}
@@ -432,7 +423,7 @@ def _file_digest(path: str) -> str:
     descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _BINARY)
     try:
         digest = hashlib.sha256()
-        # `hashlib.file_digest` makes a buffer for each file
+        # `hashlib.file_digest` allocates a buffer for each file
         while piece := os.read(descriptor, _PIECE):
             digest.update(piece)
         return digest.hexdigest()
@@ -441,8 +432,7 @@ def _file_digest(path: str) -> str:
 
 
 def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
-    """Write files below a new directory, which replaces one that is there, and return the stat
-    result of each.
+    """Write files below a new directory, replacing an old one; return each one's stat result.
 
     Modes are 0755 and 0644, less the process's umask.
     """
@@ -456,7 +446,7 @@ def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
 
 
 def _write_file(path: str | Path, raw: bytes, mode: int) -> os.stat_result:
-    """Write a new file and return its stat result. On Windows its bytes are on the disk then."""
+    """Write a new file and return its stat result; on Windows also sync it to disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode)
     try:
         left = memoryview(raw)
@@ -470,7 +460,7 @@ def _write_file(path: str | Path, raw: bytes, mode: int) -> os.stat_result:
 
 
 def clear(path: Path) -> None:
-    """Delete a file or a tree if it is there; what resists is left to the next process."""
+    """Delete a file or a tree if it exists; errors are ignored, and left to the next process."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

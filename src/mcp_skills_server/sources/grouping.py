@@ -1,4 +1,4 @@
-"""Group the files of an archive, an image or a commit by the skill that they belong to. Pure."""
+"""Group the files of an archive, an image or a commit by skill. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _T = TypeVar("_T")
 def group_by_skill(
     files: Mapping[str, _T], *, hidden: bool
 ) -> tuple[dict[str, dict[str, _T]], list[str]]:
-    """Return the files of each skill by its folder, "" for the root, and the paths of those that
-    belong to none.
+    """Return the files of each skill by folder ("" for the root), and the paths outside of skills.
 
-    Of nested skills the outermost counts. A SKILL.md in another case makes one too, for its fault
-    to be seen. With `hidden` skills in dot folders count, too.
+    Only the outermost of nested skills counts. A SKILL.md in another case makes a skill, too, so
+    that the scan can report it. With `hidden`, skills in dot folders count, too.
     """
     folders = {path.rpartition("/")[0] for path in files if is_skill_md(path)}
     skills: dict[str, dict[str, _T]] = {}
@@ -40,12 +39,12 @@ def group_by_skill(
 
 
 def is_skill_md(path: str) -> bool:
-    """Tell whether a file is a SKILL.md, in whatever case."""
+    """Tell whether a file is a SKILL.md, in any case."""
     return path.rpartition("/")[2].lower() == SKILL_MD.lower()
 
 
 def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
-    """Return the outermost of these folders that a file lies in; None for none that is scanned."""
+    """Return the outermost of these folders that contains a file, None if none or not scanned."""
     folder = next((each for each in above(path.rpartition("/")[0]) if each in folders), None)
     if folder is None or not all(
         is_entered(part, hidden=hidden) for part in folder.split("/") if part
@@ -55,7 +54,7 @@ def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
 
 
 def root_name(files: Files, others: Iterable[str]) -> str | None:
-    """Return the folder name of a skill at the root: its name, else the first usable other."""
+    """Return the folder name for a skill at the root: its own name, or the first usable other."""
     raw, _ = files.get(SKILL_MD, (b"", False))
     own = (frontmatter.parse(raw).frontmatter or {}).get("name")
     for name in (own, *others):

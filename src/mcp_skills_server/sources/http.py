@@ -1,10 +1,9 @@
-"""HTTP client for sites, registries and issuers, over `httpcore2`, and downloads from the site of
-an operator.
+"""HTTP client over `httpcore2` for sites, registries and issuers, with SSRF protection and bounds.
 
-Defends against SSRF by pinning: resolve a name once, judge all of its addresses, and connect to one
+Defends against SSRF by pinning: resolve a name once, check all of its addresses, and connect to one
 of those. A second answer of the name server changes nothing (DNS rebinding). Certificates are still
-verified by name. Each hop of a redirect is judged anew, and bytes, time and hops are bounded.
-Bodies are never decompressed.
+verified by name. Each redirect is checked anew, and bytes, time and redirects are bounded. Bodies
+are never decompressed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 UNSAID_S: Final = 300.0
 """Seconds between two requests for an index without cache headers, or after a failure."""
 LONGEST_S: Final = 86_400.0
-"""The longest freshness, so that a mistaken header cannot freeze a copy for years."""
+"""Maximum freshness, so that a mistaken header cannot freeze a copy for years."""
 _KEEP_ALIVE_S: Final = 4.0
 """Shorter than most servers' keep-alive, so that few connections close just before use."""
 _MAX_ADDRESSES: Final = 4
@@ -61,11 +60,11 @@ _BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.En
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer of an HTTP server.
+    """An HTTP response.
 
     Attributes:
         headers: names in lower case; the values of a repeated name are joined by commas.
-        body: the bytes as they came, whatever their Content-Encoding.
+        body: the bytes as received, not decoded from their Content-Encoding.
     """
 
     status: int
@@ -75,7 +74,7 @@ class Response:
 
     @property
     def is_html(self) -> bool:
-        """True for a web page, whatever was asked for."""
+        """True for a web page, by Content-Type or by its first bytes."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         return kind == "text/html" or self.body[:256].lstrip().lower().startswith(
             (b"<!doctype html", b"<html")
@@ -83,17 +82,18 @@ class Response:
 
     @property
     def encoding(self) -> str:
-        """The Content-Encoding, or "" if there is none."""
+        """The Content-Encoding, or "" for none."""
         encoding = self.headers.get("content-encoding", "").strip().lower()
         return "" if encoding == "identity" else encoding
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """The terms on which one URL may be requested.
+    """Terms for requesting one URL of a redirect chain.
 
     Attributes:
-        headers: sent to this URL alone, such as a token. A redirect elsewhere does not carry them.
+        private: allow addresses that are not public.
+        headers: sent to this URL alone, such as a token; not forwarded to another origin.
     """
 
     private: bool = False
@@ -101,12 +101,11 @@ class Hop:
 
 
 class HttpClient:
-    """Sends requests within bounds, over connections that are kept alive. Open it with `async
-    with`.
+    """Async HTTP client with bounds and keep-alive. Open it with `async with`.
 
     The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A
-    proxy resolves names itself, so behind one only hosts that are spelled as addresses, and those
-    of this machine, can be judged.
+    proxy resolves names itself, so behind one only literal addresses, and hosts of this machine,
+    can be checked.
     """
 
     def __init__(
@@ -147,15 +146,15 @@ class HttpClient:
         content: bytes | None = None,
         follow: bool = True,
     ) -> Response:
-        """Send a request and read the whole response.
+        """Send a request, follow redirects, and read the whole response.
 
         Args:
-            allow: returns the terms of every hop by its URL, or raises UnacceptableError.
-            max_error_bytes: of any other body; 0 leaves it unread.
+            allow: returns the terms of each URL, or raises UnacceptableError.
+            max_error_bytes: maximum size of a body without success; 0 leaves it unread.
 
         Raises:
-            UnacceptableError: a hop is not allowed, leads to an address that is not public, or
-                there are too many; or the body is too large.
+            UnacceptableError: a URL is not allowed or leads to an address that is not public, there
+                are too many redirects, or the body is too large.
             UnreachableError: there is no whole response in time.
             UsageError: the proxy of the environment cannot be used.
         """
@@ -187,7 +186,7 @@ class HttpClient:
         *,
         private: bool,
     ) -> Response:
-        """Send one request and read its response, with the errors of HTTP in words for people."""
+        """Send one request, read its response, and translate HTTP errors into SourceErrors."""
         parts = urlsplit(url)
         path = parts.path or "/"
         target = f"{path}?{parts.query}" if parts.query else path
@@ -281,7 +280,7 @@ class HttpClient:
         secure = url.startswith("https:")
         key = proxy, secure, private
         if key not in self._pools:
-            # reading all certificates takes a while, and plain http needs none
+            # lazy: loading all certificates takes a while, and plain http needs none
             if secure and self._tls is None:
                 self._tls = httpcore2.default_ssl_context()
             pool = partial(
@@ -300,7 +299,7 @@ class HttpClient:
         return self._pools[key]
 
     def _proxy(self, url: str) -> str:
-        """Return the proxy for this URL, or "" if there is none."""
+        """Return the proxy for this URL, or "" for none."""
         parts = urlsplit(url)
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
         if not proxy or proxy_bypass(parts.netloc):
@@ -311,7 +310,7 @@ class HttpClient:
 
 
 class _PinningBackend(httpcore2.AsyncNetworkBackend):
-    """Connects to an address that was judged, never to a name that could be resolved anew."""
+    """Network backend that connects to a checked address, so no name is resolved twice."""
 
     def __init__(self, resolver: Resolve, *, private: bool) -> None:
         self._resolve = resolver
@@ -340,7 +339,7 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         raise failed
 
     async def _addresses(self, host: str, port: int, timeout: float | None) -> list[str]:  # noqa: ASYNC109
-        """Resolve a host, and refuse it if any of its addresses is not allowed."""
+        """Resolve a host; raise UnacceptableError if any of its addresses is not allowed."""
         try:
             with anyio.fail_after(timeout):
                 found = await self._resolve(host, port)
@@ -413,7 +412,7 @@ class Downloader:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Resolve a host to its addresses, as this machine does; raise OSError where it has none."""
+    """Resolve a host to its addresses with the system resolver; raise OSError for none."""
     found = await anyio.getaddrinfo(host, port, type=1)  # SOCK_STREAM
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -430,13 +429,12 @@ def redirect_target(url: str, headers: Mapping[str, str]) -> str:
 
 
 def check_status(response: Response, wanted: Collection[int], reason: str = "") -> None:
-    """Refuse a response whose status is not one of these. `reason` completes the message for one
-    that is unknown.
+    """Raise unless a response has one of these statuses; `reason` ends an unknown one's message.
 
     Raises:
-        AbsentError: 404 or 410.
-        UnreachableError: the status asks to come again.
-        UnacceptableError: it is any other.
+        AbsentError: the status is 404 or 410.
+        UnreachableError: the status asks for a retry later.
+        UnacceptableError: the status is any other.
     """
     status, named = response.status, shown(response.url)
     if status in wanted:
@@ -448,7 +446,7 @@ def check_status(response: Response, wanted: Collection[int], reason: str = "") 
 
 
 def check_now(response: Response) -> None:
-    """Raise UnreachableError for a status that asks to come again."""
+    """Raise UnreachableError for a status that asks for a retry later (408, 425, 429, 5xx)."""
     if response.status in _NOT_NOW or response.status >= 500:
         status = f"status {response.status}"
         wait = retry_after_s(response.headers, time.time())
@@ -503,12 +501,11 @@ def _first_line(error: Exception) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-# How long a response stays fresh, and when to retry (RFC 9111). A private cache: `s-maxage` is not
-# for us. WK-40
+# Freshness and retry times (RFC 9111), as a private cache: `s-maxage` does not apply. WK-40
 
 
 def _directives(headers: Mapping[str, str]) -> dict[str, str]:
-    """Parse Cache-Control into directives in lower case. Of a repeated one the first counts."""
+    """Parse Cache-Control into lower-case directives; the first of a repeated one counts."""
     out: dict[str, str] = {}
     for part in headers.get("cache-control", "").split(","):
         name, _, value = part.strip().partition("=")
@@ -518,10 +515,9 @@ def _directives(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return for how many seconds from `now` a response stays fresh, at most `LONGEST_S`; None if
-    it does not say.
+    """Return the freshness from `now` in seconds, at most `LONGEST_S`; None if unspecified.
 
-    0 for `no-cache`, `no-store` and for what cannot be parsed.
+    0 for `no-cache`, `no-store` and for malformed values.
     """
     found = _directives(headers)
     if "no-store" in found or "no-cache" in found:
@@ -538,14 +534,14 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def may_store(headers: Mapping[str, str]) -> bool:
-    """Tell whether the answer may be kept on disk."""
+    """Tell whether the response may be stored on disk."""
     return "no-store" not in _directives(headers)
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None.
 
-    A date is measured from the answer's own, for our clock may be another.
+    A date is measured from the response's own Date, because the local clock may differ.
     """
     text = headers.get("retry-after", "")
     wait = _seconds(text)
@@ -557,7 +553,7 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _until(text: str, headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds from the date of a response to another date, or None if that is none."""
+    """Return the seconds from a response's Date (or `now`) to another date; None if malformed."""
     moment, date = _moment(text), _moment(headers.get("date", ""))
     if moment is None:
         return None
@@ -565,7 +561,7 @@ def _until(text: str, headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    # A number of more digits than a float tells apart is as good as the longest.
+    # 15 digits: a float has no more, and `LONGEST_S` caps the value anyway.
     return float(text[:15]) if text.isascii() and text.isdigit() else None
 
 

@@ -20,14 +20,14 @@ from mcp_skills_server.sources.source import Source, SourceSettings
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind.
+    """A kind of source.
 
     Attributes:
-        open: opens the source of a text, and may raise UsageError; None for a folder, which is
-            served as it is.
-        is_path: whether a text is a path, which must not be taken for another in another folder.
-        is_asked: whether the operator sets the polling interval, since no cache header does.
-        keeps_history: whether it can bring a revision that is not its newest.
+        open: opens a source from the text of a root, and may raise UsageError; None for a folder,
+            which is served in place.
+        is_path: the text is a file path; a relative one depends on the working directory.
+        is_asked: the operator sets the polling interval, since no cache header does.
+        keeps_history: the source can fetch revisions other than its newest.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Kind:
 
 
 def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
-    """Return an opener that imports its module on first use: the clients take a while to load."""
+    """Return an opener that imports its module on first use, because the clients load slowly."""
 
     def load(given: str, settings: SourceSettings) -> Source:
         return getattr(import_module(module, __package__), name)(given, settings)
@@ -63,9 +63,9 @@ KINDS: Final[tuple[Kind, ...]] = (
 
 
 COMMAND: Final = "mcp+stdio:"
-"""What a root begins with that is a command to start."""
+"""Prefix of a root that is a command to start."""
 _SSH: Final = re.compile(r"(?:ssh://([^/]+)/|([\w.-]+@[\w.-]+):)(.+)")
-"""An address of ssh, as a URL or as scp has it."""
+"""An SSH address, as a URL or in scp syntax."""
 
 
 def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
@@ -88,7 +88,7 @@ def open_source(
 
 
 def split(texts: str) -> list[str]:
-    """Split a list of roots as in PATH, but within no `https://host:8443` or tag of oci://."""
+    """Split a list of roots at `os.pathsep`, but not in `https://host:8443` or an oci:// tag."""
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     found = [each for each in re.split(between, texts) if each]
     return rejoined(found) if os.pathsep == ":" else found

@@ -1,6 +1,6 @@
-"""Base of sources that list their skills with fingerprints and give the files of one at a time.
+"""Base of sources that list their skills with fingerprints and read one skill at a time.
 
-A library user's own source is a class like this, with a row for `open_registry(kinds=...)`;
+A library user's own source subclasses this, with a row for `open_registry(kinds=...)`;
 examples/database_source.py serves skills from a database.
 """
 
@@ -31,12 +31,12 @@ from mcp_skills_server.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A skill that a source has.
+    """A skill listed by a source.
 
     Attributes:
-        name: its folder.
-        fingerprint: differs when anything of the skill differs, such as a digest or a version.
-        item: what `read` needs to find it.
+        name: the folder name of the skill.
+        fingerprint: changes with any part of the skill, such as a digest or a version.
+        item: handle for `read` to find the skill.
     """
 
     name: str
@@ -45,16 +45,15 @@ class Entry:
 
 
 class ListedSource(Source):
-    """A source that is copied skill by skill: `entries` and `read` are all that a kind of it must
-    have.
+    """Source that is copied skill by skill; a subclass implements `entries` and `read`.
 
-    Both raise a `SourceError` where the source cannot be had now, and `read` a
-    `ContentRefusedError` for a skill that must not be served.
+    Both raise a `SourceError` if the source is unavailable, and `read` a `ContentRefusedError` for
+    a skill that must not be served.
 
     Args:
         given: the text of the root.
         settings: of all sources.
-        origin: the address for people; by default `given`, which then must hold no secret.
+        origin: the address for display; by default `given`, which then must hold no secret.
 
     Attributes:
         warnings: about the last listing, one line each.
@@ -70,17 +69,16 @@ class ListedSource(Source):
         raise NotImplementedError
 
     async def read(self, entry: Entry) -> Files:
-        """Return the files of a skill: bytes, and whether the file may be executed, by path in the
-        skill."""
+        """Return the files of a skill: (bytes, executable) by path in the skill."""
         raise NotImplementedError
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
-        """Yield `read`; a source that connects for several reads overrides it."""
+        """Yield `read`; a source that keeps one connection for several reads overrides this."""
         yield self.read
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """Return the digest of what is listed."""
+        """Return the digest of the listing."""
         entries = await self.entries()
         fingerprints = sorted((each.name, each.fingerprint) for each in entries)
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
@@ -88,7 +86,7 @@ class ListedSource(Source):
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
-        """Plan what is listed."""
+        """Plan the listed skills."""
         entries, warnings = revision.content
         units = [Unit(each.fingerprint, each.name, (each.name,), item=each) for each in entries]
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
@@ -101,7 +99,7 @@ class ListedSource(Source):
             yield Plan(units, fetching(fetch), index, is_one=True)
 
     def _checked(self, files: Files) -> Files:
-        """Return these files, if every platform can hold them and they are within the limits."""
+        """Return these files if within the limits and with portable names; raise otherwise."""
         tree = Tree(UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes))
         for path, (raw, executable) in files.items():
             check_name(path)

@@ -1,9 +1,8 @@
-"""MCP source: the skills of another MCP server, copied into a folder of the cache, each file proved
-by its digest.
+"""MCP source: copies the skills of another MCP server, each file verified by its digest.
 
-The server is an endpoint of streamable HTTP, or a command that is started for each look and speaks
-over its pipes. While nothing is new, a look costs its listing. One more connection stays open for
-the server's notifications.
+The server is a streamable HTTP endpoint, or a command that is started for each poll and speaks over
+its pipes. While nothing is new, a poll costs one listing. One more connection stays open for the
+server's notifications.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ _NOT_PROVED: Final = (
 
 
 class McpServer(ListedSource):
-    """The skills of `mcp+https://host/mcp`, `mcp+http://` on this machine, or
-    `mcp+stdio:COMMAND`."""
+    """Skills of an MCP server: `mcp+https://HOST/mcp`, local `mcp+http://`, `mcp+stdio:COMMAND`."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self._fetch = settings.fetch
@@ -57,31 +55,33 @@ class McpServer(ListedSource):
         self._token = settings.token
         if given.startswith(COMMAND):
             self._words = _words_of(given)
-            origin = COMMAND + os.path.basename(self._words[0])  # arguments may be anybody's secret
+            origin = COMMAND + os.path.basename(self._words[0])  # arguments may be secrets
         else:
             self._url = _url_of(given, http=settings.fetch.trust.http)
             origin = PREFIX + shown(self._url)
         super().__init__(given, settings, origin=origin)
 
     async def entries(self) -> Sequence[Entry]:
-        """Return what the server lists."""
+        """Return the skills that the server lists."""
         async with self._connected(self._fetch.bounds.download_s) as client:
             skills, self.warnings = await client.list(), client.refused
         return [Entry(each.name, _fingerprint(each), each) for each in skills]
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
-        """Read over one connection."""
+        """Yield a reader of skills over one connection."""
         async with self._connected(self._fetch.limits.total_s) as client:
             yield lambda entry: self._read(client, entry.item)
 
     async def listen(self, changed: Callable[[], object]) -> None:
-        """Hold a connection open, in the era that the server speaks, and call `changed` when it
-        lists other skills."""
+        """Subscribe to the server's notifications, and call `changed` when its list may differ.
+
+        The connection speaks the era that the server negotiates; a lost one is opened anew.
+        """
         while True:
-            with suppress(SourceError):  # a look says what is wrong
+            with suppress(SourceError):  # the next poll reports the error
                 async with self._connected(inf) as client, client.changes(poll_s=inf) as changes:
-                    changed()  # what changed before it was listened is not announced
+                    changed()  # changes before the subscription were not announced
                     async for _ in changes:
                         changed()
             await anyio.sleep(self.check_s)
@@ -102,10 +102,10 @@ class McpServer(ListedSource):
             raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
     def _http(self) -> httpx2.AsyncClient:
-        """Return a client that takes no more of an answer than a skill may have, as JSON, and
-        nothing compressed.
+        """Return an HTTP client that bounds the size of responses and rejects compressed ones.
 
-        A server may end each stream, and ask for another at once: it gets one a second.
+        A server may end each stream and have it reopened at once: GET requests are throttled to one
+        a second.
         """
         soonest = -inf
 
@@ -121,7 +121,7 @@ class McpServer(ListedSource):
                 "identity",
             }:
                 raise UnacceptableError("it answers compressed, which was not asked for")
-            # Of a stream the SDK bounds each event.
+            # In an event stream the SDK bounds each event.
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 response.stream = _Bounded(response.stream, 2 * self._fetch.limits.skill_bytes)
 
@@ -130,7 +130,7 @@ class McpServer(ListedSource):
             headers["Authorization"] = f"Bearer {self._token}"
         return httpx2.AsyncClient(
             headers=headers,
-            # the rest is bounded by the caller
+            # callers set all other timeouts
             timeout=httpx2.Timeout(None, connect=self._fetch.bounds.read_s),
             follow_redirects=not self._token,
             event_hooks={"request": [pace], "response": [bound]},
@@ -138,7 +138,7 @@ class McpServer(ListedSource):
 
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
-        """Connect for so long at most. Whatever ends the connection is raised as a SourceError."""
+        """Connect for at most `seconds`; raise any failure as a SourceError or UsageError."""
         try:
             with anyio.fail_after(seconds):
                 async with AsyncExitStack() as stack:
@@ -147,7 +147,8 @@ class McpServer(ListedSource):
                         http = await stack.enter_async_context(self._http())
                         connection = streamable_http_client(self._url, http_client=http)
                     if self._words:
-                        # It is started at each look, and would log each time.
+                        # Discard stderr: the command is started at each poll, and would log each
+                        # time.
                         nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
                         command = StdioServerParameters(
                             command=self._words[0], args=self._words[1:]
@@ -168,7 +169,7 @@ class McpServer(ListedSource):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """The body of an answer, up to so many bytes."""
+    """Response body stream with a maximum size."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self._stream = stream
@@ -224,7 +225,7 @@ def _url_of(given: str, *, http: bool) -> str:
 
 
 def _fingerprint(skill: ListedSkill) -> str:
-    """Return a digest of what is listed of a skill."""
+    """Return a digest of a skill's listing."""
     files = sorted((path, file.digest, file.size) for path, file in (skill.files or {}).items())
     listed = json.dumps([skill.uri, skill.name, skill.description, files])
     return hashlib.sha256(listed.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,8 +1,7 @@
-"""Mirrors of the roots that are not local folders: each source is polled, and its folder kept
-current.
+"""Mirrors: poll each remote source of a root, and keep a local copy current for the registry.
 
 A failure leaves the last good copy in service. The registry watches the folders, and notifies
-clients as of any edit.
+clients as after any edit.
 """
 
 from __future__ import annotations
@@ -45,27 +44,29 @@ from mcp_skills_server.sources.source import (
 logger = logging.getLogger(__name__)
 
 Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
-"""Takes the revision that is served and what is wrong with it, in another thread."""
+"""Called in another thread with the served revision and its problems."""
 
 _LISTEN_S: Final = 0.1
 _LEAST_POLL_S: Final = 1.0
-"""Least seconds between two requested polls."""
+"""Minimum seconds between two requested polls."""
 _TRIM_S: Final = 600.0
-"""Between two looks at the size of the cache, each of which is a walk through it."""
+"""Seconds between two checks of the cache size, each of which walks the cache."""
 _FIRST_RETRY_S: Final = 30.0
-"""After a first failure, unless the polling interval is shorter; doubled with each further one."""
+"""Backoff after a first failure, if shorter than the polling interval; doubled with each further
+one."""
 _STOP_S: Final = 1.0
 """Seconds that a shutdown waits for fetches to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The state of a root that is fetched. Times are in seconds of the epoch.
+    """State of a fetched root. Times are in seconds since the epoch.
 
     Attributes:
-        ready: it has answered once, or a copy of it was kept.
-        trouble: why the last fetch failed, in one line; always given while it is not ready.
-        revision: what is served; "" where nothing was fetched yet, or not all of it.
+        ready: whether a fetch has succeeded once, or a copy exists.
+        trouble: reason for the failure of the last fetch, in one line; always set while not ready.
+        revision: the served revision; "" if nothing, or not all of it, was fetched yet.
+        looked: end of the last poll.
         next_look: start of the next poll; None while one is under way.
         current: end of the last poll that succeeded.
     """
@@ -80,8 +81,7 @@ class SourceState:
 
 
 class Follower:
-    """One source in service, as it was `given`. Its methods are called one at a time, `state` from
-    any thread."""
+    """Poller of one source. Call its methods one at a time; `state` may be read from any thread."""
 
     def __init__(
         self,
@@ -93,19 +93,20 @@ class Follower:
         self.source = source
         self.given = given
         self.link: Path | None = None
-        """A link that is served in place of the source's own folder: `switch` moves it."""
+        """Symlink that is served instead of the source's own folder; `switch` moves it
+        atomically."""
         self.arrived: Callable[[str], object] | None = None
-        """Called in another thread with the folder when it is fetched for the first time, before it
-        is ready. None until the registry's first scan, which reads the folder anyway."""
+        """Called in another thread with the folder after its first fetch, before the state is
+        ready. None until the registry's first scan, which reads the folder anyway."""
         self.note: Note | None = None
-        """Takes revision and problems when they change; without it problems are logged."""
+        """Called with revision and problems when they change; without it problems are logged."""
         self._sleep = sleep
         self._stamp: Sequence[str] = ()
-        """The stamp of the folder when it held the whole revision."""
+        """Stamp of the folder when it last held the whole revision."""
         self._lines: tuple[str, ...] = ()
         self._problems: tuple[Problem, ...] = ()
         self._refused: tuple[str, UnacceptableError] | None = None
-        """The revision that was refused last, and why."""
+        """The digest of the last refused revision, and the reason."""
         self._reported: tuple[str, ...] = ()
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self.read_once = threading.Event()
@@ -118,15 +119,15 @@ class Follower:
         self._waiting: anyio.CancelScope | None = None
         self._is_asked = False
         self._asked_at: float | None = None
-        """When a look that was asked for last began, by the clock of the event loop."""
+        """Start of the last requested poll, by the event loop's clock."""
 
     @property
     def name(self) -> str:
-        """The origin for people, in one line."""
+        """The origin as printable text, in one line."""
         return clipped(printable(self.source.origin))
 
     def reason(self, error: SourceError | UsageError) -> str:
-        """Return an error's message for a line that begins with the name."""
+        """Return an error's message for a line that begins with `name`."""
         return relative_to_site(self.source.origin, str(error))
 
     @property
@@ -143,22 +144,23 @@ class Follower:
             return False
 
     async def refresh(self, *, anew: bool = False) -> float:
-        """Fetch what the source has now, with `anew` even if its last answer is fresh.
+        """Fetch the source's current revision, with `anew` even if its last answer is fresh.
 
-        Return the seconds until the next look makes sense.
+        Return the seconds until the next poll is due.
 
         Raises:
-            SourceError: it cannot be fetched now.
-            UsageError: something here is wrong, not there.
+            SourceError: the source cannot be fetched now.
+            UsageError: a local setting or folder is wrong, not the source.
         """
         try:
             return await self._refresh(anew=anew)
         finally:
-            # After the state: a list that waited for the source must not call it unread.
+            # Set after the state: a listing that waited for the source must not report it as
+            # unread.
             self.read_once.set()
 
     async def _refresh(self, *, anew: bool) -> float:
-        source = self.source  # which may be replaced meanwhile
+        source = self.source  # `switch` may replace it meanwhile
         try:
             revision = await source.resolve(anew=anew)
             stamp = folder_stamp(source.place)
@@ -172,7 +174,7 @@ class Follower:
         except (SourceError, UsageError) as error:
             self._change(trouble=self.reason(error))
             raise
-        except Exception as error:  # a bug must not end the others' service
+        except Exception as error:  # a bug must not stop the other sources
             logger.exception("%s: could not be fetched", self.name)
             self._change(trouble="it could not be fetched")
             raise SourceError("it could not be fetched") from error
@@ -187,14 +189,14 @@ class Follower:
         self.state = replace(self.state, **fields)
 
     async def follow(self) -> None:
-        """Keep it current until cancelled."""
+        """Poll the source until cancelled, with exponential backoff after failures."""
         wait, retry = 0.0, 0.0
         while True:
             anew = await self._wait(wait)
             try:
                 wait, retry = await self.refresh(anew=anew), 0.0
                 continue
-            # another server fetches into the same cache, and we shall see what it brings
+            # another server fetches into the same cache: its result appears here, too
             except UsageError as error:
                 logger.debug("%s: %s", self.name, self.reason(error))
             except SourceError as error:
@@ -207,19 +209,19 @@ class Follower:
             )
 
     async def listen(self) -> None:
-        """Look whenever the publisher announces a change, until cancelled."""
+        """Poll whenever the publisher announces a change, until cancelled."""
         while not self.read_once.is_set():  # noqa: ASYNC110, an event of threads; the first copy comes sooner alone
             await anyio.sleep(_LISTEN_S)
         await self.source.listen(self.look)
 
     def look(self) -> None:
-        """Have `follow` look now. To be called in its event loop."""
+        """Make `follow` poll now. Call it in the event loop of `follow`."""
         self._is_asked = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def _wait(self, seconds: float) -> bool:
-        """Wait for so long, or until a look is asked for; return whether it is."""
+        """Wait for so long, or until a poll is requested; tell whether one was."""
         with anyio.CancelScope() as self._waiting:
             if not self._is_asked:
                 seconds *= random.uniform(1, 1.1)  # noqa: S311, jitter: many servers may have started together
@@ -236,7 +238,7 @@ class Follower:
         return asked
 
     def report_failure(self, error: SourceError | UsageError) -> None:
-        """Report a failure, and what is served meanwhile; may block for as long as a scan."""
+        """Report a failure, and whether a copy is still served; may block as long as a scan."""
         last = "there is no copy of it yet"
         if self.has_copy:
             last = "serving the last copy"
@@ -248,19 +250,19 @@ class Follower:
             self._report((line,), self._problems)
 
     def report_to(self, note: Note) -> None:
-        """Report revision and problems to `note` now and whenever they change."""
+        """Report revision and problems to `note`, now and whenever they change."""
         self.note = note
         note(*self._noted)
 
     def switch(self, source: Source) -> None:
-        """Serve another fetched revision: move the link, or raise OSError. From any thread."""
+        """Serve another fetched source by moving the link; may raise OSError. Thread-safe."""
         self.source, self._refused = source, None
         self._change(revision="")
         if self.link is not None:
             _point_link(self.link, source.place)
 
     async def _fetch_revision(self, source: Source, revision: Revision) -> bool:
-        """Serve this revision; return whether all of it is there."""
+        """Fetch this revision into service; tell whether it is complete."""
         if self._refused is not None and self._refused[0] == revision.digest:
             raise self._refused[1]
         try:
@@ -290,7 +292,7 @@ class Follower:
             logger.info("%s: fetched %s: %s", self.name, revisions, changes)
 
     def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
-        """Report what is wrong, once for as long as it stays the same."""
+        """Report problems and log lines, each set once until it changes."""
         if self._noted != (self.state.revision, problems):
             self._noted = self.state.revision, problems
             if self.note is not None:
@@ -306,13 +308,13 @@ class Follower:
 
 
 class Mirrors:
-    """The sources among the roots."""
+    """The followers of all roots that are not local folders."""
 
     def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
         self._settings: Final = settings
         self._kinds: Final = kinds
         self.followers: list[Follower] = []
-        """In the order of the roots; a root with two pins has two."""
+        """In the order of the roots; a root with two pins has two followers."""
         self._arrived: Callable[[str], object] | None = None
         self._links: Path | None = None
         self._stop = threading.Event()
@@ -322,14 +324,13 @@ class Mirrors:
     def root(
         self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
     ) -> str | MirroredRoot:
-        """Return what to give the registry for a root: itself for a folder, the folder with its
-        copies for any other.
+        """Return a folder as given, or the folder with the copies of a source, for the registry.
 
-        `pin` is the wanted revision, None for the newest; `refresh_s` its polling interval, None
+        `pin` is the wanted revision, None for the newest; `refresh_s` the polling interval, None
         for that of the settings; `token` is as in `SourceSettings`.
 
         Raises:
-            UsageError: it is none that can be served.
+            UsageError: `given` is no root that can be served.
         """
         settings = replace(self._settings, pin=pin, token=token)
         if refresh_s is not None:
@@ -346,7 +347,7 @@ class Mirrors:
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         elif pin is not None:
             self._links = self._links or private_folder()
-            # Windows wants a privilege for links: another revision then takes a restart
+            # Windows needs a privilege for links: without one, a new pin needs a restart
             with suppress(OSError):
                 link = self._links / str(len(self.followers))
                 _point_link(link, source.place)
@@ -355,21 +356,23 @@ class Mirrors:
         return MirroredRoot(os.fspath(follower.path), source.origin)
 
     def states(self) -> list[SourceState]:
-        """Return the state of every source, from any thread."""
+        """Return the state of every source. Thread-safe."""
         return [each.state for each in self.followers]
 
     def revisions(self) -> dict[str, str]:
-        """Return the revision of every source that is whole, by its served folder, absolute."""
+        """Return the complete revision of every source, by absolute served folder."""
         return {os.path.abspath(each.path): each.state.revision for each in self.followers}
 
     def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
-        """Report revisions and problems to `note`, from any thread, and those of now. Without it
-        they are logged."""
+        """Report revisions and problems to `note`, now and on change, instead of the log.
+
+        `note` is called in any thread.
+        """
         for follower in self.followers:
             follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
-        """Fetch all remote sources now, or raise UsageError; with `proved` take no older copy."""
+        """Fetch all remote sources now, or raise UsageError; `proved` accepts no older copy."""
 
         async def fetch_all() -> None:
             for follower in self.followers:
@@ -395,9 +398,9 @@ class Mirrors:
             trim(self._settings.cache, self._settings.cache_bytes)
 
     def start(self, arrived: Callable[[str], object] | None = None) -> None:
-        """Keep every source current, in a thread of its own, until `stop`.
+        """Follow every source in a thread, until `stop`.
 
-        Once `first_read` has waited, `arrived` is called as `Follower.arrived` is.
+        Once `first_read` has waited, `arrived` is called as `Follower.arrived`.
         """
         self._arrived = arrived
         if self.followers:
@@ -408,12 +411,11 @@ class Mirrors:
             self._thread = thread
 
     def unread(self) -> list[str]:
-        """Return the names of the sources that were never read, from any thread."""
+        """Return the names of the sources that were never read. Thread-safe."""
         return [each.name for each in self.states() if not each.ready and each.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return a function that blocks until each source was read once, or for so many seconds
-        from now; None if all were read."""
+        """Return a function that waits `seconds` at most for sources never read; None for none."""
         unread = [each for each in self.followers if not each.read_once.is_set()]
         end = time.monotonic() + seconds
 
@@ -437,14 +439,14 @@ class Mirrors:
         return None
 
     def look(self) -> int:
-        """Look at all remote sources now, from any thread, and return their number."""
+        """Poll all remote sources now and return their number. Thread-safe."""
         remote = [each for each in self.followers if each.source.remote]
         for follower in remote:
             self._look_at(follower)
         return len(remote)
 
     def set_refresh(self, given: str, seconds: float) -> None:
-        """Set the polling interval of a root, and look at it now. From any thread."""
+        """Set the polling interval of a root, and poll it now. Thread-safe."""
         for follower in self.followers:
             source = follower.source
             if follower.given == given and source.own_check_s is None and source.check_s != seconds:
@@ -452,14 +454,13 @@ class Mirrors:
                 self._look_at(follower)
 
     def repinned(self, revisions: Mapping[str, str]) -> Callable[[], None]:
-        """Fetch other revisions of pinned sources, and return a function that puts all of them in
-        service. Blocks.
+        """Fetch other revisions of pinned sources; return a function that switches to all of them.
 
-        `revisions` is by the folder that is served, absolute; folders of other sources are skipped.
+        Blocks. `revisions` is by absolute served folder; folders of other sources are skipped.
 
         Raises:
-            SourceError: one cannot be fetched now. All stay as they were.
-            UsageError: one is no revision, or something here is wrong.
+            SourceError: a revision cannot be fetched now; no source was changed.
+            UsageError: a revision is malformed, or a local setting or folder is wrong.
         """
 
         async def fetch(source: Source) -> None:
@@ -482,10 +483,10 @@ class Mirrors:
         return switch
 
     def stop(self) -> None:
-        """Fetch no more, and remove the folders of this process."""
+        """Stop fetching, and remove the temporary folders of this process."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(_STOP_S)  # programs that it has started end with it
+            self._thread.join(_STOP_S)  # the programs that it started end with the thread
         for follower in self.followers:
             if not follower.source.remote:
                 clear(follower.source.place)
@@ -493,7 +494,7 @@ class Mirrors:
             clear(self._links)
 
     def _look_at(self, follower: Follower) -> None:
-        if self._portal is not None:  # else the first look is still to come
+        if self._portal is not None:  # before the start, the first poll is still to come
             self._portal.start_task_soon(follower.look)
 
     async def _follow(self) -> None:
@@ -506,7 +507,7 @@ class Mirrors:
             tasks.cancel_scope.cancel()
 
     async def _trim_cache(self) -> None:
-        """Keep the cache below its size, until cancelled."""
+        """Evict from the cache at intervals, until cancelled."""
         while True:
             await to_thread.run_sync(
                 trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True
@@ -515,7 +516,7 @@ class Mirrors:
 
 
 def _point_link(link: Path, folder: Path) -> None:
-    """Point a link to a folder, atomically."""
+    """Point a symlink to a folder, atomically."""
     fresh = link.with_name(f"{link.name}.fresh")
     clear(fresh)
     fresh.symlink_to(folder, target_is_directory=True)

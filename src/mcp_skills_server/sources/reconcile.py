@@ -1,10 +1,9 @@
-"""Reconcile a folder of fetched skills with a source: plan, compare, fetch what differs, swap,
-remember.
+"""Reconcile a folder of fetched skills with a source: plan, diff, fetch, swap in, record.
 
-A source names what it has as units, each with a fingerprint. A unit that the folder holds as it
-came is not fetched again. One bad skill costs itself, never its neighbours, and a failure leaves
-the last good copy where it is. Nothing reaches the folder that its source did not prove. A folder
-in the cache is ours alone: edits are replaced, and what the source does not have is removed.
+A source lists its content as units, each with a fingerprint. A unit that the folder holds
+unmodified is not fetched again. A bad skill does not affect the others, and a failure leaves the
+last good copy in place. Only verified content reaches the folder. A folder in the cache belongs to
+the server alone: edits are overwritten, and other content is removed.
 """
 # WK-48, WK-52, WK-60
 
@@ -57,7 +56,7 @@ from mcp_skills_server.sources.source import (
 )
 
 _BATCH: Final = 256
-"""Skills that get their places together."""
+"""Skills that one commit puts in place together."""
 _LISTS: Final = ("added", "updated", "unchanged", "edited")
 _CURRENT: Final = frozenset(_LISTS[2:])
 
@@ -65,15 +64,14 @@ _CURRENT: Final = frozenset(_LISTS[2:])
 async def reconcile(
     source: Source, revision: Revision, progress: Callable[[int, int], None] | None = None
 ) -> FetchReport:
-    """Bring the folder of a source up to one of its revisions. A failure leaves what was there
-    before.
+    """Update the folder of a source to one of its revisions; a failure keeps the previous copies.
 
-    `progress` is called with how many units of how many are done.
+    `progress` is called with the numbers of processed and of all units.
 
     Raises:
         UnacceptableError: this revision will never be accepted.
-        SourceError: it cannot be fetched now.
-        UsageError: something here is wrong, not there.
+        SourceError: the revision cannot be fetched now.
+        UsageError: a local setting or folder is wrong, not the source.
     """
     is_cache = source.settings.output is None
     if is_cache:
@@ -103,7 +101,7 @@ def fetching(
 ) -> Callable[[Reconciler, Sequence[Unit]], Awaitable[None]]:
     """Return a `Plan.fetch` that fetches a few units at a time within `total_s`.
 
-    `fetch` downloads a unit, and returns a function that proves it, and blocks.
+    `fetch` downloads a unit, and returns a blocking function that verifies it.
     """
 
     async def fetch_all(run: Reconciler, missing: Sequence[Unit]) -> None:
@@ -133,7 +131,7 @@ def fetching(
 
 
 def _held(source: Source, revision: Revision) -> FetchReport | None:
-    """Report that the folder has all of a revision as it came, or return None. Needs no lock."""
+    """Report that the folder has a complete, unmodified revision, or return None. Needs no lock."""
     index = read_index(source.place, source.key)
     if index is None or index.revision != revision.digest:
         return None
@@ -149,7 +147,7 @@ def _held(source: Source, revision: Revision) -> FetchReport | None:
 
 
 class Reconciler:
-    """One run for one plan of a source. Its methods block, and any thread may call them."""
+    """One run of a plan. Its methods block, and are thread-safe."""
 
     def __init__(
         self,
@@ -175,22 +173,22 @@ class Reconciler:
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
         self._owners: dict[str, Unit] = {}
-        """By the key of a name the unit that brings it; of two the first."""
+        """The unit of each skill name, by `_key`; the first unit wins."""
         self._memory: dict[str, UnitRecord] = {}
         self._became: dict[str, str] = {}
         self._offered = {*map(self._place, plan.offered or ())}
-        """Names that the source has."""
+        """Skill names that the source has."""
         self._refused: dict[tuple[int, str], SkillRefusal] = {}
-        """By the position of the unit, and the name."""
+        """Refusals by (position of the unit, skill name)."""
         self._staged: list[Staged] = []
         self._sizes: dict[str, int] = {}
-        """Unpacked bytes of the skills of this source in the folder."""
+        """Unpacked bytes of each skill of this source in the folder."""
         self._bytes_held = 0
         self._done = 0
         self.is_full = False
         """True once a skill is refused because all skills together exceed `unpacked_bytes`."""
         self._names_unknown = False
-        """True once a unit failed of which only the contents tell the names."""
+        """True once a unit failed whose skill names only its contents show."""
         if self._is_cache:
             folder.remove_others(self._records)
 
@@ -208,7 +206,8 @@ class Reconciler:
             known = IndexRecord(
                 index.source, index.given, wanted=wanted_since(None, self.settings.wanted)
             )
-        # A process that is killed has not all of either revision, and must not undo the history.
+        # Clear the revision first: a killed process leaves neither revision complete. Keep the
+        # history.
         begun = replace(known, revision="", history=index.history)
         if begun != known:
             try:
@@ -244,8 +243,7 @@ class Reconciler:
             self._check_size(name, 1)
 
     def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit, whose proved contents `make` returns. What goes wrong with
-        one costs that one."""
+        """Stage the skills of a unit from its verified contents; an error refuses one skill."""
         with self._lock:
             with self._refusing(unit):
                 bundle = make()
@@ -263,19 +261,19 @@ class Reconciler:
             self._tell(1)
 
     def refuse(self, unit: Unit, error: Exception) -> None:
-        """Note why a unit cannot be had."""
+        """Record why a unit cannot be fetched."""
         with self._lock:
             with self._refusing(unit):
                 raise error
             self._tell(1)
 
     def commit(self) -> None:
-        """Put what is staged into its place."""
+        """Put the staged skills in place."""
         with self._lock:
             self._commit()
 
     def is_done(self, unit: Unit) -> bool:
-        """Tell whether it is known what became of a unit."""
+        """Tell whether a unit is fetched or refused."""
         position = self._positions[unit]
         staged = {each.name for each in self._staged}
         return unit.fingerprint in self._memory or all(
@@ -284,11 +282,11 @@ class Reconciler:
         )
 
     def finish(self) -> FetchReport:
-        """Remove what the source no longer has, and record what is there."""
+        """Remove the skills that the source no longer has, and record the new state."""
         plan, index, settings = self._plan, self._plan.index, self.settings
         found = self._refusals()
         if any(each.fault == "publisher" for each in found):
-            # it may be older than what it promises: ask anew next time
+            # the index may be older than its skills: request it anew next time
             index = replace(index, fresh_s=0.0)
         found += [each for each in plan.refused if self._wanted([self._place(each.name)])]
         refused_stay = plan.refused_stay or not self._is_cache
@@ -350,13 +348,13 @@ class Reconciler:
         return replace(unit, names=names, label=self._place(unit.label))
 
     def _place(self, name: str) -> str:
-        """Return the place of a skill: in a folder of the operator's under its own name alone."""
+        """Return the path of a skill; in an operator's folder the last segment of its name."""
         if self._is_cache:
             return name
         return name.rpartition("/")[2]
 
     def _wanted(self, names: Collection[str]) -> Collection[str]:
-        """Return those of these names that are wanted, and note the others as there."""
+        """Return the wanted ones of these names; if that is a selection, record all as offered."""
         if self.settings.wanted is None:
             return names
         wanted = [name for name in names if name in self.settings.wanted]
@@ -364,7 +362,7 @@ class Reconciler:
         return wanted
 
     def _clear_way(self, names: Collection[str]) -> None:
-        """Remove the skills that the source no longer has, above or in one that it has."""
+        """Remove obsolete skills whose paths contain, or lie in, those of current ones."""
         above = {str(parent) for name in names for parent in PurePosixPath(name).parents}
         for name in [each.name for each in self._records.values() if each.source == self._source]:
             if name not in names and (
@@ -374,12 +372,12 @@ class Reconciler:
                     self._folder.remove(name, force=self.settings.force)
 
     def _judge(self, unit: Unit, name: str) -> str:
-        """Return "unchanged" or "edited" if nothing is to come, "" for a skill to fetch."""
-        # its directory is a name that some platform cannot hold
+        """Return "unchanged" or "edited" for a skill to keep, "" for one to fetch."""
+        # raises for a name that some platform cannot hold
         check_paths([f"{name}/{SKILL_MD}"])
         state, record = self._folder.look(name, self._records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
-            # also what is to be replaced: it stays if the new is refused
+            # count a skill to replace, too: it stays if the new one is refused
             self._hold(name, self._folder.size(record))
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
@@ -394,7 +392,7 @@ class Reconciler:
         return ""
 
     def _claim(self, unit: Unit, skills: Collection[str]) -> list[str]:
-        """Return the names of the skills of a unit that no unit before it brings."""
+        """Return the skill names of a unit that no earlier unit has."""
         taken: list[str] = []
         for name in skills:
             other = self._owners.setdefault(_key(name), unit)
@@ -403,9 +401,9 @@ class Reconciler:
                 continue
             loser = max(unit, other, key=self._positions.__getitem__)
             self._refuse(loser, name, "another skill of this name comes before it", "publisher")
-            # that may be another matter in the next revision
+            # the next revision may have no such conflict
             self._memory.pop(loser.fingerprint, None)
-            if loser is other:  # whose skill is staged, or there already
+            if loser is other:  # the loser's skill is staged or already in place
                 self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
                 self._became = {
                     each: became
@@ -432,7 +430,7 @@ class Reconciler:
             self._staged.append(staged)
 
     def _commit(self) -> None:
-        """Put the staged skills into place. A commit waits for the disk, so several share one."""
+        """Put the staged skills in place, in batches, because each commit syncs the disk."""
         batch, self._staged = self._staged, []
         failed = self._folder.commit(batch)
         for each in batch:
@@ -474,7 +472,7 @@ class Reconciler:
 
     @contextmanager
     def _refusing(self, unit: Unit, name: str = "") -> Generator[None]:
-        """Note what goes wrong with a unit, or with one skill of it, as a refusal of that alone."""
+        """Convert an error with a unit, or with one skill of it, to a refusal of that alone."""
         fault: Fault = "here"
         try:
             yield
@@ -518,7 +516,7 @@ class Reconciler:
 
 
 def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchReport:
-    """Report what a folder holds of a source, by its record."""
+    """Return the report that a source's record implies for its folder."""
     units = index.units.values()
     return FetchReport(
         index.url or index.source,
@@ -529,5 +527,5 @@ def _report_of(index: IndexRecord, refused: Sequence[SkillRefusal]) -> FetchRepo
 
 
 def _key(name: str) -> str:
-    """Return a key that is equal for names that some platform cannot tell apart."""
+    """Return a key that is equal for names that some platform cannot distinguish."""
     return normalize("NFC", name).casefold()

@@ -1,8 +1,7 @@
-"""Records of a folder of fetched skills: where each skill came from, and the last state of each
-source.
+"""Records of fetched skills: the provenance of each skill, and the last state of each source.
 
-They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood counts as
-absent. Reading needs no lock; only `folder` writes.
+They are JSON files below `.mcp-skills/` in the folder. An unreadable record counts as absent.
+Reading needs no lock; only `folder` writes.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from mcp_skills_server.format.archive import check_paths
 from mcp_skills_server.format.ignored import OURS
 
 INDEXES: Final = f"{OURS}/sources"
-"""The directory of index records in a folder of fetched skills."""
+"""Directory of index records in a folder of fetched skills."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillRecord:
-    """The origin of a skill in the folder.
+    """Provenance of a fetched skill.
 
     Attributes:
-        source: the key of the source: of a site `wellknown.candidates(url)[0]`, of any other its
-            origin.
-        url: the place of the skill at the source.
-        digest: the fingerprint of what the skill was made of; "" where the source has none.
+        source: the key of the source: `wellknown.candidates(url)[0]` of a site, the origin of any
+            other.
+        url: location of the skill at the source.
+        digest: fingerprint of the published skill; "" if the source has none.
         files: sha256 in hex by path in the skill.
-        former: the same of the files that they replace, None where there are none.
-        stats: `disk.signature` of each file as it was written; empty where they prove nothing.
+        former: `files` of the version that this one replaces, or None.
+        stats: `disk.signature` of each written file; empty if signatures prove nothing.
     """
 
     name: str
@@ -49,10 +48,10 @@ class SkillRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """The part of a unit (`reconcile.Unit`) that cannot be seen in the skills that it brought.
+    """State of a unit (`reconcile.Unit`) that the skills it brought do not show.
 
     Attributes:
-        pointers: its files that are Git LFS pointers, from the folder of all skills.
+        pointers: its files that are Git LFS pointers, relative to the folder of all skills.
     """
 
     names: tuple[str, ...] = ()
@@ -63,21 +62,21 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """The last state of an index, or of another source.
+    """Last state of a site's index, or of another source.
 
     Attributes:
-        source: its key: the first of `wellknown.candidates`.
+        source: the key of the source: for a site, the first of `wellknown.candidates`.
         given: the URL as the operator gave it.
-        asked: the candidate that answered; the full name of a branch or tag.
-        url: the address that answered, after redirects; "" where the source has no index.
-        body: the index, "" where its publisher does not want it kept; of git the commit.
-        asked_at: seconds of the epoch of the last request.
-        fresh_s: for how many seconds from then it may be used unasked.
-        revision: the revision of which everything acceptable is there, or "".
-        refused: why skills of that revision are refused, by name.
-        units: by fingerprint, those of which more is known than the records of skills tell.
-        history: sha256 in hex of the indexes by place (`asked`), in the order in which they were
-            first seen.
+        asked: the candidate that answered; of git the full name of a branch or tag.
+        url: the address that answered, after redirects; "" if the source has no index.
+        body: the index, "" if its publisher forbids storing it; of git the commit.
+        asked_at: time of the last request, in seconds since the epoch.
+        fresh_s: seconds of freshness from then on.
+        revision: the revision whose acceptable skills are all present, or "".
+        refused: the reason for each refused skill of that revision, by name.
+        units: by fingerprint, the units whose state the skill records do not show.
+        history: sha256 in hex of the indexes by `asked`, in the order in which they were first
+            seen.
     """
 
     source: str
@@ -97,7 +96,7 @@ class IndexRecord:
 
     @property
     def raw(self) -> bytes:
-        """The very bytes of the index as they came."""
+        """The bytes of the index as received."""
         return self.body.encode("utf-8", "surrogateescape")
 
 
@@ -106,7 +105,7 @@ _T = TypeVar("_T", bound=_Record)
 
 
 def encode(record: _Record) -> bytes:
-    """Encode a record for its file."""
+    """Encode a record as JSON."""
     return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
 
 
@@ -116,7 +115,7 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
 
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
-    """Return the records of a folder by name."""
+    """Return the records of a folder, sorted by name."""
     return sorted(
         _all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name
     )
@@ -133,7 +132,7 @@ def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
 
 
 def record_key(name: str) -> str:
-    """Return the name, without ending, of the file of a skill's record; the stage uses it."""
+    """Return the stem of the file name of a skill's record, also used by the stage."""
     if "/" not in name:
         return name
     return hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -152,7 +151,7 @@ def epoch_s() -> float:
 def wanted_since(
     known: IndexRecord | None, wanted: frozenset[str] | None
 ) -> tuple[str, ...] | None:
-    """Return the names that an update brings: all that were ever asked for, or None for all."""
+    """Return the accumulated selection of skills: all names ever requested, or None for all."""
     if wanted is None or (known is not None and known.wanted is None):
         return None
     return tuple(sorted(wanted.union((known and known.wanted) or ())))
@@ -167,12 +166,12 @@ def _all(folder: str, kind: type[_T]) -> list[_T]:
 
 
 def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
-    """Read a file of ours, or return None if it is missing or cannot be understood."""
+    """Read a record file, or return None if it is missing or malformed."""
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
             record = _decoded(kind, json.loads(file.read()))
-        # A folder may come from elsewhere with its records, and what these name is moved and
-        # removed.
+        # Untrusted: a folder may be a copy with foreign records, and the paths in them are moved
+        # and removed.
         if isinstance(record, SkillRecord):
             if name != f"{record_key(record.name)}.json":
                 return None
@@ -184,7 +183,7 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
 
 
 def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
-    """Make a record of its fields, decoded by type; a field without default must be there."""
+    """Decode a record's fields by type; a field without default is required."""
     return kind(
         **{
             each.name: _DECODERS[str(each.type)](data[each.name])
@@ -224,4 +223,4 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
         key: _decoded(UnitRecord, each) for key, each in found.items()
     },
 }
-"""By the annotation of a field."""
+"""Decoders by the annotation of a field."""

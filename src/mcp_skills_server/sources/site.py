@@ -1,9 +1,8 @@
-"""Site source: the skills that the index of a publisher names, brought into a folder skill by
-skill.
+"""Site source: copies the skills in a publisher's index into one folder, skill by skill.
 
-The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename.
-A tree for each revision would change the ctime of every file, and so make the registry read all of
-a site again for one changed skill.
+The folder lasts as long as the site, and a skill in it is replaced atomically by a rename. A tree
+for each revision would change the ctime of every file, so the registry would read a whole site
+again for one changed skill.
 """
 
 from __future__ import annotations
@@ -65,20 +64,20 @@ from mcp_skills_server.sources.source import (
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
-"""Most bytes of an archive beyond its files: heads and padding of as many members as `unpack`
-takes."""
+"""Maximum bytes of an archive beyond its files: headers and padding of the most members that
+`unpack` takes."""
 _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
-"""An address as of a repository at a forge: owner and name."""
+"""URL with exactly an owner and a name, as of a repository at a forge."""
 MOST_INDEXES: Final = 1000
-"""Most digests of indexes that are remembered for each address, the newest."""
+"""Index digests kept for each address, the newest."""
 _LEAST_POLL_S: Final = 60.0
-"""Seconds at least between two requests for an index."""
+"""Minimum seconds between two requests for an index."""
 
 
 class Site(Source):
-    """One site."""
+    """A site that publishes an index of skills."""
 
     own_check_s = UNSAID_S
 
@@ -87,8 +86,7 @@ class Site(Source):
         self._given = given
         self._fetch = settings.fetch
         self._places = wellknown.candidates(given)
-        # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of
-        # the site.
+        # A pinned copy has its own folder: it is fetched once, and stays even if the site goes.
         self._is_pinned = settings.pin is not None
         place = settings.output
         if place is None:
@@ -100,7 +98,7 @@ class Site(Source):
         self.key = self._places[0]
 
     async def resolve(self, *, anew: bool = False) -> Revision:
-        """Return the index, or the copy of it while that is fresh."""
+        """Return the index as a revision, from the recorded copy while that is fresh."""
         known = read_index(self.place, self.key)
         if known is not None and self._is_pinned:
             known = replace(known, asked_at=records.epoch_s(), fresh_s=LONGEST_S)
@@ -114,7 +112,7 @@ class Site(Source):
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
-        """Plan what the index offers."""
+        """Plan the skills that the index offers."""
         found: _FoundIndex = revision.content
         index, record = found.index, found.record
         if index.version is not None:
@@ -169,7 +167,7 @@ class Site(Source):
             yield Downloader(http, self._places[0], self._fetch.trust)
 
     async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
-        """Return the site's index: the recorded one while it is fresh, unless asked `anew`."""
+        """Return the site's index: the recorded one while it is fresh, unless `anew`."""
         # WK-40, WK-41
         limits = IndexLimits(skills=self._fetch.limits.skills)
         record = known
@@ -187,7 +185,7 @@ class Site(Source):
     async def _ask(
         self, downloader: Downloader, max_bytes: int, known: IndexRecord | None
     ) -> IndexRecord:
-        """Request the index at each place until there is one."""
+        """Request the index at each candidate URL until one has it."""
         missing: list[AbsentError] = []
         for place in self._places:
             held: IndexRecord | None = None
@@ -250,7 +248,7 @@ class Site(Source):
         return proved
 
     async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
-        """Download the skill of an entry; return a blocking function that unpacks it, verified."""
+        """Download an entry's skill; return a blocking function that verifies and unpacks it."""
         limits = self._limits
         if entry.kind is None:
             files = await self._files(downloader, entry)
@@ -291,8 +289,8 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
     """Download the index of a site and return it with its URL. Nothing is written.
 
     Raises:
-        UsageError: it is no URL.
-        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
+        UsageError: `url` is no URL.
+        IndexRefusedError, UnacceptableError, UnreachableError: there is no usable index.
     """
     # WK-50
     nowhere = SourceSettings(Path(), fetch=settings or FetchSettings(), output=Path())
@@ -306,15 +304,15 @@ async def refresh(
     settings: FetchSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> FetchReport:
-    """Bring the folder up to what the index at `url` offers.
+    """Update the folder to the skills that the index at `url` offers.
 
-    `progress` is called with how many skills of how many are done. Cancellation and errors leave a
-    folder that is whole.
+    `progress` is called with the numbers of processed and of all skills. Cancellation and errors
+    leave a consistent folder.
 
     Raises:
-        UsageError: it is no URL, or the folder cannot be used.
-        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
-        RollbackError: the site had replaced this index, and serves it again.
+        UsageError: `url` is no URL, or the folder cannot be used.
+        IndexRefusedError, UnacceptableError, UnreachableError: there is no usable index.
+        RollbackError: the site serves an index that it had replaced before.
     """
     fetch = settings or FetchSettings()
     directory = Path(directory)
@@ -324,7 +322,7 @@ async def refresh(
 
 @dataclass(frozen=True, slots=True)
 class _FoundIndex:
-    """An index, and the bytes that were downloaded for it."""
+    """A site's index, and the bytes downloaded for it."""
 
     record: IndexRecord
     index: SiteIndex
@@ -332,7 +330,7 @@ class _FoundIndex:
 
     @property
     def next_check_s(self) -> float:
-        """The seconds until the next look, by the cache headers."""
+        """Seconds until the next poll, by the cache headers."""
         left = _left_s(self.record)
         if left <= 0:
             return UNSAID_S
@@ -340,14 +338,14 @@ class _FoundIndex:
 
 
 def _digest(record: IndexRecord) -> str:
-    """Return the digest of an index, with the address that its URLs are relative to."""
+    """Return the digest of an index together with its URL, the base of its relative URLs."""
     return hashlib.sha256(f"{record.url}\n".encode() + record.raw).hexdigest()
 
 
 def _left_s(record: IndexRecord) -> float:
-    """Return for how many seconds from now the index stays fresh; 0 if it is stale.
+    """Return the remaining freshness of the index in seconds; 0 if it is stale.
 
-    A time in the future means that a clock was wrong: the index counts as stale.
+    A request time in the future means that a clock was wrong: the index counts as stale.
     """
     since = records.epoch_s() - record.asked_at
     if since < 0:
@@ -356,13 +354,13 @@ def _left_s(record: IndexRecord) -> float:
 
 
 def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
-    """Return the record of an index, just fetched, with the history of its place. `known` is the
-    record until now.
+    """Add the digest of a fetched index to the history of its URL, and detect a rollback.
 
-    An impostor of a site, or a stale replica, can repeat an index with all digests right.
+    `known` is the previous record. An impostor of a site, or a stale replica, can replay an old
+    index whose digests all match.
 
     Raises:
-        RollbackError: the site had replaced this index, and serves it again.
+        RollbackError: the site serves an index that it had replaced before.
     """
     history = dict(known.history)
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
@@ -394,7 +392,7 @@ def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files
 
 
 def _validators(answer: Response) -> dict[str, str]:
-    """Return the headers of a conditional request, none where the answer may not be kept."""
+    """Return the headers for a conditional request; none if the response must not be stored."""
     if not may_store(answer.headers):
         return {}
     found = {

@@ -1,8 +1,8 @@
-"""The interface of a source of skills, its settings and errors, and the report of a fetch.
+"""Interface of a skill source, its settings and errors, and the report of a fetch.
 
-A source tells its current revision (`resolve`, cheap), and what that holds and how it is fetched
-(`plan`). `reconcile` brings the folder of any source up to a revision, and `mirrors` decides when.
-A new kind is one module with a subclass of `Source`, and one row in `kinds`.
+A source gives its current revision (`resolve`, cheap), and the revision's skills with a way to
+fetch them (`plan`). `reconcile` updates the folder of any source to a revision; `mirrors` schedules
+it. A new kind is one module with a subclass of `Source`, and one row in `kinds`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN: Final = 10
 Fault: TypeAlias = Literal["publisher", "network", "here"]
-"""Whose fault a refusal is. The publisher's lasts until the publisher or the settings change."""
+"""The party at fault for a refusal. The publisher's lasts until the publisher or the settings
+change."""
 
 
 # Errors. Messages are one line for people and never hold a token, a query or a password.
@@ -40,16 +41,16 @@ class SourceError(SkillsServerError):
 
 
 class UnacceptableError(SourceError, ValueError):
-    """The publisher sends what is refused, or leads to where the settings do not allow to go.
+    """The publisher sends unacceptable content, or leads to an address that the settings forbid.
 
-    A Problem with this `code` reports it.
+    Reported as a Problem with this `code`.
     """
 
     code = "source-refused"
 
 
 class ContentRefusedError(UnacceptableError):
-    """Content named by its digest is refused for good: it never changes, so it is not retried."""
+    """Content named by a digest is refused for good; it never changes, so it is not retried."""
 
 
 class UnsignedCommitError(UnacceptableError):
@@ -59,19 +60,19 @@ class UnsignedCommitError(UnacceptableError):
 
 
 class RewrittenError(UnacceptableError):
-    """A branch was rewritten or a tag moved. Judged at each poll: another process may accept it."""
+    """A branch was rewritten or a tag moved. Checked at each poll: a process may accept it."""
 
 
 class AbsentError(UnacceptableError):
-    """Nothing is at this address: 404, 410, or the page that some sites answer for everything."""
+    """Nothing is at this address: 404, 410, or a web page that a site returns for any path."""
 
 
 class RollbackError(SourceError):
-    """The publisher went back to a former state. Judged at each poll: it may be accepted."""
+    """The publisher returned to an earlier state. Checked at each poll: it may be accepted."""
 
 
 class UnreachableError(SourceError, OSError):
-    """No answer, half of one, or "not now"."""
+    """No response, an incomplete one, or a status that asks for a retry."""
 
 
 # Settings: what the operator allows, and what it may cost.
@@ -79,10 +80,10 @@ class UnreachableError(SourceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """The origins and addresses that a download may reach, beside the origin of the index.
+    """The origins and addresses that a download may reach, besides the origin of the index.
 
-    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index and
-    to no other.
+    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index
+    alone.
     """
 
     origins: frozenset[str] = frozenset()
@@ -93,7 +94,7 @@ class OriginPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of downloads: each read, each download with redirects, and all of one client."""
+    """Limits of downloads: of each read, each download with redirects, and one client in all."""
 
     read_s: float = 10.0
     download_s: float = 60.0
@@ -103,8 +104,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Limits of what a publisher offers: entries, bytes of one skill and of all, unpacked, and the
-    time for all."""
+    """Limits of a source: skills, bytes of one skill, seconds in all, unpacked bytes in all."""
 
     skills: int = 20_000
     skill_bytes: int = 50 << 20
@@ -117,8 +117,8 @@ class FetchSettings:
     """Settings of a fetch.
 
     Attributes:
-        revalidate: ask for the index even while its copy is fresh.
-        allow_rollback: accept an index that the site had before, and another one since.
+        revalidate: request the index even while its copy is fresh.
+        allow_rollback: accept an index that the site had replaced before.
         prove: called with the files of each skill before it is written; raises UnacceptableError to
             refuse it.
     """
@@ -140,11 +140,11 @@ class SourceSettings:
     """Settings of all sources among the roots.
 
     Attributes:
-        refresh_s: the polling interval of what has no cache headers.
-        signers: git's file of allowed signers, of whom one must have signed a commit; None for no
+        refresh_s: the polling interval of sources without cache headers.
+        signers: git's file of allowed signers, one of whom must have signed a commit; None for no
             requirement.
-        pin: the wanted revision, None for the newest. A source that keeps no history brings what it
-            has now, and what differs is refused later.
+        pin: the wanted revision, None for the newest. A source without history fetches the newest;
+            a difference is refused later.
         token: a bearer token for an MCP server, "" for none.
         output: the operator's own folder for the skills; None for one in the cache.
     """
@@ -166,7 +166,7 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True)
 class SkillRefusal:
-    """A skill that did not arrive, with the reason in one line. Its former copy stays."""
+    """A skill that was not accepted, with the reason in one line. Its previous copy stays."""
 
     name: str
     reason: str
@@ -181,15 +181,14 @@ class FetchReport:
     """The result of a fetch. Names are in the source's order.
 
     Attributes:
-        url: of the index that answered; of any other source its origin.
-        version: of the index's format, None when nothing was fetched; "tree" where there is no
-            index.
-        before: the revision that was served before, "" where it is not known.
+        url: of the index that answered; for any other source its origin.
+        version: of the index's format; None if nothing was fetched, "tree" without an index.
+        before: the revision that was served before, "" if unknown.
         edited: skills that were edited in the folder, and stay.
-        gone: skills in the folder that the source no longer has; `pruned` are those of them that
-            were removed.
+        gone: skills in the folder that the source no longer has; `pruned` are those that were
+            removed.
         pointers: (skill, path in it) of files that are Git LFS pointers.
-        is_complete: everything acceptable is there; otherwise the same revision is fetched again.
+        is_complete: everything acceptable is present; otherwise the same revision is fetched again.
     """
 
     url: str
@@ -209,18 +208,17 @@ class FetchReport:
 
     @property
     def ok(self) -> bool:
-        """True if the index was understood and everything asked for is there."""
+        """True if the index was decoded and no requested skill was refused."""
         return self.version is not None and not self.refused
 
     @property
     def changes(self) -> str:
-        """The names of the changed skills in one line, "" where none changed."""
+        """The names of the changed skills in one line, "" for none."""
         parts = ("added", self.added), ("changed", self.updated), ("removed", self.pruned)
         return "; ".join(f"{what} {_some(names)}" for what, names in parts if names)
 
     def lines(self, origin: str) -> tuple[str, ...]:
-        """Return what the operator should hear, one line each: the warnings, and what is not the
-        publisher's fault."""
+        """Return lines for the operator: warnings, and refusals not by the publisher's fault."""
         own = [each for each in self.refused if each.fault != "publisher"]
         refused = [
             f"{printable(each.name)}: {relative_to_site(origin, each.reason)}" for each in own
@@ -228,7 +226,7 @@ class FetchReport:
         return (*map(printable, self.warnings), *refused)
 
     def problems(self, origin: str) -> tuple[Problem, ...]:
-        """Return what the publisher must correct: refused skills, and Git LFS pointers."""
+        """Return the publisher's problems: refused skills, and Git LFS pointers."""
         out: list[Problem] = []
         for each in self.refused:
             if each.fault == "publisher":
@@ -240,7 +238,7 @@ class FetchReport:
         return (*out, *self.pointer_problems(origin))
 
     def pointer_problems(self, origin: str) -> list[Problem]:
-        """Return the Git LFS pointers as `validate` finds them."""
+        """Return the Git LFS pointers as problems, like those of `validate`."""
         return [
             problem("lfs-pointer", media.LFS_FAULT, 1).at(f"{origin}/{name}/{path}", name)
             for name, path in self.pointers
@@ -258,11 +256,11 @@ def _some(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The state of a source at a moment.
+    """State of a source at one time.
 
     Attributes:
-        digest: differs when anything differs.
-        content: what `plan` of the same source needs.
+        digest: changes with the content.
+        content: data for `plan` of the same source.
     """
 
     digest: str
@@ -272,12 +270,12 @@ class Revision:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """A piece that a source fetches at once: a skill, or an artifact with several.
+    """Unit of fetching: a skill, or an artifact with several.
 
     Attributes:
-        fingerprint: differs when anything of it differs; "" where only its files tell.
-        names: the places of its skills in the folder; empty where only its contents tell.
-        is_named: whether `label` is the name of its only skill.
+        fingerprint: changes with the content; "" if only the files show a change.
+        names: the paths of its skills in the folder; empty if only its contents show them.
+        is_named: `label` is the name of its only skill.
     """
 
     fingerprint: str
@@ -290,11 +288,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The contents of a unit, proved.
+    """Verified contents of a unit.
 
     Attributes:
-        warnings: repeated for as long as the unit is held, one line each.
-        pointers: files that are Git LFS pointers, from the folder of all skills.
+        warnings: one line each, repeated at each run while the unit is held.
+        pointers: files that are Git LFS pointers, relative to the folder of all skills.
     """
 
     skills: Mapping[str, Files]
@@ -305,20 +303,20 @@ class Bundle:
 
 @dataclass(slots=True)
 class Plan:
-    """The skills of one revision, and how they are fetched.
+    """The skills of one revision, and a way to fetch them.
 
     Attributes:
-        units: in the source's order; of two skills of one name the first counts.
-        fetch: gives the reconciler the contents of these units, or why one cannot be had. May raise
+        units: in the source's order; the first of two skills with one name wins.
+        fetch: passes the contents of these units, or refusals, to the reconciler. May raise
             SourceError.
-        index: the record of the source once all of it is there.
-        offered: names that the source has beside those of the units; None where that is not known.
+        index: the source's record after a complete fetch.
+        offered: names that the source has besides those of the units; None if unknown.
         before: the revision that was served before; "" for that of the record.
-        refused_stay: keep the former copy of a refused skill.
-        is_atomic: no skill gets its place before all are there.
-        is_one: the revision is refused where no skill of it is accepted.
-        may_heal: what is refused of this revision may be there later.
-        bytes: of what was downloaded, counted by `fetch`.
+        refused_stay: keep the previous copy of a refused skill.
+        is_atomic: put no skill in place before all are fetched.
+        is_one: refuse the revision if none of its skills is accepted.
+        may_heal: retry: a refused skill of this revision may be acceptable later.
+        bytes: downloaded bytes, counted by `fetch`.
     """
 
     units: Sequence[Unit]
@@ -336,20 +334,18 @@ class Plan:
 
 
 class Source:
-    """One place that skills come from. Its methods are called one at a time.
+    """A place that skills are fetched from. Call its methods one at a time.
 
     Args:
-        origin: the address for people, without secrets.
-        place: the folder with its skills (`folder.FetchedFolder`); the operator's own where the
-            settings name one.
+        origin: the address for display, without secrets.
+        place: the folder for its skills (`folder.FetchedFolder`), unless the settings name one.
 
     Attributes:
-        remote: it is fetched, and a server starts without it. What is not remote must be there at
-            the start.
+        remote: fetched in the background; a server starts without it. A source that is not remote
+            must be readable at the start.
         own_check_s: the polling interval where the operator sets none.
-        last_retry_s: the longest wait between two tries while it fails, unless the polling interval
-            is longer.
-        check_s: the polling interval, which the operator may change meanwhile.
+        last_retry_s: the maximum backoff after failures, unless the polling interval is longer.
+        check_s: the polling interval, which the operator may change at run time.
     """
 
     remote: bool = True
@@ -363,39 +359,39 @@ class Source:
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
         if settings.output is None:
-            # what is served until the source answers must be whole
+            # the copy that is served until the source answers must be complete
             FetchedFolder.recover(self.place)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the current revision; with `anew` ask even while the last answer is fresh.
 
         Raises:
-            SourceError: it cannot be known now.
-            UsageError: something here is wrong, not there.
+            SourceError: the revision cannot be determined now.
+            UsageError: a local setting or folder is wrong, not the source.
         """
         raise NotImplementedError
 
     async def listen(self, changed: Callable[[], object]) -> None:
-        """Call `changed` for each announcement of the publisher, until cancelled; return at once
-        where there are none.
+        """Call `changed` for each announcement of the publisher, until cancelled.
 
-        It runs beside the other methods.
+        Returns at once if there are none. Runs concurrently with the other methods.
         """
 
     def plan(self, revision: Revision, known: IndexRecord) -> AbstractAsyncContextManager[Plan]:
-        """Plan a revision of this source; within the context it can be fetched. `known` is the
-        record until now.
+        """Plan a revision of this source, to be fetched within the context.
+
+        `known` is the previous record.
 
         Raises:
             UnacceptableError: this revision will never be accepted.
-            SourceError: it cannot be fetched now.
-            UsageError: something here is wrong, not there.
+            SourceError: the revision cannot be fetched now.
+            UsageError: a local setting or folder is wrong, not the source.
         """
         raise NotImplementedError
 
 
 def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill with files that are never served: its digest vouches for all of it."""
+    """Refuse a skill that has never-served files: its digest covers all of them."""
     found = ignored(paths)
     if found:
         raise UnacceptableError(

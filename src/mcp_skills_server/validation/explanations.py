@@ -9,12 +9,12 @@ from mcp_skills_server.model import Standing
 
 
 class Explanation(NamedTuple):
-    """A code in words.
+    """An explanation of a code for people.
 
     Attributes:
-        what: what is wrong, as a noun phrase.
-        why: what happens because of it.
-        example: text that has the fault, "" where no text shows it.
+        what: the fault, as a noun phrase.
+        why: the consequence of the fault.
+        example: text that has the fault, or "".
     """
 
     what: str
@@ -149,7 +149,7 @@ _EFFECT: Final = {
 
 
 def markdown(code: str) -> str:
-    """Return all that is to be said of a code, as a section of Markdown."""
+    """Return the explanation, fix, severity and effect of a code as a section of Markdown."""
     row, words = CODES[code], EXPLANATIONS[code]
     parts = [f"## {code}", f"{words.what[0].upper()}{words.what[1:]}. {words.why}"]
     if words.example:

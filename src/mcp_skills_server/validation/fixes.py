@@ -1,8 +1,7 @@
-"""Safe corrections of a SKILL.md: those that change how something is written and not what it says.
-Pure.
+"""Safe automatic fixes of a SKILL.md, which change its notation and keep its meaning. Pure.
 
-Each correction is one line or one field of the frontmatter. What comes out is read again: a
-correction stays only if its finding is gone and no other has come.
+Each fix changes one line or one field of the frontmatter. The result is checked again: a fix is
+kept only if its finding is gone and no other was added.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ _FIELD: Final = re.compile(
 _KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
 
 Correct = Callable[[list[str], int], bool]
-"""Corrects the lines of a file for a finding on the line of this 0-based number; returns whether it
-did."""
+"""Fixes the lines of a file in place for a finding on a 0-based line; returns True on success."""
 
 
 def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
-    """Return a SKILL.md with what can be corrected safely, and the findings that are gone by it.
+    """Return (text, fixed problems) of a SKILL.md after applying all safe fixes.
 
     Args:
-        text: the file.
-        problems: what was found in it.
-        directory: the name of its directory.
+        text: content of the file.
+        problems: problems of the file.
+        directory: name of the file's directory.
     """
     done: list[Problem] = []
     # From the end, so that a correction does not move the lines of those that follow.
@@ -51,7 +49,7 @@ def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[s
 
 
 def can_correct(problem: Problem) -> bool:
-    """Tell whether there may be a safe correction of such a finding."""
+    """Tell whether a safe fix may exist for this problem."""
     return problem.code in _CORRECTIONS
 
 
@@ -107,7 +105,7 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
 
 
 def _split_by_commas(text: str) -> list[str]:
-    """Split a text at its commas, but for those in round brackets."""
+    """Split a text at the commas outside of round brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -128,8 +126,8 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
         or field["value"][0] in "[{|>&*!"
     ):
         return False
-    below = lines[number + 1]  # the fence at least
-    if below[:1] in (" ", "\t", "-") and not below.startswith("---"):  # the value goes on
+    below = lines[number + 1]  # exists: the closing fence follows
+    if below[:1] in (" ", "\t", "-") and not below.startswith("---"):  # a value of several lines
         return False
     return _move(lines, number, field["value"].rstrip(), key[0])
 

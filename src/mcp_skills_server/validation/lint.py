@@ -1,6 +1,6 @@
-"""Lint of one skill's names and files, and of all skills together. Pure: bytes come in.
+"""Linter of a skill's file names and files, and of all skills together. Pure: it takes bytes.
 
-Problems of one skill have the file's path in it; the registry knows where that lies.
+The path of a problem is relative to its skill, and the registry makes it absolute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FileNames:
 
     Attributes:
         served: paths of its files, without those of nested skills.
-        unserved: paths of what lies in its directory and is ignored for its name.
+        unserved: paths in its directory that are ignored because of their names.
     """
 
     served: Collection[str]
@@ -36,7 +36,7 @@ class FileNames:
 
     @cached_property
     def faults(self) -> list[NameFault]:
-        """Return what is wrong with the names of served files."""
+        """Return the faults of the names of served files."""
         return list(file_names.faults(self.served))
 
 
@@ -45,26 +45,25 @@ CATALOG = Rules[Snapshot]()
 
 
 def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -> list[Problem]:
-    """Return what is wrong with the names in a skill's directory.
+    """Return the problems of the names in a skill's directory.
 
     Args:
         skill: the skill.
         served: the paths of its files, without those of nested skills.
-        unserved: the paths of what is ignored there for its name.
+        unserved: the paths in its directory that are ignored because of their names.
     """
-    # A checkout that is itself a skill has these, and they are its owner's.
+    # A skill at the top of a checkout has these folders legitimately.
     passed_over = () if skill.directory else _VERSION_CONTROL
     subject = FileNames(served, [path for path in unserved if not path.startswith(passed_over)])
     return NAMES.check(subject, deep=True)
 
 
 def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
-    """Return what is wrong in the file of a skill at this path: dangling references, and what
-    should not be there."""
+    """Return the problems of a skill's file, such as dangling references and hidden text."""
     found: list[Problem] = []
     markdown, first_line = "", 1
     readable = skill.standing > Standing.UNUSABLE
-    # A pointer is text in the place of what may be an image.
+    # A Git LFS pointer is text, even if the media type of its path is an image.
     content = (
         raw.decode("utf-8", "replace")
         if media.is_lfs_pointer(raw)
@@ -106,7 +105,7 @@ def _file_name_portable(names: FileNames) -> Iterator[Finding]:
     )
 
 
-# What shows only among several skills
+# Rules on all skills together
 
 
 @CATALOG.rule("name-shared", deep=True)
@@ -119,7 +118,7 @@ def _name_shared(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _others(path: str, sharing: Sequence[str]) -> str:
-    """Return a few of the paths beside this one, and how many more there are."""
+    """Format up to five of the other paths, and the number of the rest."""
     named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
     left = len(sharing) - 1 - len(named)
     return ", ".join(named) + (f" and {left:,} more" if left else "")
@@ -127,7 +126,7 @@ def _others(path: str, sharing: Sequence[str]) -> str:
 
 @CATALOG.rule("dependency-unresolved", deep=True)
 def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Finding]:
-    """Judge resources of skills alone: which tools and prompts there are depends on the server."""
+    """Check `skill://` resources only: tools and prompts depend on the running server."""
     for path in snapshot.paths(Standing.VALID):
         for missing in resolve(snapshot.skills[path], snapshot, Served(), Standing.VALID).missing:
             if missing.startswith("resource skill://"):

@@ -1,8 +1,8 @@
-"""Rules, their registry, and the facts that they read.
+"""Registry of lint rules, and the subjects that rules check.
 
-A rule is three things and no more: a function under `@RULES.rule("its-code")`, the row of its code
-in `codes.py`, and a bundle `fixtures/broken/its-code` that shows it. The function reads one kind of
-subject and returns what it found; the row says how bad that is and what to do.
+A rule has three parts: a function decorated with `@RULES.rule("its-code")`, the row of its code in
+`codes.py`, and an example bundle `fixtures/broken/its-code`. The function checks one type of
+subject and returns findings; the row has their severity and default hint.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Finding(NamedTuple):
     """One finding of a rule.
 
     Attributes:
-        message: what is wrong.
-        line: 1-based line of the file, None where no line can be named.
-        hint: what to do, where this case allows better advice than the row of the code.
-        path: the file, by its path in the skill; "" for the file that the rule reads, or for the
-            skill as a whole.
-        skill: its skill path, where the subject holds several skills.
+        message: the fault.
+        line: 1-based line of the file, or None.
+        hint: advice on this case; None for the hint of the code's row.
+        path: path of the file in the skill; "" for the file that the rule checks, or the whole
+            skill.
+        skill: skill path, if the subject holds several skills.
     """
 
     message: str
@@ -43,8 +43,7 @@ Check: TypeAlias = Callable[[T], Iterable[Finding]]
 
 
 class Rule(NamedTuple, Generic[T]):
-    """A row of the table of rules. A deep one runs at `validate` only, the others also at every
-    scan."""
+    """A rule; a deep one runs at `validate` only, the others also at every scan."""
 
     code: str
     deep: bool
@@ -52,13 +51,13 @@ class Rule(NamedTuple, Generic[T]):
 
 
 class Rules(Generic[T]):
-    """The rules that read one kind of subject, in the order in which they report."""
+    """A registry of the rules for one type of subject, in the order of their reports."""
 
     def __init__(self) -> None:
         self.rows: list[Rule[T]] = []
 
     def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
-        """Add the function below as the rule of this code.
+        """Return a decorator that registers a function as the rule of this code.
 
         Raises:
             KeyError: the code has no row in `codes.CODES`.
@@ -73,7 +72,7 @@ class Rules(Generic[T]):
         return add
 
     def check(self, subject: T, *, deep: bool) -> list[Problem]:
-        """Run the deep rules, or all others. Paths are relative to the skill."""
+        """Run either the deep or the other rules, and return problems with paths in the skill."""
         return [
             problem(row.code, found.message, found.line, found.hint).at(found.path, found.skill)
             for row in self.rows
@@ -87,9 +86,9 @@ class SkillMd:
     """A SKILL.md whose frontmatter could be read.
 
     Attributes:
-        document: the file taken apart.
-        frontmatter: its fields.
-        directory: the name of its directory.
+        document: the parsed file.
+        frontmatter: fields of the document.
+        directory: name of the file's directory; "" at a deep check.
         files: paths of all files of the skill; empty at a scan.
     """
 
@@ -100,23 +99,23 @@ class SkillMd:
 
     @cached_property
     def name(self) -> str:
-        """Return the name, "" where there is none to judge."""
+        """Return the name, or "" if it is missing or not text."""
         name = self.frontmatter.get("name")
         return name if isinstance(name, str) else ""
 
     @cached_property
     def description(self) -> str:
-        """Return the description, "" where there is none to judge."""
+        """Return the description, or "" if it is missing, blank or not text."""
         description = self.frontmatter.get("description")
         return description if isinstance(description, str) and description.strip() else ""
 
     def line(self, key: str) -> int:
-        """Return the line of a top-level field, or of the opening fence when it is missing."""
+        """Return the line of a top-level field, or of the opening fence if it is missing."""
         return self.document.lines.get(key, 1)
 
     @cached_property
     def references(self) -> list[Reference]:
-        """Return what the body may refer to, in order."""
+        """Return the possible file references of the body, in order."""
         return references(self.document.body)
 
 
@@ -124,9 +123,9 @@ class TextFile(NamedTuple):
     """A text file of a skill.
 
     Attributes:
-        text: all of it.
-        markdown: the part of it that is Markdown, "" for none.
-        first_line: the 1-based line on which that part begins.
+        text: whole content.
+        markdown: the part of the content that is Markdown, or "".
+        first_line: 1-based line on which `markdown` begins.
     """
 
     text: str

@@ -1,5 +1,4 @@
-"""The rules that read a SKILL.md: those that every scan runs, and the deep ones, which `validate`
-alone runs."""
+"""Lint rules for SKILL.md: those of every scan, and the deep ones of `validate`."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ SPECIFIED_FIELDS: Final = frozenset(
     ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 )
 HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
-"""What hosts read at the top level, and this server with them."""
+"""Fields outside of the specification that hosts and this server read at the top level."""
 EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
 MAX_NAME: Final = 64
 MAX_DESCRIPTION: Final = 1024
@@ -37,7 +36,7 @@ _WHEN: Final = re.compile(
     r"|use (?:this|it|proactively)|must be used)\b",
     re.IGNORECASE,
 )
-"""Words by which a description says for what, or when, its skill is to be used."""
+"""Words in a description that introduce the purpose or the occasion of its skill."""
 _CHECKABLE: Final = re.compile(
     r"\d|_|\b(?:python|node|npm|git|docker|bash|java|ruby|rust|go|deno|bun|uv|pip|linux|macos|windows|network|internet"
     r"|claude|codex|cursor|copilot|gemini|opencode|mcp|api|cli|browser|chrome)\b",
@@ -65,18 +64,17 @@ RULES = Rules[SkillMd]()
 
 
 def check(document: Document, directory: str) -> tuple[Problem, ...]:
-    """Return the problems that every scan looks for in a SKILL.md.
+    """Return the problems that every scan reports in a SKILL.md.
 
     Args:
-        document: the file; nothing is found where its frontmatter could not be read.
+        document: the parsed file; unreadable frontmatter gives no problems here.
         directory: the name of its directory, which the skill's name must equal.
     """
     return _check(document, directory, (), deep=False)
 
 
 def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:
-    """Return the problems that only `validate` looks for in a SKILL.md. `files` are the paths of
-    the skill's files."""
+    """Return the problems that only `validate` reports in a SKILL.md of a skill with `files`."""
     return _check(document, "", files, deep=True)
 
 
@@ -265,10 +263,9 @@ def _metadata_type(skill: SkillMd) -> Iterator[Finding]:
 
 
 def _as_text(key: str, value: Json, written: str | None) -> str:
-    """Return the line of YAML that has this field below `metadata` as text, or words for a line
-    that would be long.
+    """Return a YAML line that has this `metadata` field as text, or a description of a long line.
 
-    `written` is what stands in the file: a version 1.10 is the number 1.1, but the text "1.10".
+    `written` is the text in the file: the version 1.10 is the number 1.1, but the text "1.10".
     """
     if isinstance(value, list) and all(not isinstance(each, (dict, list)) for each in value):
         text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
@@ -324,8 +321,7 @@ def _field_type(skill: SkillMd) -> Iterator[Finding]:
 
 
 def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Yield the fields that are not of their extension's shape; `format/fields.py` passes over the
-    same values."""
+    """Yield (field, message) for values of a wrong type, which `format/fields.py` skips."""
     for key, required in (("arguments", "name"), ("icons", "src"), ("files", "path")):
         entries = frontmatter.get(key, [])
         if not isinstance(entries, list):
@@ -371,8 +367,7 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 @RULES.rule("hidden-characters")
 def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
-    """Find them in values as they are read: a reader of the file does not see what an escape stands
-    for."""
+    """Search the parsed values, in which YAML escapes are decoded."""
     for key, value in skill.frontmatter.items():
         found = [
             character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)
@@ -395,7 +390,7 @@ def _icon_source(skill: SkillMd) -> Iterator[Finding]:
             yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))
 
 
-# The body: its length, its references, and what `new` left to write
+# The body: its length, its references, and placeholders that `new` wrote
 
 
 @RULES.rule("body-empty")
@@ -433,7 +428,7 @@ def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
 
     if not links.may_lead_elsewhere(skill.document.body, is_there):
         return
-    # Words in code look like paths more often than they are some.
+    # Code spans are left out: most words in them that look like paths are none.
     for target, line in _targets(skill, code=False).items():
         if not is_there(target):
             yield Finding(f"the body refers to {literal(target)}, which is not in the skill", line)
@@ -453,8 +448,7 @@ def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
 
 
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
-    """Return what the body refers to, each with the line of its first reference. `code` counts
-    names in code, too."""
+    """Return targets with the lines of their first references; `code` adds those of code spans."""
     lines: dict[str, int] = {}
     for reference in skill.references:
         if reference.kind != "outside" and (code or reference.kind != "code"):

@@ -1,8 +1,8 @@
 """Comments that suppress a finding: `skill-check: ignore[CODE] because REASON`. Pure.
 
-The comment stands on the line of the finding or on the line before, in any form: `# ...` in
-frontmatter and scripts, `<!-- ... -->` in Markdown. A finding without a line is suppressed by a
-comment anywhere in SKILL.md. Without a reason nothing is suppressed.
+The comment stands on the line of the finding or on the line before, in any syntax: `# ...` in
+frontmatter and scripts, `<!-- ... -->` in Markdown. A comment anywhere in SKILL.md suppresses a
+finding without a line. The reason is required.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Suppression(NamedTuple):
     """A comment that suppresses findings.
 
     Attributes:
-        code: of the findings.
-        line: of the comment, from 1.
-        reason: why, "" where none is given.
+        code: code of the findings.
+        line: 1-based line of the comment.
+        reason: reason as given, or "".
     """
 
     code: str
@@ -35,8 +35,7 @@ class Suppression(NamedTuple):
 
 
 def is_one(comment: str) -> bool:
-    """Tell whether the content of an HTML comment is a suppression, which hides nothing from a
-    reader."""
+    """Tell whether an HTML comment holds a suppression alone, and so hides no text."""
     return _COMMENT.fullmatch(comment.strip()) is not None
 
 
@@ -52,7 +51,7 @@ def find(text: str) -> list[Suppression]:
 
 
 def suppressed(problem: Problem, found: Sequence[Suppression]) -> Suppression | None:
-    """Return the suppression in its file that is about a problem, None where none is."""
+    """Return the first suppression that applies to a problem, or None."""
     for each in found:
         if each.code == problem.code and (
             problem.line is None or problem.line - each.line in (0, 1)

@@ -1,6 +1,6 @@
-"""The template that `new` writes a skill from, and what of it stands in a skill still: a placeholder says nothing.
+"""Template of a new skill for `new`, and detection of its placeholders in a skill.
 
-`new` and the rules share these texts, so that neither can be changed without the other.
+`new` and the rules share these texts, so that they cannot diverge.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _TO_DO: Final = re.compile(r"\s*+(?:[\[<({]\s*+TODO\b|TODO\s*+(?::|\Z))")
 
 
 def is_placeholder(description: str) -> bool:
-    """Tell whether a description is the one that `new` writes, or begins with TODO as those of other programs do."""
+    """Tell whether a description is the placeholder of `new`, or a TODO of another generator."""
     is_ours = _FIRST_WORD in description and _FIRST_SENTENCE in " ".join(description.split())
     return is_ours or _TO_DO.match(description) is not None
 
 
 def placeholders(body: str) -> Iterator[int]:
-    """Return the 0-based lines of a body that are as `new` writes them."""
+    """Return the 0-based numbers of body lines that are unchanged from the template."""
     return (number for number, line in enumerate(body.split("\n")) if line in _TO_REPLACE)

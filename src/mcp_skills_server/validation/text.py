@@ -1,7 +1,7 @@
-"""Rules that read the text files of a skill: hidden text, and commands that run unseen.
+"""Lint rules for all text files of a skill: hidden text, dangerous commands and secrets.
 
-They warn and never rewrite bytes. An attack that was found in the wild hid its text in a reference
-file, not in SKILL.md, so every text file is read.
+An attack in the wild hid its text in a reference file instead of SKILL.md, so the rules check every
+text file. They warn only and never change a file.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 _Span: TypeAlias = tuple[int, int]
-"""Where something begins and ends in a text."""
+"""The (begin, end) offsets of a match in a text."""
 
 _DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
 _PIPED: Final = re.compile(
     r"\|(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b)"
 )
-"""The end of a pipe into an interpreter. The download is searched for backwards from here, since a
-forward search is quadratic in the downloads of a line."""
+"""A pipe into an interpreter. Downloads are searched before it: matching from each download onwards
+takes time quadratic in the downloads of a line."""
 _GIVEN: Final = re.compile(r"\b(?:ba|z|da)?sh\s++(?:-c\s++)?[\"']?(?:<\(|\$\()\s*+(?:curl|wget)\b")
-"""A shell that is given a download."""
+"""A shell with a download as its argument, by process or command substitution."""
 _MOST_COMMAND: Final = 1000
-"""Characters of a command that may stand between the name of the program and the pipe."""
+"""Most characters between the name of the downloading program and the pipe."""
 _LONGEST_DOWNLOAD: Final = len("Invoke-WebRequest")
 _INJECTION: Final = re.compile(r"!`(?<![`\w]!`)[^`\n]++`")  # a literal prefix makes the search fast
 _MENTION: Final = re.compile(r"@(?<![\w`=@/.]@)(?:~?/|\.\./)[^\s`,]++")
-"""`@/path`, as hosts read it that make a template of a text."""
+"""A file mention such as `@/path`, which some hosts replace with the content of the file."""
 _PERSISTENCE: Final = re.compile(
     r"\bcrontab\s++-(?!l\b)|\bsystemctl\s++(?:--user\s++)?enable\b|\blaunchctl\s++(?:load|bootstrap)\b"
     r"|\bschtasks\s++/create\b"
@@ -64,7 +64,7 @@ _SECRET: Final = re.compile(
     r"|(?P<a_token_of_npm>\bnpm_[A-Za-z0-9]{36}\b)"
     r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
 )
-"""Secrets of shapes that their issuers made up to be found."""
+"""Secrets in recognisable formats, which their issuers designed for secret scanning."""
 _SECRET_MARKS: Final = (
     *(
         "PRIVATE KEY",
@@ -82,22 +82,22 @@ _SECRET_MARKS: Final = (
     ),
     *("AIza", "npm_", "k_live_"),
 )
-"""Every match of the pattern has one of these: to look for them takes a twentieth of the time."""
+"""Substrings, one of which is in every match of `_SECRET`: searching them is 20 times faster."""
 _EXAMPLE_SECRET: Final = re.compile(
     r"EXAMPLE|example|0{6}|1234567|abcdefg|[xX]{6}|[*]{6}|[.]{6}|\bYOUR|your"
 )
-"""Text that marks a secret as a made-up example."""
+"""Text that marks a secret as an example."""
 RULES = Rules[TextFile]()
 _OPENS: Final = "<!--"
 _CLOSES: Final = "-->"
 _MOST_PARSED: Final = 262_144
-"""Characters that are parsed. Behind them a comment counts wherever it stands."""
+"""Characters of Markdown that are parsed; after them, comments in code are reported as well."""
 _TICKS: Final = re.compile(r"(?<!`)`+")
 
 
 @RULES.rule("hidden-characters", deep=True)
 def _hidden_characters(file: TextFile) -> Iterator[Finding]:
-    # A NUL byte has a code of its own.
+    # NUL bytes have their own code, `nul-byte`.
     found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
     if found:
         at, character = found[0]
@@ -128,7 +128,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
     if found:
         start, end = found[0].span()
         kind = str(found[0].lastgroup).replace("_", " ")
-        # Its beginning alone: a report must not carry the secret further.
+        # Only the first characters: a report must not leak the secret.
         message = (
             f"{kind} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
         )
@@ -139,11 +139,10 @@ class _Command(NamedTuple):
     """A pattern of commands that a text must not contain.
 
     Attributes:
-        code: of the rule.
-        words: of the message.
-        pattern: what is looked for.
-        marks: every match has one of these when case-folded; empty where the pattern itself is
-            quick.
+        code: code of the rule.
+        words: start of the message.
+        pattern: regular expression of the command.
+        marks: substrings, one of which is in every case-folded match; empty for fast patterns.
     """
 
     code: str
@@ -152,7 +151,7 @@ class _Command(NamedTuple):
     marks: tuple[str, ...] = ()
 
     def check(self, file: TextFile) -> Iterator[Finding]:
-        """Find it in a file."""
+        """Yield one finding for all matches in a file."""
         folded = file.text.casefold() if self.marks else ""
         if self.marks and not any(mark in folded for mark in self.marks):
             return iter(())
@@ -206,7 +205,7 @@ def _more(count: int) -> str:
 
 
 def _piped(text: str) -> list[_Span]:
-    """Return where a download goes straight into an interpreter, in order."""
+    """Return the spans of commands that run a download in an interpreter, by their ends."""
     given = (found.span() for found in _GIVEN.finditer(text))
     return sorted((*_after_pipes(text), *given), key=itemgetter(1))
 
@@ -227,11 +226,10 @@ def _after_pipes(text: str) -> Iterator[_Span]:
 
 
 def comments(markdown: str) -> Iterator[tuple[int, str]]:
-    """Yield each HTML comment outside of code with its 0-based line and its content, in order.
+    """Yield (0-based line, content) of each HTML comment outside of code, in order.
 
-    A rendered page does not show it, and a model reads it. One in code is an example that every
-    reader sees. Blocks are found by a CommonMark parser; code inside of a line by its backticks,
-    each looked at a bounded number of times.
+    A rendered page hides a comment and shows code. A CommonMark parser finds the blocks. Matching
+    backticks delimit code spans, and each run of them is examined a bounded number of times.
     """
     if _OPENS not in markdown:
         return
@@ -245,10 +243,9 @@ def comments(markdown: str) -> Iterator[tuple[int, str]]:
 
 
 def comments_in_text(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each HTML comment of a text with its offset and its content, whether or not it stands
-    in code.
+    """Yield (offset, content) of each HTML comment of a text, in code or not.
 
-    One that is never closed goes to the end of the text, as a browser takes it.
+    An unclosed comment extends to the end of the text, as in a browser.
     """
     at = text.find(_OPENS)
     while at >= 0:
@@ -269,9 +266,7 @@ def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _without_code(text: str) -> str:
-    """Return the text with blanks in place of its code spans; line ends stay. A comment that opens
-    first holds no code.
-    """
+    """Return the text with code spans outside of comments blanked out; line ends stay."""
     runs = [found.span() for found in _TICKS.finditer(text)]
     ends: dict[int, list[int]] = {}
     for start, end in runs:

@@ -1,16 +1,13 @@
-"""A skill's files to one archive and back: the same tree gives the same bytes anywhere, and no
-archive is trusted.
+"""Reproducible tar and zip archives of a skill's files, and safe unpacking of untrusted ones.
 
-Bytes in, bytes out; nothing is ever written to a disk here. Both formats are written and read by
-hand. The standard library's readers pass over what an attacker adds (bytes before, between and
-behind the members, members that overlap, names that are no names), and its writers leave marks of
-the machine (PAX headers, versions of zlib). Reading takes memory for what the limits allow and no
-more.
+Both formats are parsed and written by hand, in memory. The standard library's readers ignore what
+an attacker adds: bytes around the members, overlapping members, invalid names. Its writers leave
+marks of the machine (PAX headers, versions of zlib). The limits bound the memory that is used.
 
-What is written is stored, not compressed: different builds of zlib (zlib-ng, Apple's, hardware)
-compress the same input to different bytes, and a digest in an index must not depend on who computed
-it. A deflate stream of stored blocks has one spelling. It costs transfer: 148 public skills came to
-three and a half times their compressed size, the median one to 60 KiB.
+Members are stored, not compressed. Builds of zlib (zlib-ng, Apple's, hardware) compress the same
+input to different bytes, and a digest in an index must not depend on the machine. A deflate stream
+of stored blocks has exactly one encoding. It costs transfer: 148 public skills came to three and a
+half times their compressed size, the median one to 60 KiB.
 """
 
 from __future__ import annotations
@@ -37,30 +34,29 @@ __all__ = (
 TAR_GZ: Final = ".tar.gz"
 ZIP: Final = ".zip"
 MEDIA_TYPES: Final[Mapping[str, str]] = {TAR_GZ: "application/gzip", ZIP: "application/zip"}
-"""By suffix."""
+"""Media types by suffix."""
 
 
 def is_archive(name: str) -> bool:
-    """Tell whether a file is called like an archive that `unpack` reads."""
+    """Tell whether a file name has the suffix of an archive that `unpack` reads."""
     return name.lower().endswith((ZIP, TAR_GZ, ".tgz"))
 
 
 def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[bytes, bool]]:
-    """Return the files of a `.tar.gz` or `.zip` by path, in path order.
+    """Return (content, is executable) of each file of a `.tar.gz` or `.zip` by path, in path order.
 
-    The first bytes show the format, so a wrong Content-Type or suffix does no harm. Names are given
-    as they are, but for a leading `./`; directories without files are left out. No name leads
-    anywhere but below the place where the caller puts it, on any platform. Whether it is a skill is
-    for others to say.
+    The first bytes select the format, whatever the Content-Type or suffix. Paths lose a leading
+    `./`; empty directories are left out. Every path stays inside the target directory, on any
+    platform. The files need not be a skill.
 
     Raises:
-        ArchiveRefusedError: it is damaged, over a limit, or holds what no skill needs: links,
-            devices, encrypted members, names that a platform cannot hold or tell apart, bytes that
-            belong to no member.
+        ArchiveRefusedError: the archive is damaged, over a limit, or holds what no skill needs:
+            links, devices, encrypted members, names that a platform cannot hold or tell apart,
+            bytes outside of the members.
     """
     limits = limits or UnpackLimits()
     tree = Tree(limits)
-    if raw.startswith(b"\x1f\x8b"):  # WK-26: what it is called does not count
+    if raw.startswith(b"\x1f\x8b"):  # WK-26: the content decides, not the name
         read_tar(raw, limits, tree)
     elif raw.startswith((LOCAL, END)):
         read_zip(raw, limits, tree)
@@ -70,13 +66,11 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
 
 
 def pack(files: Files) -> tuple[str, bytes]:
-    """Return the archive of a skill as (suffix, bytes): `.tar.gz`, or `.zip` where ustar cannot
-    hold a name.
+    """Return the archive of a skill as (suffix, bytes): `.tar.gz`, else `.zip`.
 
-    Files stand at the root, sorted by path, with mode 0644 or 0755 and nothing else of the machine
-    they came from: no owner, no time, no directories, no links, no `./`. A zip is taken when a name
-    is not ASCII or does not fit 100 bytes and a prefix of 155. The bytes are the same on every
-    machine.
+    Members are files only, sorted by path, with mode 0644 or 0755 and no owner, time or `./`, so
+    that every machine makes the same bytes. A zip is used if a name is not ASCII, exceeds 100 bytes
+    and a prefix of 155, or a file has 8 GiB or more.
 
     Raises:
         ArchiveRefusedError: a name is not a plain relative path, or the files are too large for the
@@ -89,7 +83,7 @@ def pack(files: Files) -> tuple[str, bytes]:
 
 
 def pack_tar(files: Files) -> bytes:
-    """Return the same as a `.tar.gz` whatever the names are, for those who read no other format.
+    """Return the archive as `pack` does, but always as `.tar.gz`, for readers of that format alone.
 
     Raises:
         ArchiveRefusedError: a name is not a plain relative path, or a file is too large for the

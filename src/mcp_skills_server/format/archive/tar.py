@@ -1,5 +1,4 @@
-"""Tar archives: read as ustar, v7, GNU and PAX out of a gzip stream that is unpacked in pieces;
-written as ustar."""
+"""Gzipped tar archives: read as ustar, v7, GNU and PAX; written as ustar, or PAX if need be."""
 
 from __future__ import annotations
 
@@ -29,20 +28,19 @@ _DEVICES: Final = {b"3": "device", b"4": "device", b"6": "named pipe"}
 
 
 class _Inflated:
-    """A gzip stream read piece by piece: no more is unpacked than was asked for, but for one
-    piece."""
+    """A gzip stream that is decompressed on demand, at most one piece of 64 KiB ahead."""
 
     def __init__(self, raw: bytes, limits: UnpackLimits) -> None:
         self._raw = memoryview(raw)
         self._next = 0
         self._limits = limits
         self._given = 0
-        # so that to take a little of a piece is not to copy the rest of it
+        # A memoryview: reading part of a piece does not copy its rest.
         self._left = memoryview(b"")
         self._inflate = zlib.decompressobj(31)
 
     def _piece(self) -> bytes:
-        """Return some more bytes, b"" at the end of the stream."""
+        """Decompress and return the next piece, or b"" at the end of the stream."""
         while not self._inflate.eof:
             feed: bytes | memoryview = self._inflate.unconsumed_tail
             if not feed:
@@ -63,7 +61,7 @@ class _Inflated:
         return b""
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes, all of them."""
+        """Return exactly the next `size` bytes."""
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -76,7 +74,7 @@ class _Inflated:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Prove that only padding follows, and nothing behind the stream."""
+        """Check that only zero padding follows, up to 1 MiB, and nothing after the gzip stream."""
         padding = 0
         while piece := bytes(self._left) or self._piece():
             self._left = memoryview(b"")
@@ -94,7 +92,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
         ArchiveRefusedError: as for `unpack`.
     """
     stream = _Inflated(raw, limits)
-    name: str | None = None  # what an extension header gives the member after it
+    name: str | None = None  # from an extension header, for the next member
     size: int | None = None
     while (head := stream.read(_BLOCK)) != _ZEROS:
         tree.count()
@@ -154,16 +152,15 @@ class _Head(NamedTuple):
 
 
 def _parse_head(head: bytes) -> _Head:
-    """Parse a header block; refuse the archive where the checksum is wrong."""
+    """Parse a header block after verifying its checksum."""
     if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * 32:
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
-    if head[257:263] == b"ustar\0":  # GNU's own variant keeps other things there
+    if head[257:263] == b"ustar\0":  # GNU's variant has other fields in place of the prefix
         prefix = head[345:500].split(b"\0", 1)[0]
         name = prefix + b"/" + name if prefix else name
     kind = head[156:157]
-    # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a
-    # character.
+    # Invalid UTF-8 passes here: a name that an extension header replaces may be cut in a character.
     return _Head(
         kind,
         name.decode("utf-8", "surrogateescape"),
@@ -211,13 +208,12 @@ def _pax_fields(raw: bytes) -> dict[str, str]:
 
 
 def fits_ustar(path: str, size: int) -> bool:
-    """Tell whether ustar can hold a file."""
+    """Tell whether a ustar header can hold this path and size."""
     return _ustar_head(path, size, executable=False) is not None
 
 
 def write_tar(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
-    """Return these files as a `.tar.gz`. A name that ustar cannot hold stands in a PAX header
-    before its member.
+    """Return these files as a `.tar.gz`, with PAX headers for the names that ustar cannot hold.
 
     Raises:
         ArchiveRefusedError: a file is too large for the format.
@@ -246,7 +242,7 @@ def _pax_record(key: str, value: str) -> bytes:
 
 
 def _ustar_head(path: str, size: int, executable: bool, kind: bytes = b"0") -> bytes | None:
-    """Return the header block of a regular file, or None where ustar cannot hold it."""
+    """Return the ustar header block of a member, or None if ustar cannot hold its path or size."""
     if not path.isascii() or size >= _MAX_OCTAL:
         return None
     prefix, name = b"", path.encode("ascii")
@@ -269,7 +265,7 @@ def _padded(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def _gzip(raw: bytes) -> bytes:
-    """Return a gzip member without time or name, of stored blocks."""
+    """Return a gzip member of stored blocks, without a time or a file name."""
     view = memoryview(raw)
     parts: list[bytes | memoryview] = [b"\x1f\x8b\x08\0\0\0\0\0\0\xff"]
     for start in range(0, len(raw), 0xFFFF):

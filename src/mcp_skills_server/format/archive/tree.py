@@ -1,5 +1,4 @@
-"""The tree that an archive unpacks to: its limits, its names, and the tree of files that is
-admitted one by one."""
+"""Limits and path checks of an archive that is being unpacked, and the collection of its files."""
 
 from __future__ import annotations
 
@@ -14,39 +13,35 @@ from mcp_skills_server.format import file_names
 from mcp_skills_server.format.excerpts import quoted
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
-"""By path in the skill: the bytes, and whether the file may be executed."""
+"""Content and executable flag of each file, by its path in the skill."""
 
 _MAX_SEGMENT: Final = 255
 _MAX_PATH: Final = 1024
 _MAX_DEPTH: Final = 32
-"""Bytes of a name, bytes of a path, levels: what common file systems hold, and no tree is deeper
-for a good reason."""
+"""Most bytes of a name and of a path on common file systems; levels deeper than any real tree."""
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FREE_BYTES: Final = 1 << 20
 _MAX_HEADER: Final = 1 << 16
 _FREE_HEADERS: Final = 1 << 20
 _HEADER_BYTES: Final = 1 << 10
-"""Of all headers together for each file. They are read record by record, and nothing else bounds
-what that takes."""
+"""Bytes of extension headers for each allowed file: only this bounds the work of parsing them."""
 
 
 class ArchiveRefusedError(SkillsServerError, ValueError):
-    """An archive that is not unpacked, or a name that no archive may hold. The message is one line
-    for people."""
+    """A refused archive, or a name that no archive may hold; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """Limits of an unpacked archive. The defaults are those of the most used consumer.
+    """Limits of unpacking; the defaults are those of the most used consumer.
 
     Attributes:
-        files: files; four times as many members of any kind, and as many directories; 1 KiB of
-            tar's own headers for each, and 1 MiB at least.
-        bytes: bytes of all files.
+        files: number of files. Members and directories are limited to four times this number, tar
+            extension headers to 1 KiB for each file and at least 1 MiB.
+        bytes: total bytes of all files.
         file: bytes of one file.
-        ratio: unpacked bytes for each byte of the archive; the first MiB is free, since it does no
-            harm.
+        ratio: unpacked bytes for each byte of the archive; the first MiB is exempt.
     """
 
     files: int = 1000  # WK-30, WKO-9
@@ -56,11 +51,10 @@ class UnpackLimits:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Prove that a tree of files with these paths can be written on any platform, below one
-    directory.
+    """Check that files with these paths can be written below one directory on any platform.
 
     Raises:
-        ArchiveRefusedError: the first that cannot, as for `unpack`.
+        ArchiveRefusedError: a path cannot, as for `unpack`; the message names the first.
     """
     tree = Tree(UnpackLimits(files=sys.maxsize))
     for path in paths:
@@ -70,10 +64,10 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no plain relative path.
+    """Check that a name is a plain relative path.
 
     Raises:
-        ArchiveRefusedError: it is none, on some platform.
+        ArchiveRefusedError: on some platform the name is not a plain relative path.
     """
     fault = _fault(name)
     if fault:
@@ -104,10 +98,10 @@ def _fault(name: str) -> str | None:  # WK-24, WK-28
 
 
 def decoded(name: bytes) -> str:
-    """Return the name as text.
+    """Decode a name.
 
     Raises:
-        ArchiveRefusedError: it is not UTF-8.
+        ArchiveRefusedError: the name is not UTF-8.
     """
     try:
         return name.decode("utf-8")
@@ -118,8 +112,7 @@ def decoded(name: bytes) -> str:
 
 
 class Tree:
-    """The files of an archive as they come, none admitted that could not be written beside the
-    others."""
+    """The collected files of an archive, each checked for conflicts with the earlier ones."""
 
     def __init__(self, limits: UnpackLimits) -> None:
         self._limits = limits
@@ -135,7 +128,7 @@ class Tree:
         self._check_number(self._members, "members")
 
     def count_header(self, size: int) -> None:
-        """Count a header that only describes another member, before it is unpacked."""
+        """Count the bytes of an extension header against the limit, before they are unpacked."""
         if size > _MAX_HEADER:
             raise ArchiveRefusedError(f"the archive holds a header of {size} bytes")
         self._header_bytes += size
@@ -149,8 +142,7 @@ class Tree:
             raise ArchiveRefusedError(f"the archive holds more than {most} {what}")
 
     def place(self, name: str) -> tuple[str, bool]:
-        """Return the path of a member, "" for the root of the archive, and whether its name is that
-        of a directory."""
+        """Return (path, is directory) of a member's name; the archive's root has the path ""."""
         path = name.removeprefix("./")
         is_directory = path.endswith("/") or path in {"", "."}
         path = path.removesuffix("/")
@@ -161,7 +153,7 @@ class Tree:
 
     def add_directory(self, path: str) -> None:
         """Add a directory and its parents."""
-        if path in self._directories:  # and so are those above it
+        if path in self._directories:  # added together with its parents
             return
         parts = path.split("/")
         for length in range(1, len(parts) + 1):
@@ -169,11 +161,11 @@ class Tree:
             if above in self._files:
                 raise ArchiveRefusedError(f"{quoted(above)} is both a file and a directory")
             self._directories.add(above)
-        # Also those that no member stands for: each member could bring as many as it has levels.
+        # Implied parents count too: each member can add as many as its path has levels.
         self._check_number(len(self._directories), "directories")
 
     def admit(self, path: str, size: int) -> None:
-        """Admit a file of `size` bytes, before they are unpacked."""
+        """Admit a file of `size` bytes to the tree, before its content is unpacked."""
         if path in self._files:
             raise ArchiveRefusedError(f"the name {quoted(path)} stands twice")
         if path in self._directories:
@@ -198,17 +190,17 @@ class Tree:
         self._files[path] = (raw, executable)
 
     def checked(self) -> dict[str, tuple[bytes, bool]]:
-        """Return all files in path order, when any platform can hold and tell apart their names."""
+        """Return all files in path order after checking that their names are portable."""
         for fault in file_names.faults(sorted(self._directories | self._files.keys())):
             raise ArchiveRefusedError(f"{quoted(fault.path)}: {fault.message}")
         return dict(sorted(self._files.items()))
 
 
 def check_ratio(size: int, packed: int, limits: UnpackLimits) -> None:
-    """Refuse an archive of `packed` bytes that unpacks to `size` bytes or more.
+    """Check the compression ratio of an archive of `packed` bytes that unpacks to `size` or more.
 
     Raises:
-        ArchiveRefusedError: that is more than the limit allows.
+        ArchiveRefusedError: `size` exceeds both 1 MiB and `limits.ratio` times `packed`.
     """
     if size > max(_FREE_BYTES, limits.ratio * packed):
         raise ArchiveRefusedError(f"the archive unpacks to more than {limits.ratio} times its size")

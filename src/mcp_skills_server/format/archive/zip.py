@@ -1,5 +1,4 @@
-"""Zip archives: stored and deflated members that fill the archive without a gap, as its directory
-has them."""
+"""Zip archives: read strictly, without a gap or overlap between members; written uncompressed."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 
 
 def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
-    """Return where the central directory begins, and its members. It must lie right before its end
-    record."""
+    """Return (offset, members) of the central directory, which must end at the end record."""
     at = _end_record(raw)
     _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
@@ -107,8 +105,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
         place += _CENTRAL_HEAD.size
         system, attributes = made >> 8, head[15]
         mode = attributes >> 16
-        # A link is a link whatever system claims to have made it; the other bits count on systems
-        # that have them.
+        # The symlink bits count on every system, other mode bits on Unix and macOS alone.
         if not (system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode)):
             mode = 0
         member = _Member(
@@ -125,7 +122,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
 
 
 def _end_record(raw: bytes) -> int:
-    """Return the offset of the end record, whose comment ends where the bytes end."""
+    """Return the offset of the only end record whose comment ends with the archive."""
     found: list[int] = []
     at = len(raw)
     while (at := raw.rfind(END, max(0, len(raw) - _END_RECORD.size - 0xFFFF), at)) >= 0:
@@ -152,9 +149,7 @@ def _check_member(member: _Member) -> None:
 
 
 def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int, int]]:
-    """Return where each member's content begins and ends. Together the members fill all that is
-    before the directory.
-    """
+    """Return (begin, end) of each member's content, after checking for gaps and overlaps."""
     out: dict[int, tuple[int, int]] = {}
     reached = 0
     for position, member in sorted(enumerate(members), key=lambda each: each[1].offset):
@@ -177,8 +172,7 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
 
 
 def _content_begin(raw: bytes, start: int, member: _Member) -> int:
-    """Return where the content begins, when the member's own header says what the directory
-    says."""
+    """Return the offset of a member's content after comparing its local header to the directory."""
     if member.offset + _LOCAL_HEAD.size > start:
         raise ArchiveRefusedError(
             f"the archive is damaged: {member.shown} has no header of its own"
@@ -188,7 +182,7 @@ def _content_begin(raw: bytes, start: int, member: _Member) -> int:
     same = head[0] == LOCAL and head[2:4] == (member.flags, member.method)
     same = same and raw[name_at : name_at + head[9]] == member.name
     described = (member.crc, member.packed, member.size)
-    unknown = {0} if member.flags & _STREAMED else set[int]()  # the writer did not know it yet
+    unknown = {0} if member.flags & _STREAMED else set[int]()  # a streaming writer leaves zeros
     if not same or any(
         own != other and own not in unknown for own, other in zip(head[6:9], described, strict=True)
     ):
@@ -199,7 +193,7 @@ def _content_begin(raw: bytes, start: int, member: _Member) -> int:
 
 
 def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
-    """Return the size of what a writer that streams puts behind the content."""
+    """Return the size of the data descriptor, which a streaming writer puts behind the content."""
     if not member.flags & _STREAMED:
         return 0
     fields = struct.pack("<3L", member.crc, member.packed, member.size)
@@ -237,7 +231,7 @@ def write_zip(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
     """Return these files as a `.zip`.
 
     Raises:
-        ArchiveRefusedError: they are too large for the format.
+        ArchiveRefusedError: the files are too large for the format.
     """
     parts: list[bytes] = []
     central: list[bytes] = []

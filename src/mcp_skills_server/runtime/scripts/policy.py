@@ -1,10 +1,9 @@
-"""The execution policy: whether a caller may run a script, and with which environment, secrets and
-network.
+"""The execution policy: authorization of script runs, with their network access and secrets.
 
-It takes a grant, where there are grants, and a source whose scripts run: the operator's own
-folders, and of named origins what was approved as it stands. The network and secrets are given by
-skill. What is decided is decided by the digests that the files are laid out by, so that nothing can
-change between the answer and the run.
+A run needs the caller's grant, if there are grants, and a trusted source. Trusted are the
+operator's own folders, and skills of allowed origins whose exact content was approved. Network and
+secrets are per skill. Decisions use the digests that the runner verifies again when it lays out the
+files, which prevents a TOCTOU race.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _NAMES_SHOWN: Final = 20
 
 
 class RunRefusedError(RequestError):
-    """Something is not run for the caller; the message has the reason, for a model.
+    """A refusal to run a script or code; the message has the reason, for a model.
 
-    `by` is what is missing: a "grant", a "source" whose scripts run, or a "secret".
+    `by` is the missing condition: a "grant", a trusted "source", or a "secret".
     """
 
     def __init__(self, message: str, by: Literal["grant", "source", "secret"]) -> None:
@@ -47,24 +46,23 @@ class RunRefusedError(RequestError):
 
 
 class Allowed(NamedTuple):
-    """The rights of a run: the network, and those variables of the operator that the skill's
-    `skill.toml` declares."""
+    """The rights of a run: network access, and the secrets that `skill.toml` declares."""
 
     network: bool
     secrets: Mapping[str, str]
 
 
 def canonical(origin: str) -> str:
-    """Return an origin as it is compared; "" for what no operator can name.
+    """Return the canonical form of an origin for comparison; "" for an unknown origin.
 
-    Of a site it is the address without index, query and default port, of an archive its path; what
-    else has a scheme (git, a registry) is spelled in one way only.
+    The form of a site is its URL without index, query and default port; that of an archive is its
+    real path. Other origins with a scheme (git, a registry) are canonical already.
     """
     if origin == UNKNOWN:
         return ""
     if "://" not in origin:
         return os.path.realpath(origin)
-    # slow, and rarely needed
+    # late: a slow import that is rarely needed
     from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX, is_site
 
     if not is_site(origin):
@@ -76,13 +74,12 @@ def canonical(origin: str) -> str:
 
 
 def reference(skill: Skill) -> str:
-    """Return how an operator names a skill so that no other source's skill of that path is meant:
-    `[ORIGIN#]PATH`."""
+    """Return the unambiguous name of a skill in an operator's options: `[ORIGIN#]PATH`."""
     return skill.path if skill.origin is None else f"{canonical(skill.origin)}#{skill.path}"
 
 
 class ExecutionPolicy:
-    """Decides what runs, for whom, and what it gets."""
+    """The authorization of script runs, with their network access and secrets."""
 
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
@@ -106,16 +103,16 @@ class ExecutionPolicy:
         permissions: Permissions | None = None,
         needs: Collection[str] = (),
     ) -> Allowed:
-        """Return what a run gets. Blocks: files are read for their digests.
+        """Return the rights of a run. Blocks, because it reads files to digest them.
 
         Args:
-            skill: of which a script is to run; None for code that came with a call.
-            laid_out: all skills whose files it can read, that one too.
-            permissions: of the caller; None where the options alone decide.
-            needs: secrets without which it is not to begin.
+            skill: the skill of the script; None for code from a call.
+            laid_out: all skills whose files the run can read, including `skill`.
+            permissions: those of the caller; None if there are no grants.
+            needs: the required secrets.
 
         Raises:
-            RunRefusedError: it may not run. The message says what can be done.
+            RunRefusedError: the run is not allowed. The message says what can be done.
             OSError: a file changed, or cannot be read.
         """
         if permissions is not None:
@@ -138,7 +135,7 @@ class ExecutionPolicy:
         return Allowed(self._settings.network or network, self._declared(skill, given))
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those of the skill's secrets that it declares: no other one is its script's."""
+        """Return the given secrets that the skill declares in its `skill.toml`."""
         if not given or skill is None or SKILL_TOML not in skill.files:
             return {}
         raw = self._registry.read(skill.files[SKILL_TOML])
@@ -159,8 +156,8 @@ class ExecutionPolicy:
                 "source",
             )
         if skill.origin is not None:
-            # What a folder of the operator's own holds of another origin is not what was said of
-            # the folder.
+            # Trust in one of the operator's own folders does not extend to a skill of another
+            # origin in it.
             self._check_origin(skill, skill.origin, named=said is True and root.origin is not None)
 
     def _check_origin(self, skill: Skill, given: str, *, named: bool) -> None:
@@ -212,7 +209,7 @@ class ExecutionPolicy:
 def _check_grants(
     permissions: Permissions, skill: Skill | None, laid_out: Collection[Skill]
 ) -> None:
-    """A script takes a grant of its skill, and code one of all that it can read."""
+    """Raise RunRefusedError without a grant: of a script's skill, or of all that code can read."""
     if skill is not None:
         if permissions.may("scripts", skill.path):
             return

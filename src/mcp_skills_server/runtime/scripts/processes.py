@@ -1,8 +1,8 @@
-"""Subprocess execution with a timeout and bounded output. Only this module starts a skill's script.
+"""Subprocess execution of scripts, with a timeout, bounded output and cleanup of all processes.
 
-No shell, nothing on stdin, no inherited descriptor. Whatever a program does - fork, leave its
-group, ignore signals, write without end, keep the pipes open - its run ends soon after its timeout,
-its output stays within its cap, and all of its processes that can be found are killed.
+A program gets no shell, an empty stdin and no inherited descriptors. It may fork, leave its process
+group, ignore signals, write without end or keep the pipes open: its run still ends soon after its
+timeout, its output stays within the cap, and all of its processes that can be found are killed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 1.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 LINGER_S: Final = 0.5
 """Seconds for which the pipes may stay open after a program has ended."""
 PROGRESS_S: Final = 2.0
-"""The interval of progress reports."""
+"""The interval of progress reports, in seconds."""
 TOKEN: Final = "SKILL_RUN"  # noqa: S105
-"""The variable that carries a run's token."""
+"""The environment variable that identifies the processes of a run by its token."""
 KILLING_S: Final = 3.0
-"""Seconds for which killing is tried."""
+"""Seconds for which kills are retried."""
 _STRAYS_S: Final = 1.0
 _CHUNK: Final = 64 << 10
 _PROBE_S: Final = 10.0
@@ -47,9 +47,9 @@ _SIGNALLED: Final = 128
 _WINDOWS: Final = sys.platform == "win32"
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
-"""Awaited every `PROGRESS_S` with the seconds that a script has run."""
+"""A callback, awaited every `PROGRESS_S` with the seconds that a script has been running."""
 Beat: TypeAlias = Callable[["ProcessTree"], Awaitable[bool]]
-"""Awaited at each beat with the processes of a run; ends the run by returning True."""
+"""A callback, awaited regularly with the processes of a run, which ends the run if True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Command:
     """A program to run.
 
     Attributes:
-        argv: the program, by absolute path, and its arguments.
-        env: all of its environment.
-        limits: as `launch` takes them, by name.
-        box: makes the words before `argv`, of the descriptor that a sandbox reports to and that of
-            its filter.
-        calls: the sandbox's filter of system calls; None for none.
+        argv: the absolute path of the program, and its arguments.
+        env: the complete environment.
+        cwd: the working directory.
+        limits: the limits by name, as `launch` takes them.
+        box: returns the sandbox's command prefix for the descriptors of its status and its filter.
+        calls: the seccomp filter of the sandbox; None for none.
     """
 
     argv: Sequence[str]
@@ -78,11 +78,11 @@ class Ended:
     """The result of a program.
 
     Attributes:
-        exit_code: 128 and the signal's number if one ended it, 127 if it was never started, None if
-            it did not end by itself.
-        stdout: what it wrote, as text, up to the cap; likewise `stderr`.
-        timed_out: it reached its timeout.
-        stopped: `beat` ended it.
+        exit_code: 128 plus the signal's number if a signal ended it, 127 if it was not started,
+            None if the server ended it.
+        stdout: the output as text, up to the cap; likewise `stderr`.
+        timed_out: whether it reached its timeout.
+        stopped: whether `beat` ended it.
     """
 
     exit_code: int | None
@@ -96,13 +96,14 @@ class Ended:
 
 
 class Capture:
-    """The reading end of a pipe, kept up to `most` bytes and drained beyond; `held` closes both
-    ends when it exits.
+    """A pipe whose output is kept up to `most` bytes and discarded beyond.
+
+    The exit of `held` closes both ends.
 
     Attributes:
-        writer: the end that a program writes to; -1 once this copy of it is closed.
-        truncated: the output was longer than the cap.
-        ended: every writer has closed its end.
+        writer: the descriptor that a program writes to; -1 once this copy of it is closed.
+        truncated: whether the output was longer than the cap.
+        ended: set once all copies of the writing end are closed.
     """
 
     def __init__(self, most: int, held: ExitStack) -> None:
@@ -123,7 +124,7 @@ class Capture:
             self.writer = -1
 
     async def drain(self) -> None:
-        """Read until every writer has closed its end."""
+        """Read until all copies of the writing end are closed."""
         while chunk := await self._chunk():
             left = self._most - len(self._kept)
             self._kept += chunk[:left]
@@ -140,7 +141,7 @@ class Capture:
 
     @property
     def text(self) -> str:
-        """Return the output as text, without a character that the cap cuts in two."""
+        """The output as text, without a character that the cap cut in two."""
         return codecs.getincrementaldecoder("utf-8")("replace").decode(
             bytes(self._kept), final=not self.truncated
         )
@@ -155,16 +156,16 @@ async def execute(
     beat: Beat,
     progress: Progress | None = None,
 ) -> Ended:
-    """Run a program to its end. If the caller is cancelled, everything it started is killed first.
+    """Run a program to its end, and kill all of its processes, also on cancellation.
 
     Args:
-        timeout_s: seconds after which it is ended: SIGTERM, and after `GRACE_S` SIGKILL.
-        output_bytes: the cap of each stream; the rest is read and dropped.
-        beat: may end the program, every `beat_s` seconds.
-        progress: a report that fails or hangs does not affect the program.
+        timeout_s: seconds until SIGTERM, which SIGKILL follows after `GRACE_S`.
+        output_bytes: the cap of each stream; the rest is read and discarded.
+        beat: called every `beat_s` seconds; ends the program by returning True.
+        progress: reports the progress; its failures do not affect the program.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the program could not be started.
     """
     token = secrets.token_hex(16)
     with ExitStack() as held:
@@ -214,8 +215,7 @@ async def execute(
 
 @contextmanager
 def piped(raw: bytes | None) -> Generator[int | None]:
-    """Yield a pipe's reading end with these bytes in it, which must fit into a pipe; None for
-    None."""
+    """Yield the reading end of a pipe that holds these bytes, or None; they must fit into it."""
     if raw is None:
         yield None
         return
@@ -231,11 +231,10 @@ def piped(raw: bytes | None) -> Generator[int | None]:
 def ask(
     argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run a short query of a program of the operator, such as for its version, and wait a few
-    seconds for it.
+    """Run a program of the operator to query it, such as for its version, with a timeout.
 
     Raises:
-        OSError: it could not be started, or gave no answer in time.
+        OSError: it could not be started, or timed out.
     """
     try:
         return subprocess.run(  # noqa: S603 - a list, no shell, and no word of it from a client
@@ -256,7 +255,7 @@ def ask(
 
 
 class _Run:
-    """A program that was started, and everything that it starts."""
+    """A running program with all of its descendants."""
 
     def __init__(self, process: Process, token: str, *, boxed: bool) -> None:
         self._process = process
@@ -267,7 +266,7 @@ class _Run:
         self.stopped = False
         self._tree = ProcessTree(process.pid, token)
         self.over = False
-        """All of its processes have been killed."""
+        """Whether all of its processes have been killed."""
 
     async def follow(
         self,
@@ -277,7 +276,7 @@ class _Run:
         beat: Beat,
         progress: Progress | None,
     ) -> None:
-        """Wait for its end, or end it."""
+        """Wait until the program ends, times out or is stopped by `beat`; then kill the rest."""
         wanted = False
 
         async def beating(limit: anyio.CancelScope) -> None:
@@ -298,7 +297,7 @@ class _Run:
             ended_itself = self._process.returncode is not None
             if not ended_itself:
                 self.stopped, self.timed_out = wanted, not wanted
-                if not wanted:  # what takes too much gets no time to take more
+                if not wanted:  # no grace period for a run that exceeds a limit
                     await self._terminate()
             self.duration_ms = round((time.monotonic() - self._started) * 1000)
             if ended_itself:
@@ -308,14 +307,14 @@ class _Run:
             tasks.cancel_scope.cancel()
 
     def exit_code(self, report: Capture | None) -> int | None:
-        """Return its exit code: see `Ended`. `report` is the status of a sandbox."""
+        """Return the exit code as in `Ended`; `report` is the status output of a sandbox."""
         code = self._process.returncode
         if code is None or self.timed_out or self.stopped:
             return None
         if code < 0:
             return _SIGNALLED - code
         if code > 0 and report is not None and "exit-code" not in report.text:
-            # the sandbox, or in it the exec, failed: a program's own code would have been reported
+            # The sandbox or its exec failed: bubblewrap reports a program's own exit code.
             return NOT_STARTED
         return code
 
@@ -329,7 +328,7 @@ class _Run:
                 logger.debug("progress could not be reported", exc_info=True)
 
     async def _terminate(self) -> None:
-        """Ask it to end, and wait for that for `GRACE_S`."""
+        """Send SIGTERM, and wait up to `GRACE_S` for the end."""
         if _WINDOWS:
             return
         if self._boxed:
@@ -340,7 +339,7 @@ class _Run:
             await self._process.wait()
 
     async def kill(self) -> None:
-        """Kill all that is left, and reap the program so that no zombie stays."""
+        """Kill all remaining processes, and reap the program so that no zombie stays."""
         if _WINDOWS:
             with suppress(ProcessLookupError):
                 self._process.kill()
@@ -363,7 +362,7 @@ def _launcher(limits: Mapping[str, int]) -> list[str]:
 
 
 async def _in_thread(work: Callable[[], None]) -> None:
-    """Run this in a thread even if all the usual threads are taken: killing must not wait."""
+    """Run `work` in a thread outside of the pool's limit, because a kill must not wait."""
     await to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
 
 
@@ -374,8 +373,7 @@ async def _closed(streams: Sequence[Capture]) -> None:
 
 
 class ProcessTree:
-    """The processes of one run: `pid` leads a group, and the environment of all has `token` as
-    `TOKEN`."""
+    """The processes of one run: group leader `pid`, and all with `TOKEN` set to `token`."""
 
     def __init__(self, pid: int, token: str) -> None:
         self._pid = pid
@@ -384,8 +382,7 @@ class ProcessTree:
         self._due = 0.0
 
     def processes(self) -> set[int]:
-        """Return the known processes: all descendants, and once a second those that left the
-        family."""
+        """Return the descendants, and detached processes as found at most a second ago."""
         now = time.monotonic()
         if now >= self._due:  # this reads the environment of every process
             self._strays = list(having(TOKEN, self._token))
@@ -393,23 +390,22 @@ class ProcessTree:
         return {pid for start in (self._pid, *self._strays) for pid in family(start)}
 
     def terminate_group(self) -> None:
-        """Ask the program and its group to end."""
-        # a stopped process handles no other signal
+        """Send SIGTERM to the program and its process group."""
+        # SIGCONT, because a stopped process handles no other signal
         _signal_group(self._pid, signal.SIGTERM, signal.SIGCONT)
 
     def terminate_inside(self) -> None:
-        """Ask all but the program itself: a sandbox's own process would end at once and take the
-        script with it."""
+        """Send SIGTERM to all but the sandbox's own process, whose end would kill the script."""
         inside = [pid for pid in having(TOKEN, self._token) if pid != self._pid]
         _signal(inside, signal.SIGTERM, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill all that is found until nothing is. Blocks."""
+        """Kill the run's processes until none is found, or `KILLING_S` have passed. Blocks."""
         _signal_group(self._pid, signal.SIGKILL)
         deadline = time.monotonic() + KILLING_S
         clear = 0
-        # A process that is being replaced by `exec` shows no environment for a moment: one look is
-        # not enough.
+        # During an `exec` a process has no environment for a moment, so two empty scans in a row
+        # are needed.
         while clear < 2:
             found = list(having(TOKEN, self._token))
             clear += 1
@@ -438,7 +434,7 @@ def _signal(pids: Iterable[int], *numbers: int) -> None:
 
 
 def entries(directory: str) -> list[str]:
-    """Return the names in a directory; none if it cannot be read."""
+    """Return the names in a directory; empty if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError:
@@ -446,7 +442,7 @@ def entries(directory: str) -> list[str]:
 
 
 def content(path: str) -> bytes:
-    """Return the bytes of a file; none if it cannot be read."""
+    """Return the bytes of a file; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -455,7 +451,7 @@ def content(path: str) -> bytes:
 
 
 def lines(path: str) -> list[str]:
-    """Return the lines of a file; none if it cannot be read."""
+    """Return the lines of a file; empty if it cannot be read."""
     return content(path).decode(errors="replace").splitlines()
 
 
@@ -474,7 +470,7 @@ def family(pid: int) -> Iterator[int]:
 
 
 def having(variable: str, value: str) -> Iterator[int]:
-    """Yield the processes whose environment has this variable, as far as this user may see."""
+    """Yield the visible processes whose environment has this variable with this value."""
     mark = f"{variable}={value}".encode()
     for name in entries("/proc"):
         if name.isdigit() and mark in content(f"/proc/{name}/environ"):

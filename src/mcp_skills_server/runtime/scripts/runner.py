@@ -1,13 +1,11 @@
-"""Runs scripts of skills: checks the call, prepares the disk and the environment, executes, and
-tidies up.
+"""The script runner: validates a call, lays out files, executes the script, and cleans up.
 
-What runs is a private copy of the bytes that were scanned, in an environment that holds nothing of
-ours, with limits on processor time, memory, files and processes, and in a sandbox where there is
-one.
+A run uses a private copy of the scanned bytes, in an environment without the server's variables,
+with limits of CPU time, memory, files and processes, and in a sandbox unless that is off.
 
-Off unless the operator turns it on. A script is a file of the skill, looked up in the snapshot; no
-text of the client becomes a path outside the session's work directory, or reaches a shell. What a
-model can put right is a RequestError that says how.
+Scripts are off by default. A script is a file of the skill, looked up in the snapshot. No text of
+the client becomes a path outside the session's work directory, or reaches a shell. An error that a
+model can correct is a RequestError that says how.
 """
 
 from __future__ import annotations
@@ -63,34 +61,33 @@ from mcp_skills_server.telemetry import events
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""Between two looks at what a run takes."""
+"""The interval between two measurements of a run, in seconds."""
 PATIENCE_S = 10.0
-"""Seconds that a call waits for its turn."""
+"""Seconds that a call waits for a slot of the concurrency limit."""
 _TIDYING_S: Final = 20.0
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 _HEAD: Final = 256
-"""Bytes of a script in which its first line must end."""
+"""The first bytes of a script, in which its shebang line must end."""
 _PROCESSES: Final = 64
 _OPEN_FILES: Final = 64
-"""Kernel buffers of sockets belong to no process, so no limit counts them; few sockets in few
-processes hold little."""
+"""A low limit, because socket buffers belong to no process and are counted by no memory limit."""
 _CPU_SPARE_S: Final = 5
 _WINDOWS_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC")
 
 
 @dataclass(frozen=True, slots=True)
 class _RunRequest:
-    """A run that was asked for and checked.
+    """A validated request to run a script.
 
     Attributes:
-        skills: the skills to lay out, by the name of the directory.
-        within: the directory of the skill that the script is in, "" for the work directory.
-        path: the script's path in it.
-        file: the script, None where it is in the work directory.
+        skills: the skills to lay out, by directory name.
+        within: the directory name of the script's skill; "" for the work directory.
+        path: the script's path in this directory.
+        file: the script; None if it is in the work directory.
         launcher, fill, permissions, needs: as `Scripts.run` takes them.
-        network: whether it may use the network.
+        network: whether the script may use the network.
     """
 
     skills: Mapping[str, Skill]
@@ -110,7 +107,7 @@ class _RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A run that was prepared and not started; it may write into the operator's `folders`."""
+    """A dry run: the prepared command, and the `folders` of the operator that it may write to."""
 
     command: Command
     box: Bubblewrap | None
@@ -119,11 +116,11 @@ class Explained:
 
 
 class Scripts:
-    """Runs scripts for one server, on one event loop.
+    """The script runner of one server, on one event loop.
 
     Raises:
-        UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not
-            there, or a name is none that a caller may be given.
+        UsageError: the required sandbox does not work, an interpreter or a folder is missing, or a
+            variable may not be set by callers.
     """
 
     def __init__(
@@ -146,11 +143,11 @@ class Scripts:
         self._workspaces: set[Workspace] = set()
 
     async def ready(self) -> None:
-        """Wait until the sandbox was tried out, so that `workspace` does not block."""
+        """Wait for the trial of the sandbox, so that `workspace` does not block."""
         await to_thread.run_sync(self._sandbox)
 
     def workspace(self) -> Workspace:
-        """Return a new private work directory, for one session."""
+        """Return a new private work directory for one session."""
         box = self._sandbox()
         path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
         made = Workspace(path, self._workspaces.discard, _user_of(box))
@@ -160,7 +157,7 @@ class Scripts:
     def close(self) -> None:
         """Remove every work directory. Safe to call twice."""
         with suppress(TimeoutError):
-            self._chosen.exception(1.0)  # a trial has directories of its own
+            self._chosen.exception(1.0)  # wait for a trial, which removes its own directories
         for workspace in list(self._workspaces):
             workspace.close()
         if self._top is not None:
@@ -169,7 +166,7 @@ class Scripts:
 
     @property
     def extensions(self) -> list[str]:
-        """The extensions that have an interpreter, whether it is installed or not."""
+        """The file extensions that have an interpreter, installed or not."""
         return self._interpreters.known()
 
     def _choose(self) -> Bubblewrap | None:
@@ -184,8 +181,7 @@ class Scripts:
             self._chosen.set_exception(error)
 
     def _sandbox(self) -> Bubblewrap | None:
-        """Return the sandbox, None for none. Block until it was tried out; RequestError where it
-        does not work."""
+        """Wait for the trial and return the sandbox, or None if off; RequestError if it fails."""
         try:
             return self._chosen.result()
         except UsageError as error:
@@ -212,36 +208,32 @@ class Scripts:
         permissions: Permissions | None = None,
         needs: Sequence[str] = (),
     ) -> Outcome:
-        """Run a file of a skill or of the work directory, and wait for its end. Cancelled, it
-        leaves nothing behind.
+        """Run a file of a skill or of the work directory to its end; cancellation cleans up.
 
         Args:
             skill: the skill; None for a file in the work directory.
-            path: its path in the skill, by exact look-up; or in the work directory, as no client
-                says it.
-            env: variables for its environment, of those that the skill declares or the operator
-                allows.
-            workdir: where it starts, relative to the work directory; made if it is not there.
-            timeout_s: the time limit; None for the operator's.
-            progress: awaited now and then with the seconds that it has run.
-            directory: the name of the skill's directory; None for the skill's own.
-            skills: without a skill, what is laid out below `SKILL_DIR`, by the name of the
-                directory.
+            path: the exact path of a file of the skill; or a path in the work directory, which must
+                not come from a client.
+            args: the arguments of the script.
+            env: environment variables, which the skill must declare or the operator allow.
+            workdir: the working directory, relative to the work directory; created if missing.
+            timeout_s: the time limit; None for the operator's default.
+            progress: awaited regularly with the seconds that the script has been running.
+            directory: the directory name of the skill; None for the skill's name.
+            skills: if `skill` is None, the skills to lay out below `SKILL_DIR`, by directory name.
             launcher: a file in the work directory that the interpreter runs, with the script as its
                 first argument.
-            fill: called in a thread with the work directory when it is this run's turn, before the
-                start: what waits for its turn takes nothing of the disk. Only for a work directory
-                in which nothing else runs.
-            owner: among whose runs it counts.
-            permissions: of the caller; None where the options alone decide.
-            needs: secrets without which it is not to begin.
+            fill: writes files into the work directory, in a thread, once the run has its slot, so
+                that waiting runs use no disk. The work directory must have no other run.
+            owner: the owner whose concurrency limit the run counts toward.
+            permissions: those of the caller; None if there are no grants.
+            needs: the required secrets.
 
         Raises:
-            QuotaError: the owner runs too much already; try again later.
-            RunRefusedError: it may not run for this caller.
-            RequestError: the call must be changed, or be tried again later; the message says how.
-            OSError: a file of a skill changed; scan it again and call again. The script was not
-                started.
+            QuotaError: the owner has too many runs; retry later.
+            RunRefusedError: the caller may not run it.
+            RequestError: the call must be changed or retried later; the message says how.
+            OSError: a file of a skill changed, and nothing was started; rescan it and retry.
         """
         declared = declared_env(skill.frontmatter if skill is not None else {})
         request = replace(
@@ -258,8 +250,7 @@ class Scripts:
     def explain(
         self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()
     ) -> Explained:
-        """Return what `run` would execute, and what it may see; raises as `run` does. Blocks;
-        nothing is executed."""
+        """Return the command that `run` would execute, as a dry run. Blocks; raises as `run`."""
         box = self._sandbox()
         request = self._allowed(self._request(skill, path, args))
         directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
@@ -349,7 +340,7 @@ class Scripts:
         directory: RunDirectory,
         progress: Progress | None,
     ) -> tuple[Ended, str | None]:
-        """Return what the script did, and why the server ended it, if it did before its time."""
+        """Execute the script, and return its result and the limit that it exceeded, if any."""
         command = await to_thread.run_sync(self._command, request, workspace, directory)
         await to_thread.run_sync(self._record, request)
         written = [workspace.path, directory.temporary, directory.shared]
@@ -377,7 +368,7 @@ class Scripts:
     def _command(
         self, request: _RunRequest, workspace: Workspace, directory: RunDirectory
     ) -> Command:
-        """Put everything on the disk and say what is to be executed. Blocks."""
+        """Lay out the files of a run, and return the command to execute. Blocks."""
         bubblewrap = self._sandbox()
         owner = _user_of(bubblewrap)
         interpreter = self._interpreters.choose(request.path, lambda: self._head(request.file))
@@ -433,9 +424,8 @@ class Scripts:
         return b"" if file is None else self._registry.read(file)[:_HEAD]
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
-        # Processor time counts every thread, so that eight threads may use eight seconds in one; it
-        # is for what escapes the time limit. Address space would stop runtimes that reserve much
-        # and use little (V8, Go).
+        # The CPU limit ends processes that escape the timeout. It counts all threads, hence the
+        # factor. No limit of address space, of which V8 and Go reserve much and use little.
         limits = {
             "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
             "DATA": self._settings.memory_bytes,
@@ -450,7 +440,7 @@ class Scripts:
         return limits
 
     def _allowed(self, request: _RunRequest) -> _RunRequest:
-        """Return the run with what the policy gives to it. Blocks."""
+        """Return the request with the policy's secrets and network access. Blocks."""
         skill, skills = request.skills.get(request.within), tuple(request.skills.values())
         allowed = self._policy.decide(
             skill, skills, permissions=request.permissions, needs=request.needs
@@ -459,16 +449,15 @@ class Scripts:
         return replace(request, env={**request.env, **own}, network=allowed.network)
 
     def _record(self, request: _RunRequest) -> None:
-        """Emit the event of a run that begins; NotRecordedError if the audit log cannot record it.
-        Blocks."""
+        """Emit the start event; raise NotRecordedError if the audit log fails. Blocks."""
         if not self._server.has_readers:
             return
-        with self._server.serving():  # also of a run that no request caused
+        with self._server.serving():  # for runs outside of a request, too
             skill = request.skills.get(request.within)
             if skill is not None:
                 events.runs(skill.path, request.path, self._registry.digest_over(skill))
                 return
-            # Code that came with the call can read all of what is laid out for it.
+            # Code from a call can read all skills that are laid out for it.
             laid_out = {
                 each.path: self._registry.digest_over(each) for each in request.skills.values()
             }
@@ -477,8 +466,7 @@ class Scripts:
     def _tidy(
         self, directory: RunDirectory, workspace: Workspace
     ) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
-        """Remove what was made for one run; returns the files that it left, and whether they had to
-        be removed too."""
+        """Remove a run's directory; return its output files, and True if those were removed too."""
         files = directory.files_made(workspace.path)
         directory.discard()
         return files, workspace.leave(self._settings.workspace_bytes)
@@ -524,7 +512,7 @@ def _file(skill: Skill, path: str) -> SkillFile:
 
 
 def _path_with(program: str) -> str:
-    """Return the sandbox's PATH, with the program's directory before it if it is not there."""
+    """Return the sandbox's PATH, with the program's directory prepended if it is missing."""
     directory = os.path.dirname(program)
     if directory in sandbox.PATH.split(":"):
         return sandbox.PATH
@@ -532,5 +520,5 @@ def _path_with(program: str) -> str:
 
 
 def _user_of(box: Bubblewrap | None) -> int | None:
-    """Return the user who runs scripts in this sandbox; None for this process's own."""
+    """Return the user id of scripts in this sandbox; None for that of this process."""
     return None if box is None else box.user

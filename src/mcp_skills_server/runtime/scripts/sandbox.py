@@ -1,14 +1,13 @@
-"""The sandbox: what a script sees of the machine when bubblewrap is there.
+"""The script sandbox, based on bubblewrap and an allow-list of paths.
 
-A positive list: the system's programs and libraries and a few files of /etc, read-only; the skill,
-read-only; the work directory; the folders that the operator named. No network unless it is allowed,
-no capabilities, no other process, no home directory, an unprivileged user even when the server runs
-as root; and a filter of system calls, where the kernel has them. It is never assumed to work: it is
-tried.
+A script can read the system's programs and libraries, a few files of /etc, and its skill. It can
+write to its work directory and the operator's folders. It has no network unless allowed, no
+capabilities, no other processes, no home directory, and an unprivileged user even if the server
+runs as root. A seccomp filter applies if the kernel supports it. A trial run verifies the sandbox.
 
-A root server's bubblewrap sets all up as root, and what it starts then becomes `nobody` for good.
-(A user namespace only renames root: to the kernel its files, and the settings in /proc/sys, would
-be root's own.)
+Under root, bubblewrap sets up the sandbox as root, and the script's process then permanently
+becomes `nobody`. (A user namespace alone only renames root: to the kernel, files and the settings
+in /proc/sys would still be root's own.)
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 SKILLS: Final = "/skills"
 WORKSPACE: Final = "/workspace"
-TEMPORARY: Final = "/tmp"  # noqa: S108 - its name inside; outside it is a private directory
+TEMPORARY: Final = "/tmp"  # noqa: S108 - the path in the sandbox, of a private directory
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _NOBODY: Final = 65534
 _NEEDED_TO_DROP: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_DAC_READ_SEARCH")
-"""Capabilities that bubblewrap keeps so that its program can become another user; the last to enter
-its directory."""
+"""Capabilities that bubblewrap keeps for `setpriv` to change the user; the last one is for entering
+the working directory."""
 ROOT_WITHOUT: Final = (
     "scripts would run as root without a sandbox, and could do anything to this machine"
 )
@@ -65,20 +64,20 @@ _ETC: Final = """
     pki/tls/certs pki/tls/openssl.cnf protocols resolv.conf services ssl/cert.pem ssl/certs
     ssl/openssl.cnf
 """
-"""All of it public: no directory that also holds private keys, such as /etc/ssl as a whole."""
+"""Public files only: no directory that also holds private keys, such as the whole of /etc/ssl."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """The files and rights that one run sees.
+    """The directories, files and network access that one run sees.
 
     Attributes:
-        skills: the directory that is /skills, with a directory for each skill.
-        work: the directory that is /workspace.
-        temporary: the directory that is /tmp, new and empty: mount points may be made in it.
-        shared: the directory that is /dev/shm, on the disk, where its size can be measured; memory
-            would have no bound.
-        workdir: where to start, absolute, as seen inside.
+        skills: the directory to mount at /skills, with a directory for each skill.
+        work: the directory to mount at /workspace.
+        temporary: the new, empty directory to mount at /tmp, which may get mount points.
+        shared: the directory to mount at /dev/shm. It is on disk, where its size is measured,
+            because a tmpfs would be unbounded.
+        workdir: the working directory, as an absolute path inside of the sandbox.
         needs: further files and folders that must be readable.
     """
 
@@ -92,12 +91,10 @@ class SandboxView:
 
 
 class Bubblewrap:
-    """Runs programs in a sandbox of bubblewrap, with absolute `folders` that they may read and
-    write.
+    """A bubblewrap sandbox with absolute paths of writable `folders`.
 
-    `dropper` is where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to
-    start it as this user, in a user namespace. `calls` is the filter of system calls; None for
-    none.
+    `dropper` is the path of `setpriv`, which changes the user from root to `nobody`; None starts
+    bubblewrap as this user, in a user namespace. `calls` is the seccomp filter; None for none.
     """
 
     def __init__(
@@ -115,12 +112,12 @@ class Bubblewrap:
 
     @property
     def user(self) -> int | None:
-        """The user, and group, who must own what scripts are to write; None if it is us."""
+        """The user and group id that must own writable directories; None for this process's."""
         return None if self._dropper is None else _NOBODY
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """The parts of a whole sandbox that this machine lacks, in words."""
+        """Messages about the sandbox features that this machine lacks."""
         found: list[str] = []
         if self._dropper is None and is_root():
             found.append(_AS_ROOT)
@@ -129,8 +126,7 @@ class Bubblewrap:
         return tuple(found)
 
     def box(self, view: SandboxView) -> Callable[[int, int | None], list[str]]:
-        """Return what makes the words before a command, of the descriptor to report on and that of
-        `calls`, if any."""
+        """Return a function from the descriptors of status and `calls` to the command prefix."""
         return lambda status, calls: [
             *self._words(view, calls),
             "--json-status-fd",
@@ -139,7 +135,7 @@ class Bubblewrap:
         ]
 
     def trouble(self) -> str | None:
-        """Try it out: why it does not work here, or None."""
+        """Run a trial, and return the reason of its failure, or None."""
         try:
             code, stderr = self._try(f": > {WORKSPACE}/trial")
         except OSError as error:
@@ -149,15 +145,14 @@ class Bubblewrap:
         return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1]
 
     def locked(self) -> list[str]:
-        """Return those of its folders that a script cannot write to, as far as that can be
-        known."""
+        """Return the folders that scripts cannot write to, as found by a trial."""
         try:
             return [each for each in self._folders if self._try('[ -w "$1" ]', each)[0]]
         except OSError:
             return []
 
     def _try(self, shell: str, *args: str) -> tuple[int, str]:
-        """Return the exit code and stderr of a line of shell that is run in it, as scripts are."""
+        """Run a shell command in the sandbox, and return its exit code and stderr."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
             skills, work, temporary, shared = (
                 os.path.join(os.path.realpath(top), each) for each in _PLACES
@@ -179,8 +174,7 @@ class Bubblewrap:
             return done.returncode, done.stderr
 
     def _drop(self) -> list[str]:
-        """Return what goes right before the program: it becomes `nobody` for good, where bubblewrap
-        starts as root."""
+        """Return the words before the program, which drop root's rights permanently if needed."""
         if self._dropper is None:
             return ["--"]
         user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
@@ -203,7 +197,7 @@ class Bubblewrap:
             words += [word for each in _NEEDED_TO_DROP for word in ("--cap-add", each)]
         words += ["--die-with-parent", "--new-session"]
         for place in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC.split()))):
-            # Where /bin is a link to /usr/bin, it is so inside.
+            # A link, such as /bin to /usr/bin, stays a link inside of the sandbox.
             if place in _SYSTEM and os.path.islink(place):
                 words += ["--symlink", os.readlink(place), place]
             else:
@@ -223,10 +217,10 @@ class Bubblewrap:
 
 
 def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:
-    """Return the sandbox to use, or None for none. Tries it out, and logs which it is.
+    """Return the best sandbox that passes a trial, or None if off, and log the choice.
 
     Raises:
-        UsageError: one is required and cannot be had, none is wanted by root, or a folder cannot be
+        UsageError: the required sandbox does not work, it is off under root, or a folder cannot be
             shared.
     """
     program = program_of(mode, folders)
@@ -248,8 +242,7 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
 
 
 def program_of(mode: Mode, folders: Sequence[str]) -> str | None:
-    """Return the path of bubblewrap, None for no sandbox. Refuse as `choose` what can be refused
-    without a trial."""
+    """Return bubblewrap's path, or None if off; raise as `choose`, but without a trial."""
     for folder in folders:
         _folder(folder)
     if mode == "off":
@@ -274,7 +267,7 @@ def _missing(why: str) -> UsageError:
 
 
 def _droppers() -> list[str | None]:
-    """Return the ways to begin, the best one first: see `Bubblewrap`."""
+    """Return the values of `Bubblewrap`'s `dropper` to try, the best one first."""
     if not is_root():
         return [None]
     place = next(
@@ -285,7 +278,7 @@ def _droppers() -> list[str | None]:
 
 
 def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
-    """Log which it is. `why` is what kept the server from a better way."""
+    """Log the chosen sandbox and its gaps; `why` is the failure of a better one, if any."""
     if sandbox.user is None and is_root() and folders:
         raise UsageError(
             f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; "
@@ -313,12 +306,12 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
 
 
 def is_off_forbidden() -> bool:
-    """Tell whether nothing may run without a sandbox: this process is root's."""
+    """Return True if the sandbox must not be off, because this process is root."""
     return is_root()
 
 
 def is_root() -> bool:
-    """Tell whether this process has all rights."""
+    """Return True if this process runs as root."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -346,8 +339,7 @@ def _read_only(place: str) -> list[str]:
 
 
 def _way(place: str) -> list[str]:
-    """Makes the directories that a place lies in. Where bubblewrap makes them by itself for root,
-    only root gets in."""
+    """Return options that create a path's parents, which else would be root-only under root."""
     above: list[str] = []
     while (place := os.path.dirname(place)) not in ("/", ""):
         above = ["--dir", place, *above]
@@ -355,7 +347,7 @@ def _way(place: str) -> list[str]:
 
 
 def _outermost(places: Iterable[str]) -> list[str]:
-    """Return what of these must be bound: a place inside another one is there with it."""
+    """Return the paths without those inside of another one, which need no mount."""
     shown: list[str] = []
     for place in sorted(places):
         if not any(place == outer or place.startswith(f"{outer}/") for outer in shown):
@@ -364,9 +356,7 @@ def _outermost(places: Iterable[str]) -> list[str]:
 
 
 def _is_bindable(place: str) -> bool:
-    """Tell whether a path that an interpreter needs is to be shown: not what is shown anyway, and
-    never a whole home.
-    """
+    """Return True for an interpreter's path to mount: not of the system, nor a whole home."""
     if f"{place}/".startswith(tuple(f"{top}/" for top in _SYSTEM)):
         return False
     home = os.path.expanduser("~")

@@ -1,4 +1,4 @@
-"""The settings of scripts."""
+"""The settings of script execution."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Mode: TypeAlias = Literal["required", "off"]
-"""Whether scripts run in a sandbox, without which they do not run, or in none."""
+"""The sandbox mode: "required" refuses to run scripts without one, "off" uses none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptSettings:
-    """The settings by which scripts of skills are run.
+    """The operator's settings of script execution.
 
     Attributes:
-        timeout_s: the time limit of a call that names none.
-        max_timeout_s: the longest that a call may ask for.
-        output_bytes: how much is kept of each of the two streams.
-        concurrent: scripts that may run at once.
-        runs: those of one client; None for all but one.
-        memory_bytes: of one process.
-        file_bytes: of one file that a script writes.
-        workspace_bytes: of all files that a script makes, above which it is ended; and of a
-            session's work directory, above which it is emptied.
-        wait_for_sandbox: try bubblewrap out first. False does so in a thread that runs wait for,
-            and where it does not work, logs that and refuses every run.
+        timeout_s: the default time limit of a call.
+        max_timeout_s: the largest time limit that a call may set.
+        output_bytes: the cap of stdout and stderr, each.
+        concurrent: the concurrency limit of all runs.
+        runs: the concurrency limit of one client; None for `concurrent` - 1.
+        memory_bytes: the memory limit of one process.
+        file_bytes: the size limit of one file that a script writes.
+        workspace_bytes: the size limit of all files of a run, above which the run is ended; and of
+            a session's work directory, above which it is emptied.
+        sandbox: the sandbox mode.
+        wait_for_sandbox: run the sandbox's trial at the start. False runs it in a thread for which
+            script calls wait; if it fails, this is logged and every call is refused.
         network: whether scripts in the sandbox may use the network.
-        network_of: skills whose scripts may use it although others may not, as `policy.reference`
-            has them.
-        secrets: by skill (`policy.reference`), variables for its scripts, of those that its
-            `skill.toml` declares.
+        network_of: the skills (`policy.reference`) that may use the network even if others may not.
+        secrets: variables for scripts by skill (`policy.reference`); only those that the skill's
+            `skill.toml` declares are set.
         folders: folders that scripts in the sandbox may read and write.
-        interpreters: program by extension (`.py`), over the built-in map.
-        env: names of variables that callers may set for every skill, beside those that a skill
-            declares.
+        interpreters: programs by extension (`.py`), which override the built-in map.
+        env: variables that callers may set for every skill, in addition to those it declares.
         origins: sites and archives whose approved skills may run, as `show` prints their origin.
-        roots: whether scripts of a root may run, by its folder as given and absolute; of a root
-            with copies those that are approved. What is not named here is decided by `origins`.
-        approvals: the file of approvals; None for the user's own.
+        roots: whether scripts of a root may run, by its folder as given and absolute. In a root of
+            copies only approved skills may run. Roots that are not named depend on `origins`.
+        approvals: the path of the approvals file; None for the user's default.
     """
 
     timeout_s: float = 60

@@ -1,13 +1,13 @@
-"""The filter of system calls that bubblewrap lays over a script (`--seccomp`), as a program of classic BPF.
+"""A seccomp filter for scripts in bubblewrap (`--seccomp`), as a classic BPF program.
 
-The numbers of the calls are a table of this module and not a library's: a library asks for `libseccomp.so.2`, which
-small containers lack, and finds it by starting a compiler or `ldconfig`. Its tests run the program by an interpreter of
-their own, and try every call in a real sandbox.
+The table of system call numbers is part of this module. A library would need `libseccomp.so.2`,
+which small containers lack, and would start a compiler or `ldconfig` to find it. The tests
+interpret the BPF program, and try every call in a real sandbox.
 
-What is refused is what sandboxes have been left by, or what no limit counts: keys of the kernel, which no namespace
-separates; new namespaces and mounts; looking into other processes; `io_uring`, which goes past any such filter; memory
-that belongs to no process (`memfd_create`, `shmget`, `msgget`); sockets that no network namespace holds, such as those
-to the host of a virtual machine. A call that is newer than the table does not exist.
+Denied are calls used for sandbox escapes, and resources that no limit counts: kernel keys, which
+have no namespace; new namespaces and mounts; access to other processes; `io_uring`, which bypasses
+seccomp; memory of no process (`memfd_create`, `shmget`, `msgget`); and sockets outside of network
+namespaces, such as vsock. Calls newer than the table fail with ENOSYS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 NEWEST: Final = 456
-"""The last number that was looked at when the table was written (futex_requeue, Linux 6.7)."""
+"""The highest call number that the table covers (futex_requeue, Linux 6.7)."""
 
 _LOAD: Final = 0x20
 _EQUAL: Final = 0x15
@@ -31,7 +31,7 @@ _RETURN: Final = 0x06
 _NUMBER: Final = 0
 _ARCHITECTURE: Final = 4
 _ARGUMENTS: Final = 16
-"""Where in `struct seccomp_data` these lie; of an argument the lower half is looked at, as the kernel does."""
+"""Offsets in `struct seccomp_data`. Only the lower 32 bits of an argument are compared."""
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 ERRNO: Final = 0x00050000
@@ -41,9 +41,9 @@ _NEW_NAMESPACES: Final = 0x7E020000
 _NEW_TIME: Final = 0x80
 """CLONE_NEWTIME, for `unshare` alone: to `clone` the bit is part of a signal."""
 _TERMINAL_INPUT: Final = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into the terminal that one was started from."""
+"""TIOCSTI and TIOCLINUX, which inject input into the controlling terminal."""
 _SET_DUMPABLE: Final = 4
-"""Of `prctl`: a process that is not dumpable hides what it has open from a server of the same user."""
+"""PR_SET_DUMPABLE of `prctl`, which would hide a process's open files from the server."""
 _SOCKETS: Final = (0, 1, 2, 10, 16)
 """AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
@@ -51,7 +51,7 @@ _Table: TypeAlias = Mapping[str, tuple[int | None, int | None]]
 
 
 def _table(text: str) -> _Table:
-    """Return the numbers on x86-64 and on 64-bit ARM by name, "-" where a processor has no such call."""
+    """Parse a table of names with the numbers on x86-64 and arm64, "-" for a missing call."""
     words = text.split()
     numbers = [int(word) if word.isdigit() else None for word in words]
     return {words[at]: (numbers[at + 1], numbers[at + 2]) for at in range(0, len(words), 3)}
@@ -77,8 +77,8 @@ _ABSENT: Final = _table("""
     clone3 435 435              io_uring_enter 426 426      io_uring_register 427 427   io_uring_setup 425 425
     memfd_create 319 279        memfd_secret 447 447        msgget 68 186               shmget 29 194
 """)
-"""Calls that fail with ENOSYS, so that programs take the other way that they have: the flags of `clone3` lie in memory,
-where no filter sees them, and programs go on with `clone`.
+"""Calls that fail with ENOSYS, so that programs use a fallback. BPF cannot read the flags of
+`clone3`, which are in memory; programs fall back to `clone`.
 """
 _CLONE: Final = (56, 220)
 _UNSHARE: Final = (272, 97)
@@ -89,7 +89,7 @@ _SOCKET: Final = (41, 198)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A kind of processor: how the kernel's filters name it, and the column of its numbers in the table."""
+    """A processor's AUDIT_ARCH value in filters, and the column of its numbers in the table."""
 
     audit: int
     column: int
@@ -102,13 +102,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def numbers(column: int) -> dict[str, int]:
-    """Return the numbers of the calls that always fail, by name."""
+    """Return the numbers of the calls that always fail, by name, for a column of the table."""
     found = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT}.items())
     return {name: number for name, number in found if number is not None}
 
 
 def program(machine: str | None = None) -> bytes | None:
-    """Return the filter for a machine (`uname -m`; None for ours) as bubblewrap reads it, None where there is none."""
+    """Return the BPF filter for `uname -m` (None: this machine), or None if it is unsupported."""
     if machine is None:
         if sys.platform != "linux" or sys.maxsize < 1 << 32:
             return None
@@ -122,7 +122,7 @@ def program(machine: str | None = None) -> bytes | None:
 def _instructions(here: Architecture) -> list[bytes]:
     refuse, absent = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
     out = [_load(_ARCHITECTURE), _op(_EQUAL, here.audit, 1, 0), _op(_RETURN, KILL)]
-    out += [_load(_NUMBER), *_when(_ABOVE, NEWEST, absent)]  # x32, too, which begins at 2^30
+    out += [_load(_NUMBER), *_when(_ABOVE, NEWEST, absent)]  # also x32 calls, from 2^30
     for calls, answer in ((_REFUSED, refuse), (_ABSENT, absent)):
         for of in calls.values():
             number = of[here.column]
@@ -141,7 +141,7 @@ def _instructions(here: Architecture) -> list[bytes]:
 
 
 def _looked_at(number: int, argument: int, rules: list[bytes]) -> list[bytes]:
-    """Apply rules to an argument of one call; what passes them is allowed."""
+    """Return the instructions that apply rules to an argument of a call, and else allow it."""
     within = [_load(_ARGUMENTS + 8 * argument), *rules, _op(_RETURN, ALLOW)]
     return [_op(_EQUAL, number, 0, len(within)), *within]
 

@@ -1,9 +1,8 @@
-"""The directories that scripts work in, on a real disk and at the mercy of what scripts do to them.
+"""The directories of scripts: a work directory per session, and a directory per run.
 
-A workspace is private to one session and holds what its scripts make; a skill is laid out anew for
-each run, from bytes that the registry proved, so that what runs is what was scanned. Walking here
-needs no recursion and no long paths, follows no link, and expects any mode: trees that a script
-made may be as deep and as locked as it likes.
+Each run gets a new copy of its skills, from bytes that the registry verified by digest, so that the
+scanned content runs. Scripts are untrusted, and may leave trees of any depth and mode. So the code
+that walks these trees uses no recursion and no long paths, and follows no symlinks.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from mcp_skills_server.runtime.scripts.interpreters import is_program
 logger = logging.getLogger(__name__)
 
 MOST_FILES: Final = 20_000
-"""Files and directories of a session; more take long to measure and to remove."""
+"""The most files and directories of a session, which bounds the time to measure and remove them."""
 _ENTRY_BYTES: Final = 1 << 10
-"""Bytes that a file counts for even when it is empty."""
+"""The fixed cost of a file or directory, in bytes, in addition to its size."""
 _PASSES: Final = 5
 _FILES_NAMED: Final = 50
 _MAX_WORKDIR_BYTES: Final = 512
@@ -36,11 +35,10 @@ _DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.
 
 
 class Workspace:
-    """A session's private work directory. What one script leaves in it, the next one finds.
+    """A session's private work directory, whose files persist from run to run.
 
-    It is emptied and removed only while no script runs in it: what walks a tree by name could be
-    led out of it by a script that changes the tree meanwhile. `path` is absolute and resolved;
-    `open` says that it was not closed yet.
+    It is emptied and removed only while no script runs in it, because a running script could
+    redirect the walk by a symlink. `path` is absolute and resolved; `open` is False after `close`.
     """
 
     def __init__(
@@ -55,15 +53,14 @@ class Workspace:
         make_directory(path, owner)
 
     def enter(self) -> None:
-        """A script is going to run here; `leave` must follow. Waits while it is being emptied."""
+        """Register a run, which must call `leave`; block while the directory is being emptied."""
         with self._lock:
             self._runs += 1
 
     def leave(self, most: int) -> bool:
-        """Note that a script has ended, and return whether the directory had to be emptied.
+        """Unregister a run, and return True if the directory had to be emptied.
 
-        After the last one it is emptied if it takes more than `most` bytes, and removed if it is
-        closed.
+        After the last run it is emptied if it exceeds `most` bytes, and removed if it is closed.
         """
         with self._lock:
             self._runs -= 1
@@ -81,8 +78,7 @@ class Workspace:
             return True
 
     def fill(self, put: Callable[[str], None]) -> None:
-        """Let our own code write while no script runs; then give the files to the user of the
-        scripts."""
+        """Call `put` to write files, then `chown` all to the scripts' user. No script may run."""
         put(self.path)
         if self._owner is not None:
             for top, directories, files in os.walk(self.path):
@@ -92,11 +88,10 @@ class Workspace:
                     )
 
     def prepare(self, workdir: str) -> str:
-        """Make sure that the directory is there, and return the absolute path of `workdir`, a
-        relative path, in it.
+        """Create the relative path `workdir` in this directory, and return its absolute path.
 
         Raises:
-            RequestError: it is not such a path, leads outside, or cannot be a directory.
+            RequestError: it is not relative, leads outside, or cannot be a directory.
         """
         if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
             raise RequestError(
@@ -109,7 +104,7 @@ class Workspace:
                 "session's work "
                 "directory; leave it out to run there"
             )
-        # Resolved before anything is made: a script may have left a link that leads elsewhere.
+        # Resolve first: a script may have left a symlink that leads elsewhere.
         path = os.path.realpath(os.path.join(self.path, workdir))
         if path != self.path and not path.startswith(self.path + os.sep):
             raise RequestError(
@@ -126,8 +121,7 @@ class Workspace:
         return path
 
     def _restore(self) -> None:
-        """Make it again if a script, or what cleans temporary directories, has removed or replaced
-        it."""
+        """Recreate the directory if a script or a cleaner of /tmp removed or replaced it."""
         if os.path.islink(self.path) or os.path.isfile(self.path):
             os.unlink(self.path)
         if os.path.isdir(self.path):
@@ -136,12 +130,11 @@ class Workspace:
             make_directory(self.path, self._owner)
 
     def read(self, path: str, most: int) -> bytes:
-        """Return the bytes of a file that a script left in it: see `output_files.read`."""
+        """Return the bytes of an output file: see `output_files.read`."""
         return output_files.read(self.path, path, most)
 
     def close(self) -> None:
-        """Remove it, or let the last script that runs in it do so at its end. Safe to call
-        twice."""
+        """Remove the directory, at once or at the end of its last run. Safe to call twice."""
         with self._lock:
             if self.open:
                 self.open = False
@@ -151,8 +144,7 @@ class Workspace:
 
 
 class RunDirectory:
-    """The directory of one run, beside the work directory of its session: skills, temporary files,
-    shared memory."""
+    """The directory of one run, with its skills, temporary files and shared memory."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -162,17 +154,16 @@ class RunDirectory:
         self.shared = os.path.join(path, "shm")
 
     def make(self, owner: int | None) -> None:
-        """Make it for a script that this user runs; None for us."""
+        """Create the directory, for scripts of this user id; None for that of this process."""
         os.mkdir(self._path, 0o700)
-        os.mkdir(self._begun)  # nothing changes it, so it keeps the time
+        os.mkdir(self._begun)  # its ctime is the start of the run
         make_directory(self.temporary, owner)
         make_directory(self.shared, owner)
         os.mkdir(self.skills)
-        os.chmod(self.skills, 0o755)  # noqa: S103 - it lies in a private directory, and another user may have to read it
+        os.chmod(self.skills, 0o755)  # noqa: S103 - for another user; the parent is private
 
     def files_made(self, workspace: str) -> tuple[tuple[output_files.OutputFile, ...], int]:
-        """Return the new and changed files of a work directory since this was made, and how many
-        more there are."""
+        """Return the files changed in `workspace` since `make`, and the number of further ones."""
         with suppress(OSError, RequestError):
             return output_files.files_since(
                 workspace, os.lstat(self._begun).st_ctime_ns, _FILES_NAMED
@@ -180,23 +171,21 @@ class RunDirectory:
         return (), 0
 
     def discard(self) -> None:
-        """Remove it, if it is there."""
+        """Remove the directory, if it exists."""
         discard(self._path)
 
 
 def make_directory(path: str, owner: int | None) -> None:
-    """Make a private directory for this user and group, None for us; OSError if it cannot be made
-    or given away."""
+    """Create a directory with mode 0700, owned by a user and group id; None for this process's."""
     os.mkdir(path, 0o700)
     if owner is not None:
         os.chown(path, owner, owner)
 
 
 def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
-    """Make these directories, each in the one before, where they are missing. No link is followed.
+    """Create missing nested directories, without following symlinks.
 
-    A script that runs meanwhile may swap any of them; by descriptors it can only swap in what it
-    has.
+    `openat` and `mkdirat` prevent a race with a running script that replaces one of them.
     """
     if os.name == "nt":
         os.makedirs(os.path.join(top, *parts), exist_ok=True)
@@ -218,11 +207,10 @@ def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
 
 
 def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> None:
-    """Write the files of a skill into a new directory, read-only; the script and other programs can
-    be executed.
+    """Copy a skill's files into a new read-only directory; the script and programs are executable.
 
     Raises:
-        OSError: a file is not the one that was scanned any more, or cannot be written.
+        OSError: a file has changed since the scan, or cannot be written.
     """
     os.makedirs(top, 0o700)
     directories = {top}
@@ -239,12 +227,11 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
             made.write(raw)
         os.chmod(place, 0o555 if is_program(raw) or path == script else 0o444)
     for directory in directories:
-        os.chmod(directory, 0o555)  # noqa: S103 - to write into it should fail
+        os.chmod(directory, 0o555)  # noqa: S103 - read-only
 
 
 def exceeds(tops: Iterable[str], most: int) -> bool:
-    """Tell whether these trees take more than this many bytes of the disk or hold more than
-    `MOST_FILES`, or cannot be measured."""
+    """Return True if trees exceed `most` bytes on disk or `MOST_FILES`, or are unreadable."""
     total = count = 0
     todo = [*tops]
     while todo:
@@ -260,7 +247,7 @@ def exceeds(tops: Iterable[str], most: int) -> bool:
         except FileNotFoundError:
             continue  # removed meanwhile
         except OSError:
-            return True  # locked, or deeper than a path is long
+            return True  # no permission, or a path beyond PATH_MAX
     return False
 
 
@@ -273,13 +260,12 @@ def _bytes(entry: os.DirEntry[str]) -> int:
         return 0
     size = found.st_size
     if hasattr(found, "st_blocks"):
-        size = found.st_blocks * 512  # what a file with holes really takes
+        size = found.st_blocks * 512  # the allocated size of a sparse file
     return size // max(found.st_nlink, 1)
 
 
 def discard(top: str) -> None:
-    """Remove a directory and all that is in it, if it is there. What cannot be removed is
-    logged."""
+    """Remove a directory tree, if it exists, and log a failure."""
     try:
         empty(top)
         os.rmdir(top)
@@ -290,9 +276,9 @@ def discard(top: str) -> None:
 
 
 def empty(top: str) -> None:
-    """Remove everything in a directory; OSError if something cannot be removed.
+    """Remove everything in a directory; raise OSError if something cannot be removed.
 
-    Directories are moved up to the top before they are entered, so that no path grows long.
+    Each nested directory is first moved to the top, so that no path exceeds PATH_MAX.
     """
     prefix = os.path.join(top, f".{secrets.token_hex(8)}-")
     moved = 0
@@ -310,11 +296,11 @@ def empty(top: str) -> None:
 
 
 def _clear_files(directory: str) -> list[str]:
-    """Remove what is no directory; returns the directories."""
+    """Remove the entries that are not directories, and return the paths of the directories."""
     inner: list[str] = []
     seen = True
     passes = 0
-    # While it is being emptied, a directory may show only a part of what it has.
+    # `scandir` may skip entries of a directory while entries are removed, so repeat it.
     while seen and passes < _PASSES:
         seen = False
         passes += 1

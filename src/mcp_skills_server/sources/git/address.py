@@ -1,8 +1,6 @@
-"""The address of a folder in a git repository, as people write it:
-`git+https://host/acme/skills@main#folder`.
+"""Parse addresses of folders in git repositories: `git+https://host/acme/skills@main#folder`.
 
-Pure. What could be taken for an option, a command or a helper program of git is refused here,
-before git sees it.
+Pure. Rejects whatever git could take for an option, a command or a helper program.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _NOT_IN_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")
 _NOT_IN_REF: Final = re.compile(
     r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z"
 )
-"""Patterns that `git check-ref-format` refuses."""
+"""Patterns that `git check-ref-format` rejects."""
 _OBJECT_ID: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
 _LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
@@ -29,12 +27,13 @@ _FORM: Final = "git+https://HOST/REPOSITORY@REF#FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """A folder of a repository.
+    """Address of a folder in a repository.
 
     Attributes:
-        url: what git is given, without `git+`.
-        ref: a branch, a tag or the id of a commit; "" for what the remote's HEAD is.
-        folder: its path in the repository; "" for all of it.
+        url: the URL for git, without `git+`.
+        protocol: one of `PROTOCOLS`.
+        ref: a branch, a tag or a commit id; "" for the remote's HEAD.
+        folder: its path in the repository; "" for the whole repository.
     """
 
     url: str
@@ -44,7 +43,7 @@ class GitAddress:
 
     @property
     def shown(self) -> str:
-        """The whole address as people write it. It holds no secret."""
+        """The address in its written form, without secrets."""
         text = f"git+{self.url}"
         if self.ref:
             text += f"@{self.ref}"
@@ -59,24 +58,24 @@ class GitAddress:
 
     @property
     def is_abbreviated(self) -> bool:
-        """True if `ref` may be an abbreviated commit id, which no server looks up."""
+        """True if `ref` may be an abbreviated commit id, which no server resolves."""
         return self.commit is None and _ABBREVIATED.fullmatch(self.ref) is not None
 
     @property
     def name(self) -> str:
-        """The name that a clone would have: the last part of the folder or of the repository."""
+        """Directory name as of `git clone`: the last part of the folder or of the repository."""
         return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(
             ".git"
         ) or "skills"
 
 
 def is_commit(text: str) -> bool:
-    """Tell whether a text is the whole id of a commit."""
+    """Tell whether a text is a full commit id."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 
 def is_git(given: str) -> bool:
-    """Tell whether a text is meant as such an address."""
+    """Tell whether a text has the prefix of a git address."""
     return _IS_GIT.match(given) is not None
 
 
@@ -115,7 +114,7 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
             "a password does not belong into an address; have a credential helper of git know it"
         )
     if parts.username is not None and protocol in {"https", "http"}:
-        # Some hosts take a token in its place, and it would stand in every line and list.
+        # Some hosts accept a token as the user, and every log line and list would show it.
         raise refused(
             "a user does not belong into an address of https; have a credential helper of git "
             "know it"

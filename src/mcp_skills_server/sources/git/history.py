@@ -1,11 +1,10 @@
-"""History of a served repository: its last commits with their differences, fetched on demand.
+"""Commit history of a served repository: the last commits and their diffs, fetched on demand.
 
-They lie in a repository of their own beside the one that skills are fetched into, and are fetched
-anew when another commit is served. A commit comes with its trees, and of the files those that the
-differences of one skill need.
+The history has its own repository beside the one for skills, and is fetched anew when another
+commit is served. It holds commits with trees, and the blobs that the diffs of one skill need.
 
-Nothing that the repository or a configuration could name is started. All of it is foreign text: the
-delimiter of fields is random for each call, so that no author and no message can end a field.
+No program named by the repository or its configuration is started. All output is untrusted: the
+field delimiter is random for each call, so no author and no message can forge it.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from mcp_skills_server.sources.records import read_index, read_records
 from mcp_skills_server.sources.source import SourceError
 
 DEPTH: Final = 64
-"""Commits back from the one that is served, among which those of a skill are looked for."""
+"""Commits, back from the served one, that are searched for those of a skill."""
 _MOST_BLOBS: Final = 2_000
 _MOST_FETCHED_BYTES: Final = 128 << 20
-"""Of what one request to the remote brings."""
+"""Maximum bytes of one fetch."""
 _FETCH_S: Final = 15.0
 _AGAIN_S: Final = 60.0
-"""After a failure the remote is asked no more for so long, however many look."""
+"""Seconds after a failure without another request to the remote."""
 MOST: Final = 20
-"""Commits that are shown."""
+"""Maximum number of commits shown."""
 _MOST_BYTES: Final = 1 << 20
 _MOST_LINES: Final = 500
 _MOST_CHARACTERS: Final = 2_000
-"""Of one line, and of what an author or a message says."""
+"""Maximum length of one line, and of an author or subject."""
 _SECONDS: Final = 5.0
 _LAST_MOMENT: Final = 253_402_300_799
-"""The end of the year 9999; a commit may name any."""
+"""The end of the year 9999: a commit may claim any time."""
 _LOG: Final = (
     "log", "--no-show-signature", "--no-color", "--no-mailmap", "--no-notes", "--encoding=UTF-8",
     "--no-renames", f"--max-count={MOST}",
@@ -56,8 +55,7 @@ _WILD: Final = re.compile(r"[*?\[\\]")
 _IGNORED: Final = [
     f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")
 ]
-"""The names that are never served, of files and of folders, however deep: a star of git fits
-slashes too."""
+"""Never-served names of files and folders at any depth: git's `*` also matches slashes."""
 _CHANGED: Final = re.compile(
     rb":\d{6} \d{6} ([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) [A-Z]\0"
 )
@@ -65,10 +63,11 @@ _CHANGED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit that touched the paths. Author and subject are as it says.
+    """One commit that touched the paths, with author and subject as claimed.
 
     Attributes:
-        lines: a unified diff of what it changed there; empty where git cannot tell.
+        lines: a unified diff of its changes there; empty where git cannot compute it.
+        is_whole: `lines` is not truncated.
     """
 
     id: str
@@ -80,9 +79,7 @@ class Commit:
 
 
 def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
-    """Return git pathspecs for a folder of the repository, without some folders in it and without
-    what is never served.
-    """
+    """Return git pathspecs for a folder, without some subfolders and never-served files."""
     before, places = "", [":(top)"]
     if folder:
         before, places = f"{folder}/", [f":(top,literal){folder}"]
@@ -92,15 +89,14 @@ def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
-    """Return the last commits that touched these places, newest first, or None if git fails.
-    Blocks.
+    """Return the last commits that touched these paths, newest first; None if git fails. Blocks.
 
     Args:
-        revisions: where to begin, and with `^` before them where to end; HEAD where there are none.
+        revisions: where to begin, and with a `^` prefix where to end; HEAD if empty.
     """
     mark = secrets.token_hex(16)
     words = [*_LOG, f"--format={mark}%H{mark}%at{mark}%an{mark}%s{mark}"]
-    # where the differences are too large, or not all there, the commits are shown alone
+    # if the diffs are too large or incomplete, return the commits without diffs
     for more in (_PATCH, ()):
         try:
             raw = git.run(
@@ -153,10 +149,10 @@ def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> C
 
 
 def working_copy(root: Path) -> Path | None:
-    """Return the directory of this user's own repository around a root, or None.
+    """Return the top directory of this user's own git repository around a root, or None.
 
-    Skills are foreign, so nothing below the root leads to a repository. Nor does a `.git` that
-    refers to another place: a file or link (`gitdir:`), `commondir`, or borrowed objects.
+    Skills are untrusted, so nothing below the root counts. Nor does a `.git` that refers to another
+    place: a file or link (`gitdir:`), `commondir`, or borrowed objects.
     """
     for top in (root, *root.parents):
         place = top / ".git"
@@ -164,7 +160,7 @@ def working_copy(root: Path) -> Path | None:
             status = os.lstat(place)
         except OSError:
             continue
-        # git itself would ask who owns it, had it looked for the repository.
+        # Checked here, because git checks ownership only of repositories that it discovers.
         is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
         return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(place) else None
     return None
@@ -178,27 +174,26 @@ def _is_whole(repository: Path) -> bool:
 
 
 class History(NamedTuple):
-    """The last commits that touched a skill, newest first, or one line why there are none."""
+    """The last commits that touched a skill, newest first, or a note why there are none."""
 
     commits: Sequence[Commit] = ()
     note: str = ""
 
 
 class Histories:
-    """The histories of all git sources. Any thread may use it."""
+    """Histories of all git sources. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._failed: dict[Path, tuple[str, float, str]] = {}
-        """By folder of a source: the commit that failed, when to try it again, and why."""
+        """The failed commit, the time of the next try, and the reason, by folder of a source."""
 
     def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
-        """Return the commits behind a skill as it is served. Blocks up to half a minute to fetch
-        them.
+        """Return the commits that touched a served skill. Blocks up to half a minute to fetch them.
 
         Args:
-            place: folder of the skill below `served`; "" for that itself.
-            without: folders in it that do not count.
+            place: the skill's path below `served`; "" for `served` itself.
+            without: subfolders to leave out.
         """
         if not is_git(origin):
             return History()
@@ -211,10 +206,10 @@ class Histories:
         if commit == tip.commit and self._now() < until:
             return History(note=why)
         try:
-            # which the operator allowed when it was opened
+            # whether plain http is allowed was checked when the source was opened
             address = parse_address(origin, http=True)
             inside = "/".join(each for each in (address.folder, folder) if each)
-            with FileLock(source / "history.lock", timeout=0):  # waiting would hold a thread
+            with FileLock(source / "history.lock", timeout=0):  # do not block a thread
                 found = _read(source / "history", address, tip, pathspecs(inside, without))
                 return History(
                     found, "" if found else f"None of the last {DEPTH} commits changed it."
@@ -232,7 +227,7 @@ class Histories:
 
 
 def _folder(served: str, place: str) -> str | None:
-    """Return the folder in the repository of a served skill, or None if unknown."""
+    """Return the path in the repository of a served skill, or None if unknown."""
     for record in read_records(served):
         if place == record.name or place.startswith(f"{record.name}/"):
             within = place[len(record.name) + 1 :]
@@ -253,12 +248,12 @@ def _read(
         depth=DEPTH,
         most_bytes=_MOST_FETCHED_BYTES,
     )
-    # With no protocol: what is not here yet must not be fetched piece by piece.
+    # Without a protocol, so that git cannot fetch missing objects one by one.
     git = Git(directory, "", "none")
     if not repository.has(tip):
         repository.clear()
         repository.fetch(tip)
-    # What the first of them changed is not known: its parents are not here.
+    # Exclude the shallow commits: their parents are missing, so their changes are unknown.
     revisions = [tip.commit, *(f"^{each}" for each in repository.roots())]
     wanted = changed_blobs(git, places, *revisions)
     if len(wanted) <= _MOST_BLOBS:

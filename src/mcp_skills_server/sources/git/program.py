@@ -1,8 +1,8 @@
-"""Run the program `git` so that a repository can make it do nothing but hand over objects.
+"""Run the program `git`, hardened so that a repository can only supply objects.
 
-It is the program and no library, because people configure it: credential helpers, ssh, proxies.
-Whatever the server, the repository or the environment could add to that is off: hooks, filters,
-submodules, other protocols, other places to download from, prompts.
+A program and no library, because users configure it: credential helpers, ssh, proxies. Everything
+that the server, the repository or the environment could add is off: hooks, filters, submodules,
+other protocols, other download locations, prompts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import fcntl
 
 REMOTE: Final = "source"
-"""The name of the remote in our configuration."""
+"""Name of the remote in the generated configuration."""
 _KEPT: Final = frozenset(
     (
         "GIT_SSH_COMMAND",
@@ -38,8 +38,8 @@ _KEPT: Final = frozenset(
         "GIT_EXEC_PATH",
     )
 )
-"""Variables of git that are the user's configuration; others would lead it to another repository,
-or are debugging."""
+"""Git variables that are the user's configuration; all others would redirect git to another
+repository, or are for debugging."""
 _KEPT_BEGINNINGS: Final = (
     "GIT_CONFIG_KEY_",
     "GIT_CONFIG_VALUE_",
@@ -51,15 +51,15 @@ _SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
     "core.askPass=",
-    "core.bigFileThreshold=16m",  # what is larger is not held in memory
+    "core.bigFileThreshold=16m",  # larger blobs are streamed
     "core.packedGitWindowSize=16m",
     "core.packedGitLimit=256m",
     "credential.interactive=false",
-    # otherwise a git runs in the folder of a submodule, with that one's configuration
+    # otherwise git runs in the folder of a submodule, with its configuration
     "diff.submodule=short",
     "fetch.recurseSubmodules=false",
     "fetch.unpackLimit=1",  # one pack, whose size the limit on files bounds
-    "fetch.uriProtocols=",  # nor may the server send us to other places for parts of what it has
+    "fetch.uriProtocols=",  # the server must not redirect to other hosts for packs
     "transfer.bundleURI=false",
     "gc.auto=0",
     "maintenance.auto=false",
@@ -79,7 +79,7 @@ _ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_PROTOCOL_FROM_USER": "0",
     "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",  # its messages are looked at
+    "LC_ALL": "C",  # its messages are parsed
     "SSH_ASKPASS_REQUIRE": "never",
 }
 _SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
@@ -88,8 +88,8 @@ ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
 exec 3<&0; (read -r _ <&3; kill -9 0) >/dev/null 2>&1 &
 given=$3; shift 3; exec "$@" 3<&- <"/dev/fd/$given"
 """
-"""The shell's stdin is a pipe that ends with the server, however that ends, and all that git has
-started with it. It moves that to 3, so what becomes git's stdin has a higher number."""
+"""The shell's stdin is a pipe that closes when the server ends in any way; the shell then kills its
+process group. The shell moves that pipe to 3, so git's own stdin comes from a higher descriptor."""
 _ABOVE_THOSE_OF_SHELLS: Final = 10
 MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
@@ -97,7 +97,7 @@ _MOST_STDERR: Final = 1 << 13
 
 
 class GitFailedError(SkillsServerError):
-    """git said no. `said` is what it wrote on stderr."""
+    """A git command failed. `said` is its stderr."""
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
@@ -105,12 +105,13 @@ class GitFailedError(SkillsServerError):
 
 
 class Git:
-    """The program, for one repository of ours.
+    """Runner of git commands for one local repository.
 
     Args:
-        directory: the repository, bare. It need not exist yet.
-        protocol: of that address; git speaks no other.
-        most_bytes: of one file that git writes, such as a pack.
+        directory: the bare repository, which need not exist yet.
+        url: the URL of the remote.
+        protocol: of the URL; git may use no other.
+        most_bytes: maximum size of one file that git writes, such as a pack.
     """
 
     def __init__(
@@ -124,20 +125,19 @@ class Git:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
         self.warned = ""
-        """The stderr of the last command that was done."""
+        """The stderr of the last completed command."""
 
     def run(
         self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20
     ) -> bytes:
-        """Run a command of git within `seconds` and return its stdout, at most `most` bytes.
-        Blocks.
+        """Run a git command within `seconds` and return at most `most` bytes of stdout. Blocks.
 
         Args:
-            arguments: the command and its own; `-c` may stand before it.
+            arguments: the command and its arguments; `-c` options may precede it.
 
         Raises:
-            GitFailedError: it fails, takes too long, or answers with more.
-            UnreachableError: there is no git.
+            GitFailedError: the command fails, times out, or prints more.
+            UnreachableError: git is not installed.
         """
         with self.stream(*arguments, seconds=seconds, given=given) as out:
             raw = out.read(most + 1)
@@ -147,7 +147,7 @@ class Git:
 
     @contextmanager
     def stream(self, *arguments: str, seconds: float, given: bytes = b"") -> Generator[IO[bytes]]:
-        """Run a command of git, with its stdout to be read within the `with`."""
+        """Run a git command and yield its stdout, to be read within the `with`."""
         git = shutil.which("git")
         if git is None:
             raise UnreachableError("the program git is not installed; install git 2.30 or newer")
@@ -156,14 +156,14 @@ class Git:
             watched = sys.platform != "win32"
             words = [*self._words(git, stdin), *arguments]
             try:
-                process = subprocess.Popen(  # noqa: S603, that is what this module is for
+                process = subprocess.Popen(  # noqa: S603, the purpose of this module
                     words,
                     stdin=life if watched else stdin,
                     pass_fds=(stdin,) if watched else (),
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     env=self._env(),
-                    # without a terminal ssh never prompts, and all of it ends at once
+                    # own session: ssh has no terminal to prompt on, and the group is killed at once
                     start_new_session=True,
                 )
             except OSError as error:
@@ -200,19 +200,19 @@ class Git:
                 )
 
     def end(self) -> None:
-        """End what runs, and start nothing any more."""
+        """Kill the running commands, and refuse to start further ones."""
         self._ended = True
         for process in tuple(self._running):
             _end(process)
 
     def _words(self, program: str, given: int) -> list[str]:
-        """Return git's command line under resource limits, up to git; `given` becomes its stdin."""
+        """Return git's command line with resource limits, up to the command. `given` is stdin."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]
         if sys.platform == "win32":
             return git
-        # A repository on this machine is read by a git below this one, which may map all of it.
+        # A local repository is read by a child git, which may map all of it into memory.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
         return [
             "/bin/sh",
@@ -234,11 +234,10 @@ class Git:
                 or name in _KEPT
                 or name.startswith(_KEPT_BEGINNINGS)
             }
-            # Stronger than protocol.*.allow: it also reaches the git that reads a repository on
-            # this machine.
+            # Stronger than protocol.*.allow: child gits that read a local repository inherit it.
             self._environment = kept | _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": self._protocol}
             if self._protocol == "ssh" and not {"GIT_SSH_COMMAND", "GIT_SSH"} & kept.keys():
-                with suppress(GitFailedError):  # none is set
+                with suppress(GitFailedError):  # not configured
                     self.run("config", "--get", "core.sshCommand", seconds=10)
                     return self._environment
                 self._environment["GIT_SSH_COMMAND"] = _SSH
@@ -247,15 +246,14 @@ class Git:
 
 @contextmanager
 def _stdin(given: bytes) -> Generator[int]:
-    """Open a temporary file with these bytes as a descriptor at its beginning."""
+    """Yield the descriptor of a temporary file with these bytes, positioned at its start."""
     with tempfile.TemporaryFile() as file:
         file.write(given)
         file.seek(0)
         if sys.platform == "win32":
             yield file.fileno()
             return
-        # The lowest that is free may be one that the shell needs for itself, or one of the standard
-        # three.
+        # The lowest free descriptor may be one of the standard three, or one that the shell uses.
         above = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
         try:
             yield above
@@ -265,7 +263,7 @@ def _stdin(given: bytes) -> Generator[int]:
 
 @contextmanager
 def _lifeline() -> Generator[int]:
-    """Open a pipe whose reading end sees end-of-file once this process ends or leaves it."""
+    """Yield the read end of a pipe, which gets end-of-file when this process ends or leaves."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -275,7 +273,7 @@ def _lifeline() -> Generator[int]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process with all that it has started."""
+    """Kill a process and its process group."""
     if process.poll() is not None:
         return
     with suppress(OSError):

@@ -1,9 +1,9 @@
 """Bare, partial clone of one remote: its refs, its newest commit, its blobs.
 
-Nothing is ever checked out. Of one folder the trees come with the commit, and blobs on demand,
-where the server can do that (`--filter=blob:none`); of a whole repository only large blobs come on
-demand. All of it can be fetched again, and is removed where it is damaged or has become large. Only
-one process at a time fetches.
+Nothing is ever checked out. A clone for one folder fetches trees with the commit, and blobs on
+demand where the server supports it (`--filter=blob:none`). A clone for a whole repository fetches
+only large blobs on demand. The clone is a cache: it is removed when damaged or large. Only one
+process at a time fetches.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _MOST_REFS_BYTES: Final = 16 << 20
 _MOST_LISTED_BYTES: Final = 256 << 20
 _MOST_FILES: Final = 300_000
 _HISTORY: Final = (64, 1024, 16384)
-"""Commits back from the newest in which the former one is looked for, step by step."""
+"""Depths of successive fetches in which the previous commit is searched."""
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
-"""The same where each of them comes with its files."""
+"""The same for servers without filters, where each commit comes with its files."""
 
 _ACCESS: Final = (
     "access is refused; have a credential helper of git, or ssh's agent, know a password or a "
@@ -99,20 +99,19 @@ _REASONS: Final = {
     "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
     "unknown option|unknown switch|^usage:": _OLD,
 }
-"""Patterns for messages of git, ssh and curl under LC_ALL=C, in order, and their meaning."""
+"""Explanations by regular expression for messages of git, ssh and curl under LC_ALL=C, in order."""
 _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
 
 
 class Tip(NamedTuple):
-    """The commit that a name means at the remote; the name in full (`refs/heads/main`, "HEAD"), ""
-    for a commit id."""
+    """A commit, and the full name of its ref at the remote ("HEAD"), or "" for a commit id."""
 
     commit: str
     name: str
 
 
 class TreeEntry(NamedTuple):
-    """A line of a tree: mode in octal, id of the object, path below the folder as bytes."""
+    """A line of `git ls-tree`: octal mode, object id, and path below the folder as bytes."""
 
     mode: bytes
     object_id: str
@@ -120,12 +119,11 @@ class TreeEntry(NamedTuple):
 
 
 class Repository:
-    """The objects of one remote. Every method blocks, and raises SourceError where it cannot be
-    done now.
+    """Object store of one remote. Every method blocks, and may raise SourceError.
 
     Args:
         depth: commits that come with the requested one, itself included.
-        most_bytes: of what one fetch brings; None for what any git may write.
+        most_bytes: maximum size of one fetch; None for that of `program`.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class Repository:
         self._filters_at_all = self._filters = True
 
     def end(self) -> None:
-        """End what runs, and start nothing any more."""
+        """Kill the running commands, and refuse to start further ones."""
         self._git.end()
 
     def resolve(self) -> Tip:
@@ -164,7 +162,7 @@ class Repository:
             names = [ref]
         else:
             names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
-        # A tag may be an object of its own, whose commit is listed under this name.
+        # An annotated tag is an object of its own; `^{}` lists its commit.
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         with self._said():
             raw = self._git.run(
@@ -192,10 +190,10 @@ class Repository:
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
     def fetch(self, tip: Tip) -> None:
-        """Fetch a commit with its trees; its blobs too where the server cannot leave them out."""
+        """Fetch a commit with its trees, and its blobs if the server cannot filter them out."""
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
-        # Of a whole repository most files are those of skills, and one request brings them with the
+        # In a whole repository most files belong to skills, so one request fetches them with the
         # commit.
         without = _WITHOUT_BLOBS
         if not self._address.folder and self._depth == 1:
@@ -204,7 +202,7 @@ class Repository:
         with self._said():
             try:
                 self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
-            except GitFailedError as error:  # an old server gives only what has a name
+            except GitFailedError as error:  # an old server serves refs only
                 if not tip.name or not _NO_SUCH_OBJECT.search(error.said):
                     raise
                 self._fetch(*shallow, f"+{tip.name}:{_OURS}")
@@ -217,7 +215,7 @@ class Repository:
             raise UnreachableError("it changed while it was fetched")
 
     def has(self, tip: Tip) -> bool:
-        """Tell whether `fetch` has brought this commit, and no other since."""
+        """Tell whether this commit was the last that `fetch` fetched."""
         try:
             return self._git.run(
                 "rev-parse", "--verify", "--quiet", _OURS, seconds=self._resolve_s
@@ -235,8 +233,7 @@ class Repository:
     def fetch_blobs(
         self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()
     ) -> None:
-        """Fetch these blobs of a fetched commit, or with `places` of all fetched commits that touch
-        these, at once."""
+        """Fetch blobs of a fetched commit, or of all fetched commits that touch `places`."""
         if not self._filters:
             return
         with self._said():
@@ -257,20 +254,20 @@ class Repository:
                 return
             wanted = "\n".join(absent).encode() + b"\n"
             try:
-                # What is here proves nothing about blobs, so nothing is said of it.
+                # No negotiation: in a partial clone, present commits do not imply present blobs.
                 settings = ("-c", "fetch.negotiationAlgorithm=noop")
                 self._fetch(_WITHOUT_BLOBS, "--stdin", REMOTE, given=wanted, settings=settings)
             except GitFailedError as error:
                 if not _NO_SUCH_OBJECT.search(error.said):
                     raise
                 self._filters_at_all = False
-        # it leaves blobs out and then does not give them: ask for all of the commit
+        # the server filters blobs but does not serve them singly: fetch the whole commit
         if not self._filters_at_all:
             self.clear()
             self.fetch(tip)
 
     def follows(self, tip: Tip, before: str) -> bool:
-        """Tell whether the commit `before` is an ancestor of this one, which is fetched."""
+        """Tell whether the commit `before` is an ancestor of the fetched `tip`."""
         with self._said():
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
                 self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
@@ -303,7 +300,7 @@ class Repository:
                 if "the answer has more than" in error.said:
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
-        # a tree of a few objects may hold itself a million times
+        # a tree bomb: a few objects that expand to millions of entries
         if raw.count(b"\0") > _MOST_FILES:
             raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
         out: list[TreeEntry] = []
@@ -326,12 +323,12 @@ class Repository:
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
-        """Prove a commit signed with an ssh key of these signers, or raise UnsignedCommitError."""
+        """Verify a commit's signature by an ssh key of `signers`, or raise UnsignedCommitError."""
         settings = [
             f"gpg.ssh.allowedSignersFile={signers}",
             "gpg.ssh.program=ssh-keygen",
-            "gpg.minTrustLevel=fully",  # otherwise any key will do that signed it
-            "gpg.program=false",  # keys of the user's own key ring are not in the file
+            "gpg.minTrustLevel=fully",  # otherwise any signing key is accepted
+            "gpg.program=false",  # keys of the user's key ring are not allowed signers
             "gpg.openpgp.program=false",
             "gpg.x509.program=false",
         ]
@@ -367,7 +364,7 @@ class Repository:
 
     @contextmanager
     def _said(self) -> Generator[None]:
-        """Translate a failure of git for people. After an unknown one, clear the objects."""
+        """Convert GitFailedError to an UnreachableError with a reason; if unknown, clear all."""
         try:
             yield
         except GitFailedError as error:
@@ -379,7 +376,7 @@ class Repository:
             ) from None
 
     def _make(self, id_length: int) -> None:
-        """Make an empty repository for ids of this length, if there is none."""
+        """Create an empty repository for ids of this length, if there is none."""
         place = self._directory
         kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
         config = (
@@ -398,7 +395,7 @@ class Repository:
             ) from None
 
     def _tidy(self, id_length: int) -> None:
-        """Remove what a killed git left, or all if it has become large or is for other ids."""
+        """Remove files of a killed git, or the repository if it has grown or has other ids."""
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()
@@ -418,7 +415,7 @@ class Repository:
 
 
 def _reason(said: str) -> str | None:
-    """Return why git failed, for people, or None if its words are not known."""
+    """Return an explanation of git's failure, or None if its message is unknown."""
     for pattern, words in _REASONS.items():
         if re.search(pattern, said, re.IGNORECASE | re.MULTILINE):
             return f"{words} ({_last_line(said)})" if words is _NO_ANSWER else words
@@ -426,7 +423,7 @@ def _reason(said: str) -> str | None:
 
 
 def _last_line(said: str) -> str:
-    """Return the last line that git wrote, without what may be a secret."""
+    """Return git's last line of output, with credentials removed."""
     lines = [
         found[1] for line in said.splitlines() if (found := _SAID.search(line))
     ] or said.splitlines()[:1]

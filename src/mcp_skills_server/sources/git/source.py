@@ -1,4 +1,4 @@
-"""Git source: the skills of a folder at one commit; only those that differ are fetched."""
+"""Git source: the skills of a folder at one commit; only changed skills are fetched."""
 
 from __future__ import annotations
 
@@ -47,14 +47,13 @@ _EXECUTABLE: Final = b"100755"
 _PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
 _PINNED_S: Final = 86_400.0
-"""Between two looks at a commit, which never changes; a copy that another process removed comes
-back."""
+"""Seconds between two polls of a commit, which never changes: only the copy on disk can."""
 _END_S: Final = 5.0
-"""For what git has written to be taken after git was ended."""
+"""Seconds to wait for the output of a killed git to be read."""
 
 
 class GitFolder(Source):
-    """One folder of one repository."""
+    """A folder of a git repository."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self._address = parse_address(given, http=settings.fetch.trust.http)
@@ -62,8 +61,8 @@ class GitFolder(Source):
         if settings.pin is not None and not is_commit(settings.pin):
             raise UsageError(f"{origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
-        # What was not asked about signatures, or asked of others, is another copy: nothing of it is
-        # served first.
+        # Signers are part of the key: a copy verified against other signers, or none, is never
+        # served.
         asked = ""
         if signers is not None:
             asked = hashlib.sha256(_read(signers)).hexdigest()
@@ -90,7 +89,7 @@ class GitFolder(Source):
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
-        """Fetch the trees of the commit, signed if required, and follow the previous one."""
+        """Fetch the trees of the commit, check signature and history, and plan the skills."""
         yield await self._in_thread(self._plan, revision.content, known.body)
 
     async def _in_thread(self, function: Callable[..., _T], *given: object) -> _T:
@@ -106,7 +105,7 @@ class GitFolder(Source):
             return await to_thread.run_sync(run, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
             self._repository.end()
-            with anyio.CancelScope(shield=True):  # the folder is unlocked next
+            with anyio.CancelScope(shield=True):  # the folder is unlocked after this
                 await to_thread.run_sync(ended.wait, _END_S)
             raise
 
@@ -130,7 +129,7 @@ class GitFolder(Source):
                 refused.append(SkillRefusal(name, skill.fault, "publisher"))
             elif place:
                 units.append(Unit(skill.key, name, (place,), url=place, item=skill))
-            else:  # its own name says where it goes
+            else:  # the skill's own name becomes its folder
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
         if hidden:
             places = some_of([*hidden])
@@ -151,7 +150,7 @@ class GitFolder(Source):
         return Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
 
     def _put(self, reconciler: Reconciler, tip: Tip, missing: Sequence[Unit]) -> None:
-        """Put the files of these skills into the folder, as one `git cat-file` sends them."""
+        """Pass the files of these skills to the reconciler, as one `git cat-file` streams them."""
         ids = [file.object_id for unit in missing for file in unit.item.files]
         if not ids:
             return
@@ -182,7 +181,7 @@ class GitFolder(Source):
             )
 
     def _check_history(self, before: str, tip: Tip) -> Sequence[str]:
-        """Refuse a rewritten branch or a moved tag, or return a warning where that is accepted."""
+        """Reject a rewritten branch or a moved tag, or return a warning where that is accepted."""
         if before in {"", tip.commit} or not tip.name:
             return ()
         if tip.name.startswith("refs/tags/"):
@@ -213,7 +212,7 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-# What of a commit makes skills
+# Selecting the skills of a commit
 
 
 class WantedFile(NamedTuple):
@@ -226,10 +225,13 @@ class WantedFile(NamedTuple):
 
 @dataclass(slots=True)
 class WantedSkill:
-    """The folder of a skill in a commit; skills within it are part of it.
+    """A skill folder in a commit, nested skills included.
 
     Attributes:
-        folder: its path below the folder that is served; "" for that itself.
+        folder: its path below the served folder; "" for that itself.
+        left_out: paths of files that are never served.
+        fault: the reason to refuse the skill, or None.
+        key: fingerprint of its files.
     """
 
     folder: str
@@ -242,13 +244,12 @@ class WantedSkill:
 def select(
     entries: Iterable[TreeEntry], *, hidden: bool
 ) -> tuple[Mapping[str, WantedSkill], Sequence[str]]:
-    """Return the skills among these entries by folder, and the folders of skills that lie hidden in
-    dot folders.
+    """Return the skills among these entries by folder, and the skill folders in dot folders.
 
-    What decides is the commit alone, so that it is the same set of files wherever it is fetched. A
-    skill that holds what no archive may hold is refused alone.
+    The commit alone decides, so every machine selects the same files. A skill with a file that no
+    archive may hold is refused by itself.
     """
-    files: dict[str, list[TreeEntry]] = {}  # a hostile tree has two files of one name
+    files: dict[str, list[TreeEntry]] = {}  # a hostile tree may repeat a name
     for entry in entries:
         files.setdefault(entry.path.decode("utf-8", "surrogateescape"), []).append(entry)
     grouped, rest = group_by_skill(files, hidden=hidden)
@@ -277,14 +278,14 @@ def select(
 
 
 def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
-    """Read the files of a skill from `git cat-file --batch`, and return them with the paths of Git
-    LFS pointers.
+    """Read a skill's files and Git LFS pointer paths from `git cat-file --batch`.
 
-    All that git writes for the skill is read, also where the skill is refused.
+    Consumes all output for the skill, even if the skill is refused.
 
     Raises:
-        ArchiveRefusedError: it is over a limit, or some platform cannot hold it.
-        EOFError: git wrote something else.
+        ArchiveRefusedError: the skill exceeds a limit, or has a name that some platform cannot
+            hold.
+        EOFError: the output is malformed or truncated.
     """
     tree, refused, pointers = Tree(limits), None, list[str]()
     for file in skill.files:
@@ -314,7 +315,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decoded(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
-        # before what is ignored is left out: `../x` is no file that was forgotten there
+        # before ignored names are left out: `../x` is an attack, no forgotten file
         check_name(path)
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)
@@ -332,7 +333,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
 
 
 def _size(head: bytes, object_id: str) -> int:
-    """Parse the size in the header of an object."""
+    """Parse the size in an object's header; raise EOFError for another object."""
     parts = head.split()
     if len(parts) != 3 or parts[:2] != [object_id.encode(), b"blob"]:
         raise EOFError

@@ -1,1 +1,1 @@
-"""Skills as artifacts of a registry (OCI image 1.1, distribution API 1.1): pulled and pushed."""
+"""OCI source: skills as registry artifacts (OCI image 1.1, distribution API 1.1), pull and push."""

@@ -1,8 +1,7 @@
-"""Authentication at a registry: anonymous, Basic or Bearer tokens, and the credentials that `docker
-login` wrote.
+"""Authentication at a registry: anonymous, Basic, Bearer tokens, and `docker login` credentials.
 
-A password goes to the registry that it was stored for, and to the token server that this registry
-names over https.
+A password is sent only to the registry that it was stored for, and to the token server that this
+registry names over https.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _LONGEST_S: Final = 3600
 _LEEWAY_S: Final = 10
 _MOST_TOKEN: Final = 32_768
 MOST_BYTES: Final = 1 << 16
-"""Of what a token server answers."""
+"""Maximum size of a token server's response."""
 _CHALLENGE: Final = re.compile(
     r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?'
 )
@@ -47,15 +46,15 @@ _MOST_CONFIG_BYTES: Final = 4 << 20
 _HUB_KEY: Final = "https://index.docker.io/v1/"
 _NOT_FOUND: Final = "credentials not found"
 _IDENTITY: Final = "<token>"
-"""The user name by which a helper says that the secret is an identity token."""
+"""User name by which a credential helper marks its secret as an identity token."""
 
 Ask = Callable[[str, str, Mapping[str, str], bytes | None], Awaitable[bytes]]
-"""From method, URL, headers and content to the body of an answer with status 200."""
+"""Send (method, URL, headers, content) and return the body of a response with status 200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user name with its password, or with `identity` an identity token without a name."""
+    """A user name and password, or with `identity` an identity token without a name."""
 
     username: str
     secret: str = field(repr=False)
@@ -63,7 +62,7 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The Authorization of the scheme Basic."""
+        """Authorization header of the scheme Basic."""
         return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode(
             "ascii"
         )
@@ -72,7 +71,7 @@ class Credentials:
 def find_credentials(
     registry: str, environment: Mapping[str, str] | None = None
 ) -> Credentials | None:
-    """Find credentials for a registry, or None. A helper may run; its failure is a UsageError."""
+    """Find credentials for a registry, or None. May run a helper; its failure is a UsageError."""
     environment = os.environ if environment is None else environment
     for path in _files(environment):
         config = _read_config(path)
@@ -91,7 +90,7 @@ def find_credentials(
 
 
 def _files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the configuration of Docker, and podman's file of the same form."""
+    """Yield the paths of Docker's configuration and of podman's, which has the same format."""
     docker = environment.get("DOCKER_CONFIG")
     home = environment.get("HOME") or environment.get("USERPROFILE") or ""
     if docker or home:
@@ -116,7 +115,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _keys(registry: str) -> list[str]:
-    """Return the names of a registry in a configuration; a helper is asked for the first."""
+    """Return a registry's names in a configuration; a helper gets the first."""
     plain = registry.lower()
     own = [
         plain,
@@ -153,7 +152,7 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
 
 
 def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
-    """Ask a credential helper, which answers with JSON on stdout."""
+    """Run a credential helper, which prints JSON on stdout; None if it has no credentials."""
     program = f"docker-credential-{name}"
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
@@ -205,14 +204,14 @@ def _shown(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One authentication scheme of the header WWW-Authenticate."""
+    """One authentication scheme of a WWW-Authenticate header."""
 
     scheme: str
     parameters: Mapping[str, str]
 
 
 def parse_challenges(header: str) -> list[Challenge]:
-    """Return the challenges of a header in order; none if it cannot be parsed."""
+    """Return the challenges of a header in order; none if it is malformed."""
     out: list[tuple[str, dict[str, str]]] = []
     for name, value in _CHALLENGE.findall(header[:_CHALLENGES_LENGTH]):
         if not value:
@@ -223,11 +222,13 @@ def parse_challenges(header: str) -> list[Challenge]:
 
 
 class Access:
-    """Authorization at one registry. It outlives the client that uses it.
+    """Authorization state for one registry; it outlives the client that uses it.
 
     Args:
+        reference: the artifact; its repository and `actions` are the scope of tokens.
         actions: "pull", or "pull,push".
-        find: finds the operator's credentials for a registry; it blocks.
+        find: finds the operator's credentials for a registry; blocks.
+        clock: a monotonic clock.
     """
 
     def __init__(
@@ -238,7 +239,7 @@ class Access:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trouble = ""
-        """Why the operator's credentials could not be read, "" where they could."""
+        """Reason why the operator's credentials could not be read, or ""."""
         self._registry = reference.registry
         self._scope = f"repository:{urlsplit(reference.base).path.removeprefix('/v2/')}:{actions}"
         self._find = find
@@ -250,7 +251,7 @@ class Access:
         self._has_looked = False
 
     async def header(self, ask: Ask) -> str | None:
-        """Return the Authorization by what is known so far, or None, or raise SourceError."""
+        """Return the Authorization header by the last challenge, or None, or raise SourceError."""
         challenge = self._challenge
         if challenge is None:
             return None
@@ -261,7 +262,7 @@ class Access:
         return f"Bearer {self._token}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
-        """Return the Authorization for this WWW-Authenticate, or None, or raise SourceError."""
+        """Answer a WWW-Authenticate header with an Authorization, or None, or raise SourceError."""
         offered = {each.scheme: each for each in reversed(parse_challenges(header))}
         if not self._has_looked:
             self._has_looked = True
@@ -276,7 +277,7 @@ class Access:
         return await self.header(ask)
 
     async def _fetch(self, challenge: Challenge, ask: Ask) -> None:
-        """Fetch a token from the server that the registry names."""
+        """Fetch a token from the token server that the registry names."""
         realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service")
         try:
             realm = wellknown.absolute(realm, realm)

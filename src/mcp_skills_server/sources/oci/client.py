@@ -1,9 +1,8 @@
-"""Client of a registry's API (OCI distribution 1.1): manifests, blobs and tags, read and written
-within bounds.
+"""Client of a registry's API (OCI distribution 1.1): bounded reads and writes.
 
-Whatever is named by a digest is verified by it. Authorization goes to the registry's own origin
-alone. A redirect to storage elsewhere, as registries use for blobs, is followed without it. A token
-server is asked only at the very address that the registry names.
+Content that is named by a digest is verified by it. Authorization is sent to the registry's own
+origin alone: redirects to other storage, as registries use for blobs, are followed without it. A
+token server is requested only at the exact address that the registry names.
 """
 
 from __future__ import annotations
@@ -47,12 +46,14 @@ _TAGS: Final = 1000
 
 
 class RegistryClient:
-    """Client of one repository of a registry. Its methods raise SourceError where the registry does
-    not do as asked.
+    """Client of one repository. Methods raise SourceError for unexpected responses.
 
     Args:
-        trust: the origins and addresses that the registry may lead to besides; https and public
-            ones need no leave.
+        http: the HTTP client.
+        reference: the artifact.
+        admission: authorization at the registry.
+        trust: further origins and addresses that the registry may lead to; public https ones are
+            always allowed.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RegistryClient:
     # Reading
 
     async def digest(self) -> str | None:
-        """Return the digest that the reference names now, by one HEAD; None if it gives none."""
+        """Return the digest that the reference names now, by one HEAD; None without the header."""
         found = await self._ask(
             "HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0
         )
@@ -77,8 +78,11 @@ class RegistryClient:
         return digest if found.status == 200 and is_digest(digest) else None
 
     async def manifest(self, wanted: str) -> tuple[str, bytes]:
-        """Return digest and bytes of the manifest or index that a digest or a tag names; raise
-        AbsentError for none."""
+        """Return digest and bytes of the manifest or index at a digest or tag.
+
+        Raises:
+            AbsentError: there is none.
+        """
         found = await self._ask(
             "GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES
         )
@@ -96,7 +100,7 @@ class RegistryClient:
         return found.body
 
     async def tags(self) -> list[str]:
-        """Return the first tags of the repository, at most 1,000 of them."""
+        """Return up to 1,000 tags of the repository, the first page."""
         page = await self._ask(
             "GET", f"/tags/list?n={_TAGS}", {"Accept": "application/json"}, _TAGS_PAGE
         )
@@ -130,7 +134,7 @@ class RegistryClient:
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
-        """Upload a manifest or an index, under a digest or a tag."""
+        """Upload a manifest or an index under a digest or tag."""
         found = await self._ask(
             "PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw
         )
@@ -148,7 +152,7 @@ class RegistryClient:
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
-        """Send a request to a path of the repository or a URL, and log in if the registry asks."""
+        """Send a request to a path of the repository or a URL; authenticate after a 401."""
         url = place
         if place.startswith("/"):
             url = f"{self._reference.base}{place}"
@@ -162,7 +166,7 @@ class RegistryClient:
                 max_bytes=max_bytes,
                 max_error_bytes=_ERROR_BYTES,
                 content=content,
-                follow=content is None,  # a redirect would have the content sent elsewhere
+                follow=content is None,  # a redirect could send the content elsewhere
             )
 
         has_own = any(name.lower() == "authorization" for name, _ in self._trust.headers)
@@ -184,8 +188,7 @@ class RegistryClient:
     async def _ask_for_token(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> bytes:
-        """Return what a token server answers. Its redirects are not followed: the request may hold
-        a password."""
+        """Return a token server's response; no redirect, since the request may hold a password."""
         most = access.MOST_BYTES
         found = await self.http.request(
             method,
@@ -203,14 +206,13 @@ class RegistryClient:
         return found.body
 
     def _allow(self, url: str, admitted: str | None = None) -> Hop:
-        """Refuse a URL that the settings do not allow. Only the registry gets the credentials."""
+        """Return the terms of a URL, with credentials for the registry alone, or refuse it."""
         headers: dict[str, str] = {}
         if wellknown.origin(url) == self._home:
             headers.update(self._trust.headers)
             if admitted:
                 headers["Authorization"] = admitted
-            # An operator who names this machine means it. Where the registry leads to from there is
-            # judged anew.
+            # An operator who names this machine means it. Redirects from there are checked anew.
             return Hop(self._trust.private or addresses.is_loopback(self._reference.host), headers)
         if urlsplit(url).scheme == "http" and not self._trust.http:
             raise UnacceptableError(
@@ -226,7 +228,7 @@ class RegistryClient:
         return f"{shown(response.url)} asks for permission (status {response.status}); {hint}"
 
     async def _absent(self) -> AbsentError:
-        """Return the error for a manifest that is not there; it names tags that are."""
+        """Return the error for a missing manifest, with the last of the existing tags."""
         named = (
             f"{self._reference.registry} has no {self._reference.repository} "
             f"{self._reference.wanted}"
@@ -244,12 +246,12 @@ class RegistryClient:
 
 
 def _check(response: Response, wanted: int = 200) -> None:
-    """Refuse a response whose status is not the one that is wanted."""
+    """Raise SourceError unless the response has the wanted status."""
     check_status(response, {wanted}, _reason(response.body))
 
 
 def _reason(body: bytes) -> str:
-    """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" for none."""
+    """Return a registry's error code as ` (MANIFEST_INVALID)`, or "" for none."""
     try:
         code: object = json.loads(body)["errors"][0]["code"]
     except (ValueError, RecursionError, KeyError, IndexError, TypeError):
@@ -265,7 +267,7 @@ def _reason(body: bytes) -> str:
 
 
 def _verified(raw: bytes, said: str | None, url: str) -> str:
-    """Return the digest of these bytes, and refuse them if another one was said."""
+    """Return the digest of these bytes; raise UnacceptableError if it is not `said`."""
     found = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     if said is not None and said != found:
         raise UnacceptableError(f"{shown(url)}: its digest is {found} and not {said[:80]}")

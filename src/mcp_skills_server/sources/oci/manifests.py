@@ -1,8 +1,7 @@
-"""Manifests and indexes of a registry, read and written. Pure.
+"""Decode and encode the manifests and indexes of a registry. Pure.
 
-The media types of skills differ in the field, so what a manifest calls itself decides nothing: its
-layers do. One type is written, that of the Agent Skills OCI artifacts specification (0.1.0), which
-most tools read.
+Published skills have various media types, so the layers decide, not the manifest's type. One type
+is written, that of the Agent Skills OCI artifacts specification (0.1.0), which most tools read.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TITLE: Final = "org.opencontainers.image.title"
 DESCRIPTION: Final = "org.opencontainers.image.description"
 VERSION: Final = "org.opencontainers.image.version"
 MOST_BYTES: Final = 4 << 20
-"""Of a manifest or an index, as the distribution API recommends."""
+"""Maximum size of a manifest or index, as the distribution API recommends."""
 MOST_LAYERS: Final = 128
 _ATTESTATION: Final = "vnd.docker.reference.type"
 _PREFERRED: Final = ("linux/amd64", "linux/arm64")
@@ -38,11 +37,11 @@ _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A reference to a blob or a manifest.
+    """OCI descriptor: a reference to a blob or manifest.
 
     Attributes:
         digest: `sha256:` and 64 hex digits.
-        platform: "linux/amd64" and the like, or "".
+        platform: such as "linux/amd64", or "".
     """
 
     media_type: str
@@ -54,7 +53,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """A manifest: layers of files, the lowest first."""
+    """An image manifest: layers of files, the lowest first."""
 
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
@@ -62,14 +61,14 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index. With `platforms` it is one artifact for several: any entry has all the skills."""
+    """An index; with `platforms` one multi-platform artifact, of which any entry has all skills."""
 
     entries: tuple[Descriptor, ...]
     platforms: bool
 
     @property
     def chosen(self) -> tuple[Descriptor, ...]:
-        """The manifests to read."""
+        """The manifests to read: all entries, or one preferred platform's."""
         if not self.platforms:
             return self.entries
         preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
@@ -137,7 +136,7 @@ def _descriptor(given: object) -> Descriptor:
 
 
 def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
-    """Encode the manifest of one skill; the same content gives the same bytes."""
+    """Encode the manifest of one skill, deterministically."""
     return _encode(
         {
             "schemaVersion": 2,
@@ -179,12 +178,12 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
 
 
 def mapping(found: object) -> dict[str, Any]:
-    """Return a JSON object, or an empty one for anything else."""
+    """Return a JSON object, or an empty one for any other value."""
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def items(found: object) -> list[object]:
-    """Return a JSON array, or an empty one for anything else."""
+    """Return a JSON array, or an empty one for any other value."""
     return cast("list[object]", found) if isinstance(found, list) else []
 
 

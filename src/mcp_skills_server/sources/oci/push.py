@@ -1,7 +1,7 @@
 """Push skills to a registry: one artifact, or a collection in one repository.
 
-The same files give the same digests on any machine, so what the registry has already is not sent
-again. A tag is moved last: its readers see the old or the new, whole.
+Packing is deterministic, so blobs that the registry has already are not sent again. The tag moves
+last, so its readers see a complete state, old or new.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_ANNOTATION: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A skill that is to be pushed. `read` returns its files, and blocks."""
+    """A skill to push. `read` returns its files, and blocks."""
 
     name: str
     frontmatter: Mapping[str, Any]
@@ -45,6 +45,8 @@ class Pushed:
 
     Attributes:
         digest: of the manifest or index that the tag names now.
+        sent: the names of the skills with new content.
+        bytes: the bytes that were sent.
     """
 
     digest: str
@@ -54,7 +56,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class _BuiltArtifact:
-    """A skill as an artifact: its blobs, its manifest, and what an index says of it."""
+    """A skill packed as an artifact: its blobs, its manifest, and its entry for an index."""
 
     blobs: tuple[tuple[str, bytes], ...]
     manifest: bytes
@@ -62,8 +64,7 @@ class _BuiltArtifact:
 
 
 async def push_skill(client: RegistryClient, reference: OciReference, package: Package) -> Pushed:
-    """Push one skill as the artifact that the tag of the reference names. Raise SourceError or
-    ArchiveRefusedError."""
+    """Push one skill under the reference's tag; may raise SourceError or ArchiveRefusedError."""
     made = await to_thread.run_sync(_make, package)
     sent = await _send(client, made, reference.wanted)
     return Pushed(made.entry.digest, (package.name,) if sent else (), sent)
@@ -72,10 +73,9 @@ async def push_skill(client: RegistryClient, reference: OciReference, package: P
 async def push_collection(
     client: RegistryClient, reference: OciReference, packages: Sequence[Package]
 ) -> Pushed:
-    """Push these skills into the repository, and an index of them that the tag of the reference
-    names.
+    """Push skills into the repository, then their index under the reference's tag.
 
-    Raise SourceError or ArchiveRefusedError, with the tag as it was.
+    SourceError or ArchiveRefusedError leaves the tag unchanged.
     """
     there = await _present(client, reference)
     entries: dict[int, Descriptor] = {}
@@ -111,7 +111,7 @@ async def push_collection(
 
 
 async def _present(client: RegistryClient, reference: OciReference) -> frozenset[str]:
-    """Return the manifests that the index of the tag names now, so that the registry has them."""
+    """Return the digests of the manifests in the tag's current index, which the registry has."""
     try:
         _, raw = await client.manifest(reference.wanted)
         found = manifests.decode_manifest(raw, _MOST_ENTRIES)
@@ -125,7 +125,7 @@ async def _present(client: RegistryClient, reference: OciReference) -> frozenset
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
-    """Push an artifact under this tag or digest, and return the bytes that were sent."""
+    """Push an artifact under this tag or digest; return the bytes that were sent."""
     sent = 0
     for digest, raw in made.blobs:
         if not await client.has_blob(digest):
@@ -171,7 +171,7 @@ def _make(package: Package) -> _BuiltArtifact:
 
 
 def _config(package: Package) -> bytes:
-    """Encode the metadata of the skill as JSON, which a registry can show without unpacking."""
+    """Encode the skill's metadata as JSON, which a registry can show without unpacking."""
     known = package.frontmatter
     tools = known.get("allowed-tools")
     found = {

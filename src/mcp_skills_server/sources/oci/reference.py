@@ -1,4 +1,4 @@
-"""Names of artifacts of a registry: `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
+"""Parse artifact references `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSIT
 
 @dataclass(frozen=True, slots=True)
 class OciReference:
-    """One artifact, or what a tag names now.
+    """Reference to an artifact, by digest or by tag.
 
     Attributes:
-        tag: None where the digest alone names it.
-        digest: `sha256:` and 64 hex digits, None where the tag decides.
+        tag: None if only a digest is given.
+        digest: `sha256:` and 64 hex digits, None if the tag decides.
     """
 
     scheme: str
@@ -55,7 +55,7 @@ class OciReference:
 
     @property
     def base(self) -> str:
-        """The address of the repository in the registry's API."""
+        """URL of the repository in the registry's API."""
         registry, name = self.registry, self.repository
         if registry.lower() == _HUB:
             registry = _HUB_API
@@ -65,20 +65,19 @@ class OciReference:
 
     @property
     def host(self) -> str:
-        """The host without its port."""
+        """The registry's host without its port."""
         if self.registry.startswith("["):
             return self.registry[1:].partition("]")[0]
         return self.registry.partition(":")[0]
 
 
 def is_oci(text: str) -> bool:
-    """Tell whether this names an artifact of a registry rather than a path."""
+    """Tell whether a text is an artifact reference rather than a path."""
     return text.lower().startswith(tuple(_SCHEMES))
 
 
 def rejoined(texts: Iterable[str]) -> list[str]:
-    """Join again what was split at colons: after an artifact without a tag comes its tag, unless it
-    holds a slash."""
+    """Join references that were split at colons: a text without a slash is the tag before it."""
     out: list[str] = []
     for text in texts:
         name = out[-1].rpartition("/")[2] if out and is_oci(out[-1]) else ":"
@@ -90,17 +89,17 @@ def rejoined(texts: Iterable[str]) -> list[str]:
 
 
 def is_digest(text: object) -> bool:
-    """Tell whether this is a digest as it is taken here: sha256 in lower case."""
+    """Tell whether this is an accepted digest: sha256 in lower case."""
     return isinstance(text, str) and bool(_DIGEST.fullmatch(text))
 
 
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
-    """Parse the name of an artifact; without tag and digest it means the tag `latest`.
+    """Parse an artifact reference; without tag and digest the tag is `latest`.
 
     `http` allows plain http to other machines.
 
     Raises:
-        UsageError: it names none, or over plain http where that is not allowed.
+        UsageError: the reference is malformed, or uses plain http where that is not allowed.
     """
     shown = quoted(text)
     spelled = next((each for each in _SCHEMES if text.lower().startswith(each)), "")

@@ -1,8 +1,7 @@
-"""OCI source: an artifact of a registry, copied into a folder of the cache, skill by skill.
+"""OCI source: copies an artifact of a registry into a folder of the cache, skill by skill.
 
-The folder stays the same for as long as the name does, for the reason that `site` gives. An
-artifact that the folder has whole is not asked for again. While nothing is new, a look costs one
-HEAD.
+The folder lasts as long as the reference, for the reason that `site` gives. An artifact that the
+folder has in full is not downloaded again. While nothing is new, a poll costs one HEAD.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ from mcp_skills_server.sources.source import (
 )
 
 _PINNED_S: Final = 3600.0
-"""Between two polls of a digest, which never changes; only the copy on disk can."""
+"""Seconds between two polls of a digest, which never changes: only the copy on disk can."""
 _UNPACKERS: Final = 4
 _OVERHEAD: Final = 4 << 20
-"""Most bytes of archives beyond their files."""
+"""Maximum bytes of archives beyond their files."""
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
-"""Of all layers of one artifact together; of each skill in it others hold."""
+"""Limits on all layers of one artifact together; each skill in it has its own limits."""
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
 _UNPACK: Final = "io.deis.oras.content.unpack"
@@ -71,10 +70,10 @@ _PACKED: Final = ("+gzip", ".gzip", "+zip", "/zip", "/gzip", "/x-gzip", "tar.gz"
 
 @dataclass(frozen=True, slots=True)
 class _Artifact:
-    """An artifact that is to be there.
+    """An artifact to fetch.
 
     Attributes:
-        annotations: of its entry in the index, or of its manifest where there is no index.
+        annotations: of its index entry, or of its manifest without an index.
     """
 
     digest: str
@@ -83,7 +82,7 @@ class _Artifact:
 
 
 class Oci(Source):
-    """One artifact, or what a tag names."""
+    """An artifact of a registry, by digest or tag."""
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         named = parse_reference(given, http=settings.fetch.trust.http)
@@ -95,25 +94,24 @@ class Oci(Source):
         self._access = Access(self._reference)
         limit = settings.fetch.limits.skill_bytes
         self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
-        # What decides beside the digest what is taken: what was brought for other ones is none of
-        # it.
+        # Part of the fingerprint: these decide, beside the digest, which files are accepted.
         self._asked = f"{__version__} {limit} {settings.hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         super().__init__(str(named), self._kept.skills, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
-        """Resolve the name to the digest of its manifest, by one HEAD unless it has a digest."""
+        """Resolve the reference to a manifest digest, by one HEAD unless it has a digest."""
         if self._reference.digest is not None:
             return Revision(self._reference.digest, _PINNED_S)
         async with self._client() as client:
             digest = await client.digest()
-            if digest is None:  # a registry that says it only of what it sends
+            if digest is None:  # a registry that sends the digest with a GET only
                 digest, _ = await client.manifest(self._reference.wanted)
         return Revision(digest, self.check_s)
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
-        """Read the manifest, and the index that names several."""
+        """Read the manifest, or the index and its manifests, into a plan."""
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
@@ -137,7 +135,7 @@ class Oci(Source):
             yield Plan(units, fetching(fetch), index, is_one=True)
 
     async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
-        """Return the artifacts that this manifest names: itself, or those of a collection."""
+        """Return the artifacts of a manifest: itself, or the entries of a collection."""
         found = await self._manifest(client, digest)
         if isinstance(found, ImageManifest):
             return [_Artifact(digest, found.annotations, found)]
@@ -149,7 +147,7 @@ class Oci(Source):
         return [_Artifact(each.digest, each.annotations) for each in entries.values()]
 
     async def _download(self, client: RegistryClient, artifact: _Artifact) -> Callable[[], Bundle]:
-        """Download and verify the layers of an artifact, and return what reads its skills."""
+        """Download and verify an artifact's layers; return a blocking function that unpacks it."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
         if isinstance(manifest, Collection) and manifest.platforms:
             manifest = await self._manifest(client, manifest.chosen[0].digest)
@@ -187,7 +185,7 @@ class Oci(Source):
 
 @contextmanager
 def _as_unreachable() -> Generator[None]:
-    """Have what a permission or an allowed address may change count as unreachable."""
+    """Convert UnacceptableError to UnreachableError: new permissions or settings may solve it."""
     try:
         yield
     except UnacceptableError as error:
@@ -204,19 +202,22 @@ def read_layers(
     *,
     hidden: bool,
 ) -> Bundle:
-    """Read the skills in these layers, the lowest first, each with its descriptor.
+    """Read the skills in these layers, given with their descriptors, the lowest first.
 
-    A later layer covers an earlier one, and whiteouts remove what lies below. A skill is a
-    directory with a SKILL.md, wherever it lies. What belongs to no skill is left out; a skill with
-    what is never served is refused whole.
+    A later layer covers an earlier one, and whiteouts remove what lies below. A skill is any
+    directory with a SKILL.md. Files outside of skills are left out; a skill with never-served files
+    is refused whole.
 
     Args:
-        names: for a skill at the root whose SKILL.md has no usable name; the first usable one is
-            taken.
+        layers: (descriptor, bytes) of each layer.
+        names: fallbacks for a skill at the root whose SKILL.md has no usable name; the first usable
+            one is taken.
+        limits: limits of each skill.
+        hidden: also read skills in dot folders.
 
     Raises:
         ArchiveRefusedError: a layer cannot be unpacked.
-        UnacceptableError: a layer is of a kind that is not read, or there is no skill.
+        UnacceptableError: a layer has an unsupported format, or there is no skill.
     """
     merged, warnings = _merge(layers)
     archive.check_paths(merged)
@@ -249,7 +250,7 @@ def read_layers(
 def _merge(
     layers: Sequence[tuple[Descriptor, bytes]],
 ) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
-    """Merge the files of all layers, one upon the other; also return warnings."""
+    """Merge the files of all layers, later ones on top; also return warnings."""
     merged: dict[str, tuple[bytes, bool]] = {}
     warnings: list[str] = []
     left = LIMITS.bytes
@@ -278,7 +279,7 @@ def _merge(
 
 
 def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
-    """Tell whether a layer is an archive of files; some tools push single files with names."""
+    """Tell whether a layer is an archive; some tools push single files with titles."""
     if raw.startswith((_GZIP, _ZIP)):
         annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
         is_file = (
@@ -295,18 +296,17 @@ def _is_tar(raw: bytes) -> bool:
 
 
 def _unpacked(raw: bytes, limits: UnpackLimits) -> Files:
-    # A plain tar is read as a gzip stream of stored blocks, so that one reader with one set of
-    # rules sees all.
+    # Wrap a plain tar in stored gzip blocks, so that one reader applies one set of rules.
     return archive.unpack(gzip.compress(raw, 0) if _is_tar(raw) else raw, limits)
 
 
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
-    """Lay the files of a layer upon those below it."""
+    """Apply a layer on top of the merged ones, with its whiteouts."""
     plain = {
         path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)
     }
-    hidden = {*plain}  # a file hides a directory of its name
-    # and the other way round
+    hidden = {*plain}  # a file replaces a directory of its name
+    # and a directory a file
     folders = {folder for path in plain for folder in above(path.rpartition("/")[0])}
     for path in files.keys() - plain.keys():
         folder, slash, name = path.rpartition("/")
@@ -326,7 +326,7 @@ def _basename(path: str) -> str:
 
 
 def _check(name: str, files: Files, limits: UnpackLimits) -> None:
-    """Prove that a skill may be written."""
+    """Raise unless a skill's names and sizes are acceptable."""
     check_names([f"{name}/{path}" for path in files])
     archive.check_paths([f"{name}/{path}" for path in files])
     if len(files) > limits.files:

@@ -19,9 +19,9 @@ _DECIDING: Final = 4
 _COMMON: Final = 200
 """Words of more skills than this select no candidate pairs."""
 _ALIKE: Final = 0.8
-"""The least Jaccard similarity of two descriptions for skills of one name to be copies."""
+"""The minimum Jaccard similarity of the descriptions of copies of one name."""
 _COMPARED: Final = 16
-"""The most skills of one name that each further one is compared with."""
+"""The maximum number of skills of one name that each further one is compared with."""
 
 
 class Overlap(NamedTuple):

@@ -89,7 +89,7 @@ def is_copy(one: Skill, other: Skill) -> bool:
 
 
 def grouped(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]:
-    """Yield each skill with its later copies, in the order given.
+    """Return each skill that is not a copy, with its later copies, in the order given.
 
     Of many skills of one name only the first few are compared by words, to keep the time linear.
     """

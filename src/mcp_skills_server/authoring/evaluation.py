@@ -190,8 +190,8 @@ class CaseResult(NamedTuple):
 class Summary(NamedTuple):
     """The totals of some cases.
 
-    `hit_at_1` is the share of prompts that should trigger whose skill came first, `hit_at_5` the
-    same for the first five places; None without such prompts.
+    Of the prompts that should trigger, `hit_at_1` is the share whose skill came first, `hit_at_5`
+    the same for the first five places; None without such prompts.
     """
 
     total: int

@@ -25,7 +25,7 @@ def estimated_size(count: int) -> int:
 
 @cache
 def counter() -> tuple[Callable[[str], int], str]:
-    """Return a function that counts tokens, and the name of its method for people.
+    """Return a function that counts tokens, and a description of its method.
 
     tiktoken fetches its vocabulary on first use; if that fails, the estimate is used.
     """

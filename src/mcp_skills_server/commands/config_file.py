@@ -384,7 +384,7 @@ def _has_resource(given: Mapping[str, Any]) -> bool:
 def oauth_settings(
     configuration: Configuration | None, values: Mapping[str, Any]
 ) -> OAuthSettings | None:
-    """Return `[oauth]` overridden by the options --oauth-KEY; None if neither is given.
+    """Return the settings of `[oauth]`, overridden by options --oauth-KEY; None without either.
 
     Raises:
         UsageError: an option has an invalid value, or an issuer or an audience is missing.

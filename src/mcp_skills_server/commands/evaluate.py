@@ -344,7 +344,7 @@ class ContextOptions(TextOptions):
 @roots
 @takes(ContextOptions)
 def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
-    """Show the exact text about the skills below each ROOT in a host's model, and its tokens.
+    """Show the exact text that a host gives its model about skills below each ROOT, with tokens.
 
     Unasked is what stands in each request of the host; with --skill also what a call of skills_load
     brings. Texts are those after the cuts of the host that were measured (docs/hosts.md).

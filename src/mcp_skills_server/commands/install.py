@@ -117,8 +117,7 @@ def install(
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
       mcp-skills-server install --list
-      mcp-skills-server install claude-code --url https://skills.example/mcp --token-env
-      SKILLS_TOKEN
+      mcp-skills-server install codex --url https://skills.example/mcp --token-env SKILLS_TOKEN
     """
     platform = context.find_object(Platform)
     if options.listed:

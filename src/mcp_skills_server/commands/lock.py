@@ -96,7 +96,7 @@ def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]
 def offered(
     given: Sequence[str], options: SignedRootOptions, pin: str | None = None
 ) -> Generator[tuple[Registry, list[SourceOffer]]]:
-    """Open these roots together, as `serve` does: an earlier root hides a later one's equal paths.
+    """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
     on stderr. `pin` is the revision of each root, None for the newest.
@@ -132,7 +132,7 @@ def offered(
 def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generator[list[Moved]]:
     """Yield each source compared with its lock; files are readable while the context is open.
 
-    In a source with two revisions, each entry keeps its own skills; the last one gets new skills.
+    If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
     """
     last = {each.given: number for number, each in enumerate(locked)}
     with offered([*last], options) as (_, offers):

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """Return a watcher of the folders; without `--watch` write an index later, and return None."""
+    """Return a watcher of the folders; without `--watch` save an index once loaded, return None."""
     if not options.watch:
 
         def keep() -> None:
@@ -420,7 +420,7 @@ def _placed(
     return after
 
 
-# What is made of opened roots
+# Objects made from opened roots
 
 
 def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:

@@ -51,7 +51,7 @@ def cache_folder(given: str | None) -> Path:
 
 
 def index_of(given: str | None) -> Index:
-    """Return the index: of all roots if a directory is given, else of large ones in the user's."""
+    """Return the index of every root in `given`, or of large roots in the user's cache."""
     from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
 
     return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
@@ -300,7 +300,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
     except RequestError as error:
         if snapshot.named(name, standing):
             raise UsageError(str(error)) from None  # whose message has their paths
-        # A name that several share finds none of them.
+        # A name that several skills share is ambiguous, and finds none of them.
         names = dict.fromkeys(
             each
             for path, found in snapshot.skills.items()

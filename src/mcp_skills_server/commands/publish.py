@@ -87,7 +87,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     Examples:
       mcp-skills-server publish ~/skills --output ./public
       mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com
-      --headers mcp-skills-server publish ~/skills --output ./public --check
+      mcp-skills-server publish ~/skills --output ./public --headers --check
     """
     output = options.output
     _check_base(options.base_url)
@@ -188,8 +188,8 @@ def _packable(
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the packable skills by name. Exit with 1 if one is not, without --allow-partial.
 
-    `left_out` is the remark on each skill that cannot be packed, and `nothing` the one on the exit.
-    `empty` completes the message "there is no skill to".
+    `left_out` is the remark on each skill that cannot be packed, `nothing` the remark before the
+    exit. `empty` completes the message "there is no skill to".
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)

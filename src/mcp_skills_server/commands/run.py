@@ -93,7 +93,7 @@ def _say_explained(explained: Explained) -> None:
         )
     say(f"network:   {'yes' if explained.network or box is None else 'no'}")
     for name, value in sorted(command.env.items()):
-        # the others may be secrets
+        # values of other variables may be secrets
         say(f"variable:  {name}={value}" if name in _PLAIN else f"variable:  {name}")
     for name, value in sorted(command.limits.items()):
         say(f"limit:     {name} {value:,}")

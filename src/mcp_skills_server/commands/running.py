@@ -31,7 +31,7 @@ def settle_after_load(registry: Registry) -> None:
 
 
 def collect_from_now_on() -> None:
-    """Exempt the present objects, which are long-lived, and enable the garbage collector."""
+    """Exempt the present, long-lived objects from garbage collection, and enable it."""
     gc.freeze()
     gc.enable()
 

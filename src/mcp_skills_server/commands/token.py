@@ -37,10 +37,10 @@ def token() -> None:
 @click.argument("name")
 @takes(NewTokenOptions)
 def new(options: NewTokenOptions, name: str) -> None:
-    """Print a new token for NAME, and keep its hash alone: a line NAME=sha256:... of a token file.
+    """Print a new token for NAME on stdout, and make its line NAME=sha256:... of a token file.
 
-    The token cannot be shown again. A name may stand twice: add its new token, give it to who uses
-    the old one, and remove the old line.
+    Only the hash is kept, so the token cannot be shown again. A name may stand twice: add its new
+    token, give it to who uses the old one, and remove the old line.
 
     \b
     Examples:

@@ -107,7 +107,7 @@ class _Report:
 @roots
 @takes(ValidateOptions)
 def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
-    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix it.
+    """Check every skill at each ROOT against the Agent Skills rules, and say how to fix faults.
 
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
     (docs/sources.md). Each is looked at alone, and then all together, in the order given: which

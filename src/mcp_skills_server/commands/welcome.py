@@ -37,7 +37,7 @@ _OTHERS: Final = (
     ".roo/skills",
     ".qwen/skills",
 )
-"""Further usual folders of skills, below the home folder or a project, that no host lists."""
+"""Further usual folders of skills, below the home folder or a project, beside `Host.native`."""
 _MOST_LOOKED_AT: Final = 10_000
 _PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
@@ -124,8 +124,7 @@ def new(options: NewOptions, name: str) -> None:
     \b
     Examples:
       mcp-skills-server new refunds
-      mcp-skills-server new refunds --directory ~/skills --description "Handles refunds. Use when
-      money goes back."
+      mcp-skills-server new refunds --description "Handles refunds. Use when money goes back."
     """
     files = bundle(name, options.description)
     place = Path(options.directory, name)

@@ -1,7 +1,6 @@
-"""The Agent Client Protocol's skills: what a client is sent, and what is read of its conversation
-with an agent.
+"""Encoding of skills for the Agent Client Protocol (ACP), and decoding of its messages.
 
-Plain values in, plain values out.
+Pure functions over plain values.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules as limits
 
 OURS: Final = "mcp-skills-server"
-"""Key of `_meta` in the capabilities under which a client or an agent announces our extensions."""
+"""The key in the `_meta` of capabilities that announces this project's extensions."""
 NESTED: Final = "availableSkillsUpdate"
-"""Set there by a client that takes the draft's own form in version 1."""
+"""Flag below `OURS`: the client accepts the draft's `available_skills_update` in version 1."""
 NOTIFICATION: Final = "extensionNotification"
-"""Set there by a client that takes the extension notification."""
+"""Flag below `OURS`: the client accepts the extension notification."""
 EXTENSION_METHOD: Final = f"_{OURS}/available_skills_update"
 DETAILS: Final = f"{OURS}/availableSkills"
-"""Key of our entries in the `_meta` of an `available_commands_update`."""
+"""The key of full skill entries in the `_meta` of an `available_commands_update`."""
 UPDATE: Final = "session/update"
 COMMANDS_UPDATE: Final = "available_commands_update"
 SKILLS_UPDATE: Final = "available_skills_update"
 SETUPS: Final = frozenset(("session/new", "session/load", "session/resume", "session/fork"))
-"""The requests that make a session or take one up again."""
+"""The requests that create, load, resume or fork a session."""
 
 Params: TypeAlias = dict[str, Any]
 _CREATING: Final = frozenset(("session/new", "session/fork"))
 _ENDINGS: Final = frozenset(("session/close", "session/delete"))
 Key: TypeAlias = tuple[str, object]
-"""A request's id with its type: 1, "1", true and null differ; 1 and 1.0 do not, for peers in
+"""A request id with its type: 1, "1", true and null differ, but 1 and 1.0 are equal as in
 JavaScript."""
 _SERVER_NAME: Final = "skills"
-"""Of the server that is added, unless another one has it."""
+"""The base name of the added MCP server; `_names` numbers it if it is taken."""
 _NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _FIELDS: Final = frozenset(
     ("name", "description", "license", "compatibility", "allowedTools", "_meta")
@@ -47,7 +46,7 @@ _FIELDS: Final = frozenset(
 
 
 def messages_of(message: object) -> list[Params]:
-    """Return the objects of one message or a batch."""
+    """Return the JSON objects in one message or in a batch."""
     if isinstance(message, list):
         several = cast("list[object]", message)
     else:
@@ -56,14 +55,14 @@ def messages_of(message: object) -> list[Params]:
 
 
 def as_dict(value: object) -> Params:
-    """Return the value where it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty dict."""
     if isinstance(value, dict):
         return cast("Params", value)
     return {}
 
 
 def list_in(holder: Mapping[str, Any], key: str) -> list[Any]:
-    """Return a field where it is an array, else an empty one."""
+    """Return a field if it is an array, else an empty list."""
     value = holder.get(key)
     if isinstance(value, list):
         return cast("list[Any]", value)
@@ -71,14 +70,14 @@ def list_in(holder: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def as_version(value: object) -> int | None:
-    """Return the value where it is a version of the protocol."""
+    """Return the value if it is a protocol version (an integer), else None."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return None
 
 
 class Hello(NamedTuple):
-    """`initialize`: the version that the client asks for and its capabilities, as they came."""
+    """An `initialize` request: the requested protocol version and the raw client capabilities."""
 
     key: Key | None
     version: int
@@ -86,8 +85,7 @@ class Hello(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A request that makes a session or takes one up again; `session_id` is None where the answer
-    brings it."""
+    """A request that opens a session; `session_id` is None if the answer assigns it."""
 
     key: Key | None
     session_id: str | None
@@ -101,14 +99,14 @@ class Ending(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer: `result` is None where it is an error."""
+    """A JSON-RPC response; `result` is None for an error."""
 
     key: Key
     result: Params | None
 
 
 def asked(message: object) -> list[Hello | Setup | Ending]:
-    """Return the requests of a client that matter here, of one message or a batch."""
+    """Return a client's `initialize`, session-opening and session-ending requests."""
     out: list[Hello | Setup | Ending] = []
     for each in messages_of(message):
         method, params = each.get("method"), as_dict(each.get("params"))
@@ -129,22 +127,21 @@ def asked(message: object) -> list[Hello | Setup | Ending]:
 
 
 def answered(message: object) -> list[Answer]:
-    """Return the answers of an agent, of one message or a batch."""
+    """Return the agent's responses in one message or batch."""
     out: list[Answer] = []
     for each in messages_of(message):
         key = _key(each.get("id"))
         if "method" in each or key is None or not ("result" in each or "error" in each):
             continue
         failed = "error" in each and each["error"] is not None
-        # An error without an id is about a message that could not be read, and not about the
-        # request of id null.
+        # An error with id null reports an unreadable message, not the request of id null.
         if not failed or key[1] is not None:
             out.append(Answer(key, None if failed else as_dict(each.get("result"))))
     return out
 
 
 def opened(setup: Setup, answer: Answer) -> str | None:
-    """Return the session that an answer to a setup opens."""
+    """Return the id of the session that this response opens, or None after an error."""
     if answer.result is None:
         return None
     session_id = answer.result.get("sessionId")
@@ -154,13 +151,12 @@ def opened(setup: Setup, answer: Answer) -> str | None:
 
 
 def spoken(hello: Hello, answer: Answer) -> int:
-    """Return the version that client and agent agreed on."""
+    """Return the negotiated protocol version, by default the requested one."""
     return as_version((answer.result or {}).get("protocolVersion")) or hello.version
 
 
 def starts_servers(version: int, result: Params) -> bool:
-    """Tell whether the agent that answered `initialize` so can start MCP servers: all of version 1
-    do."""
+    """Return whether the agent can start stdio MCP servers; version 1 always can."""
     if version < 2:
         return True
     capabilities = as_dict(result.get("capabilities"))
@@ -179,8 +175,7 @@ def _key(identifier: object) -> Key | None:
 
 
 def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
-    """Return an MCP server that the agent is to start, as McpServerStdio. `words` are its command
-    line."""
+    """Return a McpServerStdio with the command line `words`, for the agent to start."""
     out: dict[str, Any] = {"name": name, "command": words[0], "args": list(words[1:]), "env": []}
     if version >= 2:
         out["type"] = "stdio"
@@ -188,15 +183,14 @@ def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
 
 
 def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
-    """Return a client's message with one more MCP server in every setup of a session; others as
-    they are.
+    """Add an MCP server to each request of a message that opens a session.
 
     Args:
         text: the message, or a batch.
-        make: makes the server of a name that no other server there has.
+        make: returns the server for a name, which is unique in the request.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: the text is not JSON.
     """
     message: Any = json.loads(text)
     setups = [
@@ -215,7 +209,7 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
 
 
 def _setup_params(message: object) -> Params | None:
-    """Return the params of a setup whose list of MCP servers can be added to."""
+    """Return the params of a session-opening request with a valid list of MCP servers, or None."""
     each = as_dict(message)
     params = each.get("params")
     if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
@@ -232,7 +226,7 @@ def _names() -> Iterator[str]:
 
 
 class AvailableSkill(TypedDict):
-    """A skill as ACP shows it. The client shows it to the user; the agent uses it."""
+    """A skill in ACP's form; the client lists it and the agent uses it."""
 
     name: str
     description: str
@@ -243,17 +237,16 @@ class AvailableSkill(TypedDict):
 
 
 class Available(NamedTuple):
-    """The skills that ACP can show, by name, and (skill path, reason) of the other valid ones."""
+    """The skills sent over ACP, sorted by name, and (path, reason) of the other valid ones."""
 
     skills: tuple[AvailableSkill, ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
 
 def split_tools(value: Json) -> list[str]:
-    """Return the tools of `allowed-tools`, a text with blanks or commas between them or a list of
-    texts.
+    """Split `allowed-tools`: a list of strings, or one string with blanks or commas between tools.
 
-    Nothing is split within parentheses. One that is never closed is a character like another.
+    Balanced parentheses are kept whole; an unclosed parenthesis is an ordinary character.
     """
     if isinstance(value, str):
         return list(_tools(value))
@@ -286,7 +279,7 @@ def _closing(text: str, opening: int) -> int:
 def entry(skill: Skill) -> AvailableSkill:
     """Return a skill as an AvailableSkill, with its `metadata` and its origin in `_meta`.
 
-    Empty fields are left out, and so are hidden characters, except in `_meta`.
+    Empty fields are omitted. Hidden characters are removed, except in `_meta`.
     """
     fields = skill.frontmatter
     out: dict[str, Any] = {"name": skill.name, "description": hidden.without(skill.description)}
@@ -306,7 +299,7 @@ def entry(skill: Skill) -> AvailableSkill:
 
 
 def refusal(value: object) -> str | None:
-    """Return why this is no AvailableSkill, in one line, or None where it is one."""
+    """Return why this is not a valid AvailableSkill, in one line, or None if it is."""
     if not isinstance(value, dict):
         return "it is no object"
     fields = cast("dict[str, object]", value)
@@ -336,15 +329,14 @@ def refusal(value: object) -> str | None:
 
 
 def available(snapshot: Snapshot) -> Available:
-    """Return the skills of a snapshot that ACP can show: valid ones, one of each name.
+    """Return the skills of a snapshot to send over ACP: valid ones, with unique names.
 
-    ACP knows a skill by its name alone. Of several the one of the earlier root is shown, then that
-    of the first path.
+    ACP identifies a skill by name. Of duplicates the first by root, then by path, wins.
     """
     chosen: dict[str, Skill] = {}
     left_out: list[tuple[str, str]] = []
     valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
-    # ACPX-14: the earlier root first
+    # ACPX-14: prefer the earlier root
     for skill in sorted(valid, key=lambda each: (each.root, each.path)):
         reason = refusal(entry(skill))
         if reason is None and skill.name in chosen:
@@ -357,11 +349,11 @@ def available(snapshot: Snapshot) -> Available:
 
 
 class Takes(NamedTuple):
-    """The forms of the update that a client takes.
+    """The update forms that a client accepts.
 
     Attributes:
-        nested: the draft's own, in place of commands with `_meta`.
-        extension: the extension notification beside it.
+        nested: accepts `available_skills_update`, which replaces skills in commands' `_meta`.
+        extension: also accepts the extension notification.
     """
 
     nested: bool = False
@@ -369,30 +361,27 @@ class Takes(NamedTuple):
 
 
 def takes(version: int, capabilities: object) -> Takes:
-    """Return what a client takes, by the version that is spoken and the capabilities of its
-    `initialize`."""
+    """Return the update forms accepted by a client, from its version and its capabilities."""
     announced = as_dict(as_dict(as_dict(capabilities).get("_meta")).get(OURS))
     nested, extension = (announced.get(key) not in (None, False) for key in (NESTED, NOTIFICATION))
     return Takes(version >= 2 or nested, extension)
 
 
 def capability() -> dict[str, Json]:
-    """Return what an agent that sends skills puts into its capabilities' `_meta`."""
+    """Return the `_meta` of agent capabilities that announces both update forms."""
     return {OURS: {NESTED: {}, NOTIFICATION: {}}}
 
 
 def _skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
-    """Return the draft's own update: the last one that the agent itself sent, if it did, with our
-    skills added."""
+    """Return an `available_skills_update`: the agent's own last one, with our skills added."""
     merged = _merged(list_in(theirs, "availableSkills"), skills)
     return {**theirs, "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged}
 
 
 def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
-    """Return the agent's last update of its commands, empty where it sent none, with the skills in
-    `_meta`.
+    """Return the agent's own last commands update, if any, with our skills added in `_meta`.
 
-    No skill becomes a command: a command is called by the user, a skill is chosen by the agent.
+    Skills do not become commands: the user calls a command, the agent chooses a skill.
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
     names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
@@ -411,8 +400,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
-    """Append our skills to the agent's. Of one name the agent's stays, because the agent uses
-    it."""
+    """Append our skills to the agent's own, which win on equal names: the agent uses those."""
     named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
     names = {each["name"] for each in named}
     return [*named, *(each for each in ours if each["name"] not in names)]
@@ -426,15 +414,14 @@ def notifications(
     *,
     extension: bool = True,
 ) -> list[tuple[str, Params]]:
-    """Return the notifications that carry all skills of a session to a client: (method, params) of
-    one or two.
+    """Return (method, params) of the one or two notifications that list a session's skills.
 
     Args:
         session_id: of the session.
-        skills: all of them.
-        takes: which forms.
+        skills: the full list.
+        takes: the accepted forms.
         theirs: the agent's own last update of each kind, by kind as in `updated`.
-        extension: False to leave the extension notification out, where nothing of it has changed.
+        extension: False to omit the extension notification because its content is unchanged.
     """
     if takes.nested:
         update = _skills_update(skills, theirs.get(SKILLS_UPDATE, {}))
@@ -449,7 +436,7 @@ def notifications(
 
 
 def kinds(takes: Takes) -> frozenset[str]:
-    """Return the kinds of the agent's own updates that are sent again with our skills added."""
+    """Return the kinds of agent updates after which a merged update is sent to the client."""
     if takes.nested:
         found = {SKILLS_UPDATE}
     else:
@@ -460,13 +447,12 @@ def kinds(takes: Takes) -> frozenset[str]:
 
 
 def message(method: str, params: Params) -> bytes:
-    """Return a notification as a line.
+    """Return a notification as one line of JSON.
 
     Raises:
-        ValueError: the agent's own part holds what JSON cannot.
+        ValueError: the agent's own part holds NaN or an infinity.
     """
-    # Not ensure_ascii=False: half a surrogate pair, which JSON may hold and UTF-8 may not, stays
-    # what it was.
+    # ASCII escapes preserve a lone surrogate, which UTF-8 cannot encode.
     fields = {"jsonrpc": "2.0", "method": method, "params": params}
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 

@@ -1,9 +1,7 @@
-"""Server Card (SEP-2127), AI Catalog 1.0 and ARD 0.91: how a directory finds this server and its
-skills. Pure.
+"""Server Card (SEP-2127), AI Catalog 1.0 and ARD 0.91 documents, for discovery by directories.
 
-A card says nothing about skills, as the SEP demands; the catalog beside it has an entry for the
-card, one for the index of Agent Skills Discovery, and one for each published skill. ARD has the
-same entries, with queries to find them by.
+SEP-2127 forbids skills in a card. The catalog therefore lists the card, the index of Agent Skills
+Discovery, and each published skill. ARD has the same entries with example queries.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ CATALOG_MEDIA_TYPE: Final = "application/ai-catalog+json"
 ARD: Final = "/.well-known/ard.json"
 ARD_MEDIA_TYPE: Final = "application/json"
 LINKS: Final = f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
-"""The header by which other documents lead to the two."""
+"""The `Link` header that points from other documents to the catalog and to ARD."""
 CARD: Final = "/mcp/server-card"
 CARD_MEDIA_TYPE: Final = "application/mcp-server-card+json"
 MOST_SKILLS: Final = 500
-"""Skills that have an entry of their own; the index has all."""
+"""The most skills with an entry of their own; the index lists all."""
 LEAST_QUERIES: Final = 2
 MOST_QUERIES: Final = 5
-"""Queries of an entry, as the schema of ARD wants them."""
+"""The fewest and the most queries of an entry that the schema of ARD allows."""
 _SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 _SKILLS_TYPE: Final = "application/agent-skills"
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9.-]")
@@ -37,7 +35,7 @@ _TITLE: Final = "Agent Skills"
 
 
 class CatalogSkill(NamedTuple):
-    """A published skill: its download, and prompts for which a model should load it."""
+    """A published skill with its download, and example queries that it answers."""
 
     skill: Skill
     path: str
@@ -47,8 +45,7 @@ class CatalogSkill(NamedTuple):
 
 
 def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
-    """Return the card of the server at an endpoint of streamable HTTP. `versions` are those of the
-    protocol."""
+    """Return the server card of a streamable HTTP endpoint; `versions` are protocol versions."""
     place = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
     if not place.replace(".", "").isdecimal():
         place = ".".join(reversed(place.split(".")))  # reverse DNS
@@ -67,13 +64,13 @@ def server_card(endpoint: str, name: str, version: str, versions: Sequence[str])
 def catalog(
     site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: bool
 ) -> dict[str, Json]:
-    """Return the catalog of a site.
+    """Return the AI Catalog of a site.
 
     Args:
-        site: the URL below which everything is, without a slash at its end.
+        site: the base URL, without a trailing slash.
         index: the path of the index of Agent Skills Discovery.
-        skills: the published ones.
-        has_card: there is a server to speak to, too.
+        skills: the published skills.
+        has_card: whether the site also runs an MCP server, which has a card.
     """
     host = _host(site)
     entries: list[Json] = []
@@ -95,7 +92,7 @@ def _skill_entry(site: str, host: str, published: CatalogSkill) -> Json:
     title, url = identity.title(skill) or skill.name, site + published.path
     name = skill.name
     if not name.isascii():
-        name = f"xn--{name.encode('punycode').decode()}"  # an identifier has letters of ASCII alone
+        name = f"xn--{name.encode('punycode').decode()}"  # identifiers are ASCII only
     entry = _entry(f"{host}:skill:{name}", f"{_SKILLS_TYPE}+{form}", url, title)
     entry |= {"description": skill.description, "digest": published.digest}
     if len(published.queries) >= LEAST_QUERIES:
@@ -107,5 +104,5 @@ def _skill_entry(site: str, host: str, published: CatalogSkill) -> Json:
 
 
 def _host(url: str) -> str:
-    """Return the name of the host with its port, of characters that a name may have."""
+    """Return host and port, with each character that names may not have replaced by a hyphen."""
     return _NOT_IN_A_NAME.sub("-", urlsplit(url).netloc.rpartition("@")[2])

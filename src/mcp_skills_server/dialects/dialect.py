@@ -1,7 +1,6 @@
-"""Interface of a protocol for skills over MCP: how it is announced, and how it finds and writes
-skills.
+"""Interface of a dialect: one protocol for skills over MCP, its capabilities and its encoders.
 
-A protocol is a module with a `Dialect`, and a row in `table.py`. Plain values in, plain values out.
+A dialect is a module with a `Dialect` and a row in `table.py`. Its functions are pure.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ Result: TypeAlias = "dict[str, Json]"
 
 
 class Subject(NamedTuple):
-    """A skill, and all that the text about it may depend on.
+    """A skill with the context that its entry depends on.
 
     Attributes:
         skill: the skill.
         snapshot: the skills among which it is served.
-        least: the standing that a skill needs to be served.
-        served: what the server has beside skills.
+        least: the lowest standing of a served skill.
+        served: the server's other tools, prompts and resources.
     """
 
     skill: Skill
@@ -35,18 +34,17 @@ class Subject(NamedTuple):
 
 
 class EntryResult(NamedTuple):
-    """A `skills/get` that is answered with the skill's entry, as the same client finds it in
-    `skills/list`."""
+    """A `skills/get` result made of the skill's entry in the client's `skills/list`."""
 
     write: Callable[[Entry], Result]
 
 
 class InstructionsResult(NamedTuple):
-    """A `skills/get` that is answered with the skill's instructions, its arguments filled in.
+    """A `skills/get` result made of the skill's instructions, with arguments filled in.
 
     Attributes:
-        write: makes the result of the skill, its instructions, and the link text of each file that
-            they refer to.
+        write: makes the result from the skill, its instructions, and the link text by path of each
+            file that they link to.
     """
 
     write: Callable[[Subject, str, Mapping[str, str]], Result]
@@ -57,21 +55,21 @@ class Dialect:
     """One protocol for skills over MCP.
 
     Attributes:
-        name: what `--dialect` calls it.
-        least: the standing that a skill needs to be shown in it.
-        capabilities: what it adds to the server's capabilities.
-        extensions: what it adds to `extensions` there. A client that declares one of them gets this
-            dialect alone.
-        entry: writes a skill for `skills/list`.
-        needs_served: tells whether the entry of a skill depends on what else the server has.
-        parameter: by which parameter of `skills/get` this dialect names a skill.
-        find: the skill that the parameter names, of those with this standing. Raises RequestError
-            when there is none.
-        result: how `skills/get` is answered.
-        framed: writes what surrounds a result of `skills/list` and `skills/get`; takes how many
-            milliseconds a client may keep it. None where a result stands alone.
-        notifications: what tells that skills changed: the notification's method by the key of the
-            filter of `subscriptions/listen` that asks for it.
+        name: its value of `--dialect`.
+        least: the lowest standing of a skill that it lists.
+        capabilities: its additions to the server's capabilities.
+        extensions: its additions to `extensions` there. A client that declares one of them gets
+            this dialect alone.
+        entry: encodes a skill for `skills/list`.
+        needs_served: returns True if a skill's entry depends on the server's other features.
+        parameter: the parameter of `skills/get` that identifies a skill.
+        find: returns the skill that the parameter identifies, with at least this standing. Raises
+            RequestError if there is none.
+        result: the kind of result of `skills/get`.
+        framed: wraps a result of `skills/list` or `skills/get`, with its time to live in
+            milliseconds. None if results need no wrapper.
+        notifications: the method of the list-changed notification, by its key in the filter of
+            `subscriptions/listen`.
     """
 
     name: str

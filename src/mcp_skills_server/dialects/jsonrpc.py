@@ -1,13 +1,12 @@
-"""JSON-RPC 2.0: bytes to valid messages, and answers to bytes. Pure.
+"""JSON-RPC 2.0: decoding and validation of messages, and encoding of responses.
 
-JSON is read as the standard has it: UTF-8, no NaN, no number that overflows; of two equal keys the
-last one counts. A byte order mark is passed over. Half a character (a lone surrogate, which
-JavaScript writes for a cut emoji) is read as U+FFFD, as every UTF-8 encoder of the web writes it:
-so the message can be answered, and so can whatever repeats it.
+JSON is read strictly: UTF-8, no NaN, no overflowing number. Of equal keys the last one wins. A byte
+order mark is ignored. A lone surrogate (JavaScript writes one for a cut emoji) is read as U+FFFD,
+as web UTF-8 encoders write it, because a response that repeats it must be valid UTF-8.
 
-All transports and eras of MCP refuse alike: what is no JSON with -32700, what is no message with
--32600, each with the id where it could be read. The SDK's transports would be silent, or say
-something else in each era.
+All transports and eras of MCP reject input alike: invalid JSON with -32700, an invalid message with
+-32600, each with the request's id if it was readable. The SDK's transports send no response, or
+another one in each era.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 QUOTA_EXCEEDED: Final = -32000
-"""A code of the server's own range: the client has used up its quota, which `data` names."""
+"""Implementation-defined error code: the client exceeded a quota, which `data` names."""
 
 Id: TypeAlias = str | int | float | None
 RequestId: TypeAlias = str | int
-"""The id of a request of MCP."""
+"""A request id in MCP: never null or a fraction."""
 
 MOST_LEVELS: Final = 100
-"""Arrays and objects within each other; the parsers below stop at different depths beyond this."""
+"""The maximum nesting of arrays and objects, below the varying limits of the JSON parsers."""
 LONGEST_ID: Final = 1000
-"""Characters of an id, which is kept while its request is under way, and repeated in each
-notification of a stream."""
+"""The maximum length of an id, in characters. The server stores an id during its request, and
+repeats it in each notification of a stream."""
 LONGEST: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
-"""Bytes of messages of these methods: what they ask for is kept for as long as the client likes."""
+"""The maximum size by method, in bytes, of messages whose content is stored indefinitely."""
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
 
@@ -53,14 +52,14 @@ _ESCAPE: Final = re.compile(
 
 
 class JsonError(SkillsServerError, ValueError):
-    """The bytes are no JSON; the message says why."""
+    """The bytes are not acceptable JSON; the message says why."""
 
 
 def parse(raw: bytes | bytearray) -> Any:
-    """Return the JSON of a message.
+    """Decode the JSON of a message.
 
     Raises:
-        JsonError: it is none, or too deep to be read.
+        JsonError: it is not JSON, or nested too deeply for the parser.
     """
     try:
         text = raw.decode("utf-8").removeprefix(_BOM)
@@ -96,13 +95,13 @@ def _finite(text: str) -> float:
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
-"""Answers hold no cycles; to check for them takes a third of the time."""
+"""Skips the check for cycles: responses have none, and it takes a third of the time."""
 
 
 def error(
     id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None
 ) -> dict[str, Any]:
-    """Return an answer that says why there is no result."""
+    """Return an error response."""
     fields: dict[str, Any] = {"code": code, "message": message}
     return {
         "jsonrpc": "2.0",
@@ -112,7 +111,7 @@ def error(
 
 
 def dump(value: object) -> bytes:
-    """Write JSON on one line in UTF-8. A lone surrogate is written as an escape."""
+    """Encode as one line of UTF-8 JSON, with ASCII escapes only if there is a lone surrogate."""
     text = _ENCODER.encode(value)
     try:
         return text.encode("utf-8")
@@ -134,18 +133,18 @@ class Message:
 
     @property
     def id(self) -> RequestId:
-        """The id of a request. Only requests have one."""
+        """The id of a request; KeyError for a notification."""
         return self.fields["id"]
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidMessage:
-    """The refusal of an invalid message.
+    """The error response to an invalid message.
 
     Attributes:
         code: of JSON-RPC.
         message: for people, one line.
-        id: what the refused request is known by; None where that could not be read.
+        id: the request's id, or None if it was unreadable.
     """
 
     code: int
@@ -154,12 +153,12 @@ class InvalidMessage:
 
     @property
     def answer(self) -> bytes:
-        """The answer, as it is sent."""
+        """The encoded error response."""
         return dump(error(self.id, self.code, self.message))
 
 
 def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
-    """Return the message in these bytes, or its refusal, in time that is linear in their number."""
+    """Return the decoded message, or its refusal, in time linear in the number of bytes."""
     try:
         value = parse(raw)
     except JsonError as error:
@@ -180,7 +179,7 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
     if wrong is None and len(raw) > MOST_LEVELS and _is_deep(raw, fields):
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
-        id_ = fields.get("id")  # that of an answer is one of ours, not one of the client's
+        id_ = fields.get("id")  # the id of a response is the server's own
         return InvalidMessage(
             INVALID_REQUEST,
             f"Invalid Request: {wrong}",
@@ -197,7 +196,7 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
 
 
 def too_long(most: int) -> InvalidMessage:
-    """Return the refusal of a message with more bytes than this, which was not read to its end."""
+    """Return the refusal of a message that exceeds `most` bytes, whose rest was not read."""
     return InvalidMessage(
         INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes"
     )
@@ -254,7 +253,7 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
 
 
 def duplicate(id_: RequestId) -> InvalidMessage:
-    """Return the refusal of a request whose id another one has that is under way."""
+    """Return the refusal of a request that reuses the id of one in progress."""
     shown = dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = (
         f"Invalid Request: a request with the id {shown} is under way already; give each "

@@ -1,5 +1,4 @@
-"""Entries of `skills/list` and `skills/get` as another server sends them, read strictly (SEP-2640,
-host side)."""
+"""Strict parsing of other servers' `skills/list` and `skills/get` entries (SEP-2640, host side)."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from mcp_skills_server.model import SKILL_MD
 
 MOST_FILES: Final = 512
 MOST_BYTES: Final = 16 << 20
-"""Files and bytes of a skill that every host must take, and the most that is taken here
-(S40-39)."""
+"""The most files and bytes per skill: accepted up to the minimum that hosts must take (S40-39)."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LONGEST_URI: Final = 2048
 
@@ -27,8 +25,7 @@ class EntryRefusedError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of a skill at another server. Digest ("sha256:...") and size are left out where the
-    server does."""
+    """A remote skill's file; digest ("sha256:...") and size are optional."""
 
     uri: str
     digest: str = ""
@@ -37,14 +34,14 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class ListedSkill:
-    """A skill at another server.
+    """A remote skill.
 
     Attributes:
-        name: of the skill. Names are not unique, not even at one server.
+        name: not unique, not even on one server.
         description: what it is for.
-        uri: of its SKILL.md, which identifies it at its server.
-        files: by path; None where the server lists none in advance.
-        frontmatter: of its SKILL.md as the server announces it; empty where it does not.
+        uri: of its SKILL.md; identifies the skill on its server.
+        files: by path; None if the server lists none in advance.
+        frontmatter: of its SKILL.md, from the entry.
     """
 
     name: str
@@ -55,16 +52,16 @@ class ListedSkill:
 
     @property
     def is_proved(self) -> bool:
-        """Tell whether every file has a digest, so that what is read can be proved."""
+        """Return whether all files are listed with a digest, so that they can be verified."""
         return self.files is not None and all(file.digest for file in self.files.values())
 
 
 def read_entry(raw: object) -> ListedSkill:
-    """Read an entry.
+    """Parse and validate an entry.
 
     Raises:
-        EntryRefusedError: it lacks a field, names a file outside of its skill, or is larger than a
-            skill may be.
+        EntryRefusedError: it lacks a field, names a file outside of its skill, or exceeds a size
+            limit.
     """
     entry = _mapping(raw, "the entry")
     uri = entry.get("uri")
@@ -83,10 +80,12 @@ def read_entry(raw: object) -> ListedSkill:
 
 
 def path_below(base: str, uri: str) -> str:
-    """Return the path of a file from the URI of its skill's folder, which ends with a slash.
+    """Return a file's path within its skill, from its URI and the skill's folder URI `base`.
+
+    `base` ends with a slash.
 
     Raises:
-        EntryRefusedError: it does not lie there, or its name cannot be written everywhere.
+        EntryRefusedError: the URI is outside `base`, or the path is not portable.
     """
     if not uri.startswith(base):  # S40-17
         raise EntryRefusedError(f"{quoted(uri)} is outside of its skill, {quoted(base)}")

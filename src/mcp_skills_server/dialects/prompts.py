@@ -1,9 +1,7 @@
-"""MCP's own prompts: each skill as one that a user starts by its name, a slash command in most
-hosts.
+"""MCP prompts: each skill as a prompt that a user starts by name, a slash command in most hosts.
 
-Plain values in, plain dicts out. A prompt is for the person, so what an author keeps from the model
-(`disable-model-invocation`) is offered and what an author keeps from the user (`user-invocable:
-false`) is not.
+Pure functions. Prompts are for users, so `disable-model-invocation` does not hide a skill here,
+while `user-invocable: false` does.
 """
 
 from __future__ import annotations
@@ -21,25 +19,23 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
 LIST_CHANGED: Final = "notifications/prompts/list_changed"
 LEAST: Final = Standing.LENIENT
-"""The standing that a prompt needs: a user who asks for it by name gets a skill that breaks a rule,
-too."""
+"""The lowest standing of a prompt: a user may start a skill that breaks a rule by its name."""
 ARGUMENTS: Final = "arguments"
-"""The one argument of a skill that declares none but says in `argument-hint` what may follow its
-name."""
+"""The single argument of a skill that declares none but has an `argument-hint`."""
 MOST_LINKS: Final = 20
 _ALL_ARGUMENTS: Final = re.compile(r"\$ARGUMENTS(?![\w\[])")
-"""Not `$ARGUMENTS[0]`: how a host splits words is the host's matter."""
+"""Excludes `$ARGUMENTS[0]`, because each host splits words in its own way."""
 _VALUES: Final = ("enum", "choices", "examples", "default")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
-"""A name that means nothing to any template."""
+"""Names that contain no syntax of any template language."""
 _ICON_SCHEMES: Final = ("https:", "http:", "data:")
 
 
 def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
-    """Tell whether the skill is a prompt.
+    """Return whether the skill is offered as a prompt.
 
-    `chosen` are shell patterns, of which one must fit its name or its skill path (`*` also fits
-    slashes); none for all.
+    `chosen` are shell patterns; one must match the name or the skill path (`*` also matches
+    slashes). If empty, all skills match.
     """
     withheld = skill.frontmatter.get("user-invocable", True)
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
@@ -51,21 +47,23 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
 
 
 def free_argument(skill: Skill) -> dict[str, Json] | None:
-    """Return the argument that `argument-hint` stands for, or None. It counts only where no
-    arguments are declared."""
+    """Return the argument that `argument-hint` stands for, or None.
+
+    Callers use it only if no arguments are declared.
+    """
     hint = skill.frontmatter.get("argument-hint")
     if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
-        hint = f"[{', '.join(map(str, hint))}]"  # a hint in brackets is a list to YAML
+        hint = f"[{', '.join(map(str, hint))}]"  # YAML parses a hint in brackets as a list
     if not isinstance(hint, str) or not hint.strip():
         return None
     return {"name": ARGUMENTS, "description": hidden.without(hint)}
 
 
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a skill as `prompts/list` shows it, out of its SEP-2076 entry.
+    """Return the `prompts/list` entry of a skill from its SEP-2076 entry.
 
-    Icons are kept where hosts take them: from https or as a picture in data. What else MCP forbids
-    in them is left out, because one bad icon makes some clients refuse the whole list.
+    Icons are kept if their source is an http, https or image data URL. Fields that MCP forbids in
+    an icon are dropped, because one bad icon makes some clients reject the whole list.
     """
     out = {key: entry[key] for key in ("name", "title", "description", ARGUMENTS) if key in entry}
     free = free_argument(skill)
@@ -78,7 +76,7 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
-    """Return the answer of `prompts/list`."""
+    """Return the result of `prompts/list`."""
     out: dict[str, Json] = {
         "resultType": "complete",
         "prompts": descriptors,
@@ -91,8 +89,7 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
 
 
 def put_in(body: str, words: str, name: str) -> str:
-    """Return the body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one
-    pass.
+    """Replace each `$ARGUMENTS` in the body of the skill `name` with the user's words, in one pass.
 
     Raises:
         RequestError: the result would be too long (`arguments.replaced`).
@@ -101,13 +98,12 @@ def put_in(body: str, words: str, name: str) -> str:
 
 
 def instructions(skill: Skill, name: str, body: str, words: str) -> str:
-    """Return what the user says by starting the prompt.
+    """Return the user message of a started prompt.
 
-    The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It
-    is verbatim but for tags of ours in it, whose `<` is written `&lt;`, so that no body ends its
-    tag early or opens another one. How many hidden characters it holds is said behind it. The words
-    that the user gave to a skill without declared arguments follow after the tag, because they are
-    not the skill's.
+    The filled-in body is wrapped in a `<skill>` element with the skill's name, SKILL.md and
+    directory. Our own tags in the body are escaped as `&lt;`, so that no body can close its element
+    early or open another one. A count of hidden characters follows the element. So do the user's
+    words to a skill without declared arguments, because the skill's author did not write them.
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
     if (origin := identity.origin(skill)) is not None:
@@ -124,11 +120,11 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
 
 
 def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
-    """Return a prompt that has the model load the skill, without any text of the skill.
+    """Return a prompt that makes the model load the skill, without any text of the skill.
 
-    For hosts that make a template of a prompt, and for skills that are not the operator's own: what
-    such a text says would be run, read and replaced on the user's machine before any model sees it.
-    `given` are the user's arguments.
+    Some hosts turn prompts into templates, and some skills are not the operator's own. There,
+    template syntax in a skill's text could run commands and read files on the user's machine before
+    any model sees it. `given` are the user's arguments.
     """
     known = next((each for each in (name, skill.path) if _PLAIN.fullmatch(each)), None)
     if known is None:
@@ -149,13 +145,15 @@ def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
 def answer(
     skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool
 ) -> dict[str, Json]:
-    """Return the answer of `prompts/get`: the instructions, and the URIs of the files that they
-    link to.
+    """Return the result of `prompts/get`: the instructions, and the URIs of files they link to.
 
-    All of it is text: some clients refuse a prompt with a resource link, and others drop it.
+    All content is text: some clients reject a prompt with a resource link, and others drop it.
 
-    `linked` are files as `sep2076.files` writes them; after twenty the rest are counted. `readable`
-    tells whether `resources/read` serves the skill: without that a link would lead nowhere.
+    Args:
+        skill: the skill of the prompt.
+        text: the instructions.
+        linked: files as from `sep2076.files`; those after the first twenty are only counted.
+        readable: whether `resources/read` serves the skill; if not, no URIs are given.
     """
     files = list(linked)
     shown, where = files[:MOST_LINKS], f"they lie under {uri(skill.path)}/"
@@ -176,10 +174,9 @@ def answer(
 
 
 def values(argument: Mapping[str, Json], begun: str) -> list[str]:
-    """Return the values that the author suggests for an argument and that begin so, in any case of
-    letters.
+    """Return the suggested text values of an argument that start with `begun`, ignoring case.
 
-    From `enum`, `choices`, `examples` and `default`, whatever of them is text.
+    Suggestions come from `enum`, `choices`, `examples` and `default`.
     """
     found: dict[str, None] = {}
     for key in _VALUES:
@@ -198,11 +195,10 @@ def changed(
     chosen: Sequence[str],
     describe: Callable[[Skill], Mapping[str, Json]],
 ) -> bool:
-    """Tell whether `prompts/list` may differ once the skills `before`, by skill path, are replaced
-    by those `after`.
+    """Return whether `prompts/list` may change when skills `before` become `after`, by skill path.
 
-    A skill that is no prompt counts by its name alone: a name that two skills share is no prompt's
-    name any more.
+    Skills that are not prompts count by name only, because a name shared by two skills names no
+    prompt.
     """
     old, new = _usable(before), _usable(after)
     if {path: skill.name for path, skill in old.items()} != {

@@ -1,6 +1,6 @@
-"""MCP's own resources: how SKILL.md and the files beside it look to `resources/*`.
+"""MCP resources: encoding of SKILL.md and the other skill files for `resources/*`.
 
-Snapshot in, plain dicts out.
+Pure functions of a snapshot.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ META_PREFIX: Final = "io.modelcontextprotocol.skills/"
 DIRECTORY: Final = "inode/directory"
 MOST_COMPLETIONS: Final = 100
 _META_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-"""The syntax of a `_meta` key in MCP; a field of another name is still in the skill's entry."""
+"""The syntax of a `_meta` key in MCP; other fields are left to the skill's entry."""
 _SHOWN_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
 def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
-    """Return a SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter.
+    """Return the `resources/list` entry of a SKILL.md, with other frontmatter fields in `_meta`.
 
-    Name and description are without hidden characters; `_meta` is verbatim.
+    Hidden characters are removed from name and description; `_meta` is verbatim.
     """
     out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": hidden.without(skill.name)}
     if title:
@@ -52,8 +52,7 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
 def child(
     name: str, target: str, found: tuple[Skill, str] | None, title: str | None
 ) -> dict[str, Json]:
-    """Return one child of a directory: a SKILL.md with its metadata, another file, or a
-    directory."""
+    """Return the entry of a directory's child: a SKILL.md, another file, or a directory."""
     if found is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
     skill, path = found
@@ -68,8 +67,7 @@ def child(
 
 
 def completion(values: Iterable[str]) -> dict[str, Json]:
-    """Return the answer of `completion/complete`: the first 100 of these values, and whether there
-    are more."""
+    """Return the result of `completion/complete`, with at most 100 values."""
     kept: list[Json] = [*islice(values, MOST_COMPLETIONS + 1)]
     more = len(kept) > MOST_COMPLETIONS
     return {
@@ -79,7 +77,7 @@ def completion(values: Iterable[str]) -> dict[str, Json]:
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
-    """Return the answer of `resources/list`."""
+    """Return the result of `resources/list`."""
     out = _cacheable("resources", descriptors, ttl_ms)
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
@@ -87,8 +85,7 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
 
 
 def template_listing(ttl_ms: int) -> dict[str, Json]:
-    """Return the answer of `resources/templates/list`: the one template that every file of every
-    skill fits."""
+    """Return the result of `resources/templates/list`: one URI template for all skill files."""
     template: Json = {
         "uriTemplate": TEMPLATE,
         "name": "skill-file",
@@ -99,8 +96,7 @@ def template_listing(ttl_ms: int) -> dict[str, Json]:
 
 
 def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
-    """Return one file as `resources/read` answers it: text where it is text, else a blob, byte for
-    byte."""
+    """Return a file as content of `resources/read`: text if possible, else a base64 blob."""
     kind = media.media_type(path)
     text = media.as_text(raw, kind)
     if text is not None:
@@ -113,7 +109,7 @@ def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
 
 
 def contents(items: list[Json], ttl_ms: int) -> dict[str, Json]:
-    """Return the answer of `resources/read`."""
+    """Return the result of `resources/read`."""
     return _cacheable("contents", items, ttl_ms)
 
 

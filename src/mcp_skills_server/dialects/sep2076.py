@@ -1,7 +1,7 @@
-"""SEP-2076: skills as a first-class primitive, asked for by name.
+"""The SEP-2076 dialect: skills as a first-class primitive, identified by name.
 
-Snapshot in, plain dicts out. The proposal was closed and never released; requirements S76 keep what
-it says.
+Pure functions of a snapshot. The proposal was closed and never released; requirements S76 record
+its content.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Standing
 
 NAME: Final = "sep-2076"
 _RARE: Final = frozenset(("icons", "arguments", FIELD))
-"""Fields that most skills have none of."""
+"""Fields that few skills have, so that the common case is fast."""
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
 def entry(subject: Subject) -> dict[str, Json]:
-    """Return a skill as `skills/list` shows it. Hidden characters are left out: the text comes
-    unasked."""
+    """Return the `skills/list` entry of a skill.
+
+    Hidden characters are removed, because a list reaches the model without a request for the skill.
+    """
     skill = subject.skill
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, subject.snapshot, subject.least)}
@@ -44,7 +46,7 @@ def entry(subject: Subject) -> dict[str, Json]:
 
 
 def definition(subject: Subject, instructions: str, linked: Mapping[str, str]) -> dict[str, Json]:
-    """Return a skill as `skills/get` answers it, once its instructions are filled in."""
+    """Return the result of `skills/get` for a skill, from its filled-in instructions."""
     out: dict[str, Json] = {}
     _put(out, "description", subject.skill.description)
     out["instructions"] = instructions
@@ -54,8 +56,7 @@ def definition(subject: Subject, instructions: str, linked: Mapping[str, str]) -
 
 
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
-    """Return the bundle's files without SKILL.md: those that the body links to, in order, then the
-    others by path."""
+    """Return the skill's files except SKILL.md, those that the body links to first."""
     given = {
         str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")
     }
@@ -108,7 +109,7 @@ def _icons(skill: Skill) -> list[Json]:
 
 
 def _put(out: dict[str, Json], key: str, value: Json) -> None:
-    """Set what is there; an absent value leaves no key behind."""
+    """Set a key unless the value is empty."""
     if value:
         out[key] = value
 

@@ -1,8 +1,7 @@
-"""SEP-2640 v1, the extension `io.modelcontextprotocol/skills`: skills asked for by the URI of their
-SKILL.md.
+"""The SEP-2640 v1 dialect, extension `io.modelcontextprotocol/skills`: skills identified by URI.
 
-Snapshot in, plain dicts out. An entry holds the frontmatter verbatim and every file with digest and
-size.
+Pure functions of a snapshot. The URI is that of SKILL.md. An entry has the verbatim frontmatter,
+and the digest and size of every file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ EXTENSION: Final = "io.modelcontextprotocol/skills"
 
 
 def settings() -> dict[str, Json]:
-    """Return what the capability says: an inline object."""
+    """Return the settings of the extension's capability, as an inline object."""
     return {"directoryRead": True}  # S40-1, S40C-1
 
 
@@ -29,7 +28,7 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
     """Return the skill whose SKILL.md has this URI.
 
     Raises:
-        RequestError: it is not the URI of a served SKILL.md, but of nothing, a file or a directory.
+        RequestError: it is not the URI of a served SKILL.md.
     """
     found = uris.find(snapshot, target, least)  # S40-23, S40-25
     if found is None or found[1] != SKILL_MD:
@@ -38,7 +37,7 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
 
 
 def entry(skill: Skill) -> Entry:
-    """Return a skill as `skills/list` and `skills/get` show it, with the files that can be read."""
+    """Return the entry of a skill in `skills/list` and `skills/get`, with its readable files."""
     resources: list[Json] = [
         {"uri": uri(skill.path, path), "digest": file.digest, "size": file.size}
         for path, file in skill.files.items()
@@ -52,12 +51,12 @@ def entry(skill: Skill) -> Entry:
 
 
 def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
-    """Return a result of `skills/list` or `skills/get` as this dialect sends it, in both eras."""
+    """Add this dialect's envelope to a result of `skills/list` or `skills/get`, in both eras."""
     return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}  # S40-20
 
 
 def one(entry: Entry) -> Result:
-    """Return the result of `skills/get` before it is framed."""
+    """Return the result of `skills/get` without its envelope (`framed`)."""
     return {"skill": entry}
 
 

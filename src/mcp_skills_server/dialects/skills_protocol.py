@@ -1,5 +1,7 @@
-"""The Skills Protocol: its methods, what they take and what they answer. Plain values in, plain
-dicts out."""
+"""The Skills Protocol: parsing of its methods' params, and encoding of their results.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ GUIDE: Final = "load_skills_protocol_guide"
 METHODS: Final = (LIST, DESCRIBE, READ, EXECUTE, RUN_CODE, CREATE_BLOB, READ_BLOB, GUIDE)
 
 GUIDE_SKILL: Final = "skills.protocol.guide"
-"""The name of the built-in skill."""
+"""The name of the built-in skill that explains the protocol."""
 DISABLED: Final = "execution_disabled"
 PAGE: Final = 50
 LARGEST_PAGE: Final = 1000
-"""More than this are not sent at once, whatever the limit says."""
+"""The maximum page size, which caps the requested limit."""
 SAMPLE_BYTES: Final = 4096
-"""The default sample of `read_blob`."""
+"""The default sample size of `read_blob`, in bytes."""
 
 
 class Listing(NamedTuple):
-    """Params of `list_skills`; a namespace of None stands for all."""
+    """Params of `list_skills`; namespace None means all."""
 
     namespace: str | None
     detail: Literal["names", "summary"]
@@ -42,7 +44,7 @@ class Listing(NamedTuple):
 
 
 class Description(NamedTuple):
-    """Params of `describe_skill`; a version of None stands for the latest."""
+    """Params of `describe_skill`; version None means the latest."""
 
     name: str
     version: str | None
@@ -50,7 +52,7 @@ class Description(NamedTuple):
 
 
 class FileRequest(NamedTuple):
-    """Params of `read_skill_file`; the path is not checked yet."""
+    """Params of `read_skill_file`; the path is unchecked."""
 
     name: str
     version: str | None
@@ -58,7 +60,7 @@ class FileRequest(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """Params of `execute_skill`; a time limit of None stands for the operator's."""
+    """Params of `execute_skill`; timeout None means the operator's."""
 
     name: str
     version: str | None
@@ -74,9 +76,9 @@ class CodeExecution(NamedTuple):
         language: in lower case.
         code: the program.
         entrypoint: the function in it to call; None to run it as a program.
-        args: what it is given.
-        mount_skills: names of skills whose files it may read.
-        input_blobs: identifiers of blobs that it may read.
+        args: passed to the function or program.
+        mount_skills: names of skills whose files the code may read.
+        input_blobs: ids of blobs that the code may read.
         timeout_ms: milliseconds; None for the operator's.
     """
 
@@ -97,16 +99,14 @@ class BlobRequest(NamedTuple):
     max_bytes: int | None
 
 
-# Each of these reads the params of one method. They raise a RequestError where a param is not what
-# it must be.
+# Each parser below handles the params of one method, and raises RequestError on an invalid param.
 
 
 def listing(params: Mapping[str, Any]) -> Listing:
-    """Read the params of `list_skills`."""
+    """Parse the params of `list_skills`."""
     detail = _choice(params, "detail", ("names", "summary"), "names")
     limit = _integer(params, "limit") or PAGE
-    # A namespace of "" comes from clients that fill in what they leave out; no skill's namespace is
-    # asked for so.
+    # Some clients send namespace "" for an absent param. No skill has that namespace.
     return Listing(
         _text(params, "namespace") or None,
         detail,
@@ -116,7 +116,7 @@ def listing(params: Mapping[str, Any]) -> Listing:
 
 
 def description(params: Mapping[str, Any]) -> Description:
-    """Read the params of `describe_skill`."""
+    """Parse the params of `describe_skill`."""
     name, version = _needed(params, "name"), _text(params, "version")
     return Description(
         name, version, _choice(params, "detail", ("manifest", "summary", "full"), "summary")
@@ -124,12 +124,12 @@ def description(params: Mapping[str, Any]) -> Description:
 
 
 def file_request(params: Mapping[str, Any]) -> FileRequest:
-    """Read the params of `read_skill_file`."""
+    """Parse the params of `read_skill_file`."""
     return FileRequest(_needed(params, "name"), _text(params, "version"), _needed(params, "path"))
 
 
 def execution(params: Mapping[str, Any]) -> Execution:
-    """Read the params of `execute_skill`."""
+    """Parse the params of `execute_skill`."""
     return Execution(
         _needed(params, "name"),
         _text(params, "version"),
@@ -140,7 +140,7 @@ def execution(params: Mapping[str, Any]) -> Execution:
 
 
 def code_execution(params: Mapping[str, Any]) -> CodeExecution:
-    """Read the params of `run_code`."""
+    """Parse the params of `run_code`."""
     return CodeExecution(
         _needed(params, "language").lower(),
         _needed(params, "code"),
@@ -153,7 +153,7 @@ def code_execution(params: Mapping[str, Any]) -> CodeExecution:
 
 
 def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
-    """Read the params of `create_blob`: content and media type."""
+    """Parse the params of `create_blob` into content and media type."""
     content = _text(params, "content")
     if content is None:
         raise RequestError("content is missing; give the text to keep")
@@ -161,7 +161,7 @@ def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def blob_request(params: Mapping[str, Any]) -> BlobRequest:
-    """Read the params of `read_blob`."""
+    """Parse the params of `read_blob`."""
     mode = _choice(params, "mode", ("sample_head", "sample_tail", "full"), "sample_head")
     most = _integer(params, "max_bytes")
     if most is None and mode != "full":
@@ -222,7 +222,7 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def skill_list(
     manifests: Iterable[Manifest], detail: Literal["names", "summary"], next_cursor: str | None
 ) -> dict[str, Json]:
-    """Return a page of skills. Hidden characters of descriptions are left out."""
+    """Return the result of `list_skills`: one page, without hidden characters in descriptions."""
     entries: list[Json] = []
     for each in manifests:
         entry: dict[str, Json] = {field: each.fields[field] for field in ("name", "version")}
@@ -236,7 +236,7 @@ def skill_list(
 def skill_description(
     manifest: Manifest, frontmatter: Mapping[str, Json] | None, content: str | None
 ) -> dict[str, Json]:
-    """Return a skill; what is None is left out."""
+    """Return the result of `describe_skill`, omitting what is None."""
     skill: dict[str, Json] = {"manifest": dict(manifest.fields)}
     if frontmatter is not None:
         skill["skill_md_frontmatter"] = dict(frontmatter)
@@ -246,7 +246,7 @@ def skill_description(
 
 
 def content(text: str) -> dict[str, Json]:
-    """Return a file, or the guide."""
+    """Return the result of `read_skill_file` or `load_skills_protocol_guide`."""
     return {"content": text}
 
 
@@ -254,12 +254,12 @@ class Run(NamedTuple):
     """The result of an execution.
 
     Attributes:
-        run_id: names it.
+        run_id: identifier of the execution.
         summary: one line for people.
         output: what the entry point returned.
-        output_blobs: identifiers of what it left as blobs.
-        logs_preview: the end of what it printed.
-        error: type and message of what went wrong; None if nothing did.
+        output_blobs: ids of the blobs that it created.
+        logs_preview: the end of its printed output.
+        error: type and message of the failure; None on success.
     """
 
     run_id: str
@@ -271,7 +271,7 @@ class Run(NamedTuple):
 
 
 def run(done: Run) -> dict[str, Json]:
-    """Return the result of a call that ran something. A run that failed is a result, too."""
+    """Return the result of `execute_skill` or `run_code`, also for a failed run."""
     out: dict[str, Json] = {
         "status": "completed" if done.error is None else "failed",
         "run_id": done.run_id,
@@ -286,18 +286,17 @@ def run(done: Run) -> dict[str, Json]:
 
 
 def refusal(kind: str, message: str) -> dict[str, Json]:
-    """Return what a blob method answers that does not do its work."""
+    """Return the result of a blob method that failed or is disabled."""
     return {"status": "failed", "summary": message, "error": _error(kind, message)}
 
 
 def blob_made(blob_id: str, size: int) -> dict[str, Json]:
-    """Return a new blob."""
+    """Return the result of `create_blob`."""
     return {"blob_id": blob_id, "size_bytes": size}
 
 
 def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
-    """Return the part of a blob that is asked for, cut between characters. What is no text comes in
-    base64."""
+    """Return the result of `read_blob`: text cut between characters, or base64 for other data."""
     if request.max_bytes is None:
         most = len(raw)
     else:
@@ -329,7 +328,7 @@ def _whole(raw: bytes) -> str | None:
 
 
 def _decoded(part: bytes, *, tail: bool) -> str | None:
-    """Return the part as text without the character that the cut went through."""
+    """Decode UTF-8, dropping up to three bytes of a character split by the cut."""
     for lost in range(4):
         if tail:
             text = _whole(part[lost:])

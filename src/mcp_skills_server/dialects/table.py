@@ -1,6 +1,6 @@
-"""The protocols for skills over MCP that a server can speak, and how it speaks several at once.
+"""Table of the dialects, and a server's set of dialects spoken at once.
 
-A new one is its own module, a row here and a test of the module. Nothing else names one of them.
+To add one, write its module and the module's test, and add a row here; nothing else names dialects.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import client_of
 
 AUTO: Final = "auto"
-"""Every row at once, to each client what it can take."""
+"""All dialects at once; each client gets those that it can use."""
 
 TABLE: Final[dict[str, Dialect]] = {row.name: row for row in (sep2640.DIALECT, sep2076.DIALECT)}
-"""By name. The order counts: where a `skills/get` could be meant for several, it is for the first;
-where an entry is that of several, a key has the value of the last."""
+"""Dialects by name, in order of precedence.
+
+The first one that fits handles an ambiguous `skills/get`. In a merged entry, the last one's value
+of a key wins.
+"""
 
 
 def names() -> list[str]:
-    """Return what an operator may choose."""
+    """Return the valid values of `--dialect`."""
     return [AUTO, *sorted(TABLE)]
 
 
@@ -31,9 +34,10 @@ class Spoken(NamedTuple):
     """The dialects that one server speaks.
 
     Attributes:
-        dialects: one at least, in the order of the table.
-        least: the standing that a skill needs to be served: that of the strictest.
-        notifications: their notifications by the key of the filter that asks for them.
+        dialects: at least one, in the order of the table.
+        least: the lowest standing of a served skill, from the strictest dialect.
+        notifications: methods of their notifications, by key in the filter of
+            `subscriptions/listen`.
     """
 
     dialects: tuple[Dialect, ...]
@@ -41,25 +45,24 @@ class Spoken(NamedTuple):
     notifications: Mapping[str, str]
 
     def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
-        """Return the one whose extension a client declares, else all."""
+        """Return the dialect whose extension the client declares, or all dialects if none is."""
         for each in self.dialects:
             if not each.extensions.keys().isdisjoint(extensions):
                 return (each,)
         return self.dialects
 
     def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
-        """Return the standing from which a host of this name shows skills by itself, None where it
-        does not."""
+        """Return the lowest standing of skills that a host lists natively; None if it does not."""
         declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
         if declared and client_of(client).shows_skills:
             return self.least
         return None
 
     def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
-        """Return the dialect that a `skills/get` is meant for, and what it asks for.
+        """Return the dialect of a `skills/get` from its parameter, and the parameter's value.
 
         Raises:
-            RequestError: its parameter is missing or no string.
+            RequestError: the parameter is missing or not a string.
         """
         for each in self.dialects:
             if each.parameter in params:
@@ -71,7 +74,7 @@ class Spoken(NamedTuple):
         raise RequestError(f"Parameter {parameters} is missing")
 
     def declared(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the capabilities of a server with those of these dialects."""
+        """Merge the capabilities and extensions of these dialects into a server's capabilities."""
         out = dict(capabilities)
         for each in self.dialects:
             out |= each.capabilities
@@ -84,7 +87,7 @@ class Spoken(NamedTuple):
         return out
 
     def framed(self, result: Result, ttl_ms: int) -> Result:
-        """Return a result of `skills/list` as it is sent."""
+        """Add the envelope of each dialect to a result of `skills/list`."""
         for each in self.dialects:
             if each.framed is not None:
                 result = each.framed(result, ttl_ms)
@@ -92,10 +95,10 @@ class Spoken(NamedTuple):
 
 
 def spoken(name: str) -> Spoken:
-    """Return the dialects that a choice of the operator stands for.
+    """Return the dialects for a value of `--dialect`.
 
     Raises:
-        UsageError: it is none of `names()`.
+        UsageError: it is not in `names()`.
     """
     if name != AUTO and name not in TABLE:
         raise UsageError(f"there is no dialect {quoted(name)}; give one of {', '.join(names())}")
@@ -108,7 +111,7 @@ def spoken(name: str) -> Spoken:
 
 
 def union(entries: Iterable[Entry]) -> Entry:
-    """Return one entry that has what each of several dialects says of the same skill."""
+    """Merge the entries of one skill in several dialects."""
     out: Entry = {}
     for each in entries:
         out |= each
@@ -116,7 +119,7 @@ def union(entries: Iterable[Entry]) -> Entry:
 
 
 def listing(entries: list[Json], next_cursor: str | None) -> Result:
-    """Return the result of `skills/list` before it is framed, the same in every dialect."""
+    """Return the result of `skills/list` without envelope, the same in every dialect."""
     if next_cursor is None:
         return {"skills": entries}
     return {"skills": entries, "nextCursor": next_cursor}

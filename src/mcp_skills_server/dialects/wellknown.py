@@ -1,5 +1,7 @@
-"""Agent Skills Discovery, `/.well-known/agent-skills` 0.2.0 and `/.well-known/skills` 0.1.0, both
-sides of it."""
+"""Agent Skills Discovery 0.2.0 and 0.1.0: encoding and decoding of the `/.well-known/` index.
+
+Versions 0.2.0 and 0.1.0 use the directories `agent-skills` and `skills`.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,19 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def is_site(text: str) -> bool:
-    """Tell whether this is the address of a site rather than a path."""
+    """Return whether the text is an http or https URL rather than a path."""
     return text[:8].lower().startswith(("https://", "http://"))
 
 
 def candidates(url: str) -> list[str]:
-    """Return where the index of a site may be, in the order to ask; go on only when there is none.
+    """Return the candidate URLs of a site's index, in order of preference.
 
-    An address with a query or that ends in `.json` is the index itself. Otherwise 0.2.0 comes
-    before 0.1.0, and the place below the address's own path before the root of its origin, the one
-    that RFC 8615 knows.
+    Try the next URL only if the index before it does not exist. A URL with a query or that ends in
+    `.json` is the index itself. Otherwise 0.2.0 precedes 0.1.0, and the URL's own path precedes the
+    root of its origin, where RFC 8615 places well-known URIs.
 
     Raises:
-        UsageError: it is no http or https URL.
+        UsageError: it is not an http or https URL.
     """
     try:
         plain = absolute(url, url)
@@ -72,8 +74,7 @@ def candidates(url: str) -> list[str]:
 
 
 def origin(url: str) -> str:
-    """Return scheme, host and port of an absolute URL in one spelling, for allow-lists of
-    origins."""
+    """Return the normalized origin (scheme, host, port) of an absolute URL, for allow-lists."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     if ":" in host:
@@ -87,10 +88,12 @@ def origin(url: str) -> str:
 
 
 def absolute(base: str, url: str) -> str:
-    """Return the URL made absolute, without a fragment. ValueError says why it cannot be fetched.
+    """Resolve a URL against `base`, and remove its fragment.
 
-    A backslash, a blank or a line break is read in different ways by different clients, so none of
-    them may stand.
+    Backslashes, blanks and line breaks are rejected, because clients interpret them differently.
+
+    Raises:
+        ValueError: the URL cannot be fetched; the message says why.
     """
     if not _IN_URL.fullmatch(url):
         raise ValueError("it is empty or holds what no URL may hold")
@@ -110,20 +113,19 @@ def absolute(base: str, url: str) -> str:
 
 
 def is_bad_0_1(path: str) -> bool:
-    """Tell whether the path is none that WK1-7...9 allow."""
+    """Return whether WK1-7...9 forbid the path."""
     return bool(_BAD_0_1.search(path)) or path.startswith("/") or ".." in path.split("/")
 
 
 class Choice(NamedTuple):
-    """The skills of an index by name, and (skill path, reason) of the other valid ones."""
+    """The skills to publish, sorted by name, and (skill path, reason) of the other valid ones."""
 
     skills: tuple[Skill, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
 class Artifact(NamedTuple):
-    """The downloadable form of a skill. Its path, below the publisher's base URL, carries its
-    digest."""
+    """A skill's downloadable form; its `path`, below the base URL, contains the digest."""
 
     kind: Kind
     path: str
@@ -132,11 +134,11 @@ class Artifact(NamedTuple):
 
 
 def choose(snapshot: Snapshot) -> Choice:
-    """Return the skills of an index 0.2.0: every valid one whose name is its own.
+    """Return the skills of an index 0.2.0: each valid one with a unique name.
 
-    An index knows a skill by its name alone. Of skills that share one, none is published: to prefer
-    one would let a new skill take over the name of an old one unseen. Copies of one skill are one:
-    a nested skill that was fetched lies inside the enclosing one too.
+    An index identifies a skill by name. Skills that share a name are all omitted, so that a new
+    skill cannot silently take over the name of an old one. Identical copies count as one skill: a
+    fetched nested skill is also inside its enclosing skill.
     """
     skills: list[Skill] = []
     left_out: list[tuple[str, str]] = []
@@ -153,7 +155,7 @@ def choose(snapshot: Snapshot) -> Choice:
 
 
 def _is_copy(skill: Skill, other: Skill) -> bool:
-    """Tell whether two skills have the same files, as far as their digests are known."""
+    """Return whether two skills have identical files, all with known digests."""
     if skill.files.keys() != other.files.keys():
         return False
     pairs = [(file, other.files[path]) for path, file in skill.files.items()]
@@ -161,8 +163,7 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
 
 
 def choose_0_1(skills: Iterable[Skill]) -> Choice:
-    """Return those of these skills that an index 0.1.0 can hold: one bad path there voids the whole
-    index."""
+    """Return the skills for an index 0.1.0, where one invalid file path voids the whole index."""
     kept: list[Skill] = []
     left_out: list[tuple[str, str]] = []
     for skill in skills:
@@ -177,15 +178,14 @@ def choose_0_1(skills: Iterable[Skill]) -> Choice:
 
 
 def kind(skill: Skill) -> Kind:
-    """Return how a skill is distributed: a lone SKILL.md as it is, all else as an archive."""
+    """Return the kind of artifact: a lone SKILL.md as a file, any other skill as an archive."""
     if set(skill.files) == {SKILL_MD}:
         return SKILL_MD_KIND
     return ARCHIVE_KIND
 
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
-    """Return the artifact of a skill of this name: an archive of this suffix, without one SKILL.md
-    itself."""
+    """Return the artifact of a skill: an archive with this suffix, or SKILL.md if it is empty."""
     place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
     if not suffix:
         return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
@@ -195,8 +195,8 @@ def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
 def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
     """Return the index 0.2.0 of these skills with their artifacts.
 
-    `base` is what stands before the artifacts' paths: "" for path-absolute URLs, or an absolute
-    URL; a relative URL would be read in two ways behind a redirect.
+    `base` prefixes the artifacts' paths: "" for path-absolute URLs, or an absolute URL. A relative
+    URL would be ambiguous after a redirect.
     """
     skills: list[Json] = [
         {
@@ -212,9 +212,9 @@ def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[s
 
 
 def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
-    """Return the index 0.1.0 of these skills, each with a digest of all of it.
+    """Return the index 0.1.0 of these skills, each with the digest of its whole content.
 
-    `version` is none of that version's fields; a client that caches looks there for news.
+    The digest is in `version`, an extra field with which caching clients detect changes.
     """
     skills: list[Json] = []
     for skill, digest in published:
@@ -231,22 +231,20 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
 
 
 def encode(index: Mapping[str, Json]) -> bytes:
-    """Return an index as the bytes of its file: live and static publishers send the same."""
+    """Encode an index as the file's bytes, identical for live and static publishers."""
     return json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 class IndexRefusedError(SkillsServerError, ValueError):
-    """An index of which nothing can be used. The message is one line for people."""
+    """The index is unusable as a whole. The message is one line for people."""
 
 
 class ProofFailedError(SkillsServerError, ValueError):
-    """Bytes that are not those of the index: corrupt, stale or tampered with, and never to be
-    used."""
+    """An artifact's digest differs from the index: it is corrupt, stale or tampered with."""
 
 
 class IndexLimits(NamedTuple):
-    """Limits of an index: its bytes, its entries, and the files of one entry of 0.1.0. Over one it
-    is refused whole."""
+    """Limits: bytes and entries of an index, files of a 0.1.0 entry."""
 
     bytes: int = 16 << 20
     skills: int = 20_000
@@ -255,14 +253,14 @@ class IndexLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SiteEntry:
-    """A skill that an index offers.
+    """A skill in a site's index.
 
     Attributes:
         name: by the rules of Agent Skills.
-        description: as the index has it.
-        kind: "skill-md" or "archive"; None in 0.1.0, where the files are fetched one by one.
+        description: from the index.
+        kind: "skill-md" or "archive"; None in 0.1.0, where files are fetched one by one.
         url: absolute URL of the artifact; "" in 0.1.0.
-        digest: of the artifact; "" in 0.1.0, where nothing can be proved.
+        digest: of the artifact; "" in 0.1.0, which has no digests to verify.
         files: absolute URLs by path in the skill, in 0.1.0 only.
     """
 
@@ -275,13 +273,13 @@ class SiteEntry:
 
 
 class Unusable(NamedTuple):
-    """An entry that cannot be used.
+    """An unusable entry.
 
     Attributes:
-        position: its place in the index, from 1.
-        name: its name made fit for a terminal, or "".
-        reason: why, in one line.
-        broken: False for a `type` of a version to come, which is no fault of the publisher.
+        position: its 1-based position in the index.
+        name: its printable name, or "".
+        reason: in one line.
+        broken: False for an unknown `type`, which a later version may define.
     """
 
     position: int
@@ -290,18 +288,18 @@ class Unusable(NamedTuple):
     broken: bool = True
 
     def __str__(self) -> str:
-        """Return all of it as one line."""
+        """Return name, or position, and reason in one line."""
         return f"{self.name or f'entry {self.position}'}: {self.reason}"
 
 
 class SiteIndex(NamedTuple):
-    """The content of an index.
+    """A decoded index.
 
     Attributes:
-        version: of the format; None for one that is not known, of which nothing is read.
-        entries: what can be used, in the index's order, no name twice.
-        unusable: what cannot.
-        warnings: what the user should hear about the index, one line each.
+        version: of the format; None if unknown, in which case no entry is read.
+        entries: the usable ones with unique names, in the index's order.
+        unusable: the others.
+        warnings: for the user, one line each.
     """
 
     version: Version | None
@@ -311,14 +309,13 @@ class SiteIndex(NamedTuple):
 
 
 def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex:
-    """Return what an index offers, and why the rest of it cannot be used.
+    """Decode an index into usable and unusable entries.
 
-    `url` is what the index's own URLs are relative to: the address that answered, after redirects
-    (RFC 3986 5.1.3). Fields that are not known are passed over. Of entries that share a name the
-    first counts.
+    `url` is the base of relative URLs in the index: its address after redirects (RFC 3986 5.1.3).
+    Unknown fields are ignored. Of entries with equal names the first wins.
 
     Raises:
-        IndexRefusedError: it is no index at all, or over a limit.
+        IndexRefusedError: it is not an index, or exceeds a limit.
     """
     limits = limits or IndexLimits()
     document = _object(raw, limits)
@@ -351,10 +348,10 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
 
 
 def prove(raw: bytes, digest: str) -> None:
-    """Prove that these are the bytes that an index names, before anything is done with them.
+    """Verify an artifact's digest, before any use of the artifact.
 
     Raises:
-        ProofFailedError: they are not.
+        ProofFailedError: the digest differs.
     """
     found = "sha256:" + hashlib.sha256(raw).hexdigest()
     if found != digest:
@@ -362,17 +359,16 @@ def prove(raw: bytes, digest: str) -> None:
 
 
 class Judgement(NamedTuple):
-    """Why a skill's files are not what its entry describes, and what to warn of; None for
-    nothing."""
+    """The reason to refuse a skill's files, and a warning; None if there is none."""
 
     refusal: str | None
     warning: str | None = None
 
 
 def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
-    """Compare files with the entry that describes them.
+    """Compare a skill's files with its entry.
 
-    Of descriptions white space is not compared: publishers fold them in different ways.
+    White space in descriptions is ignored, because publishers fold lines differently.
     """
     if SKILL_MD not in files:
         return Judgement(_no_skill_md(files))
@@ -393,7 +389,7 @@ def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
 
 
 class _EntryRefusedError(SkillsServerError, ValueError):
-    """An entry cannot be used, for this reason."""
+    """An unusable entry, with the reason as message."""
 
     def __init__(self, reason: str, *, broken: bool = True) -> None:
         super().__init__(reason)
@@ -493,8 +489,11 @@ def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Sit
 
 
 def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return name and description of an entry, or refuse one that breaks the rules of Agent
-    Skills."""
+    """Return an entry's name and description.
+
+    Raises:
+        _EntryRefusedError: they break the rules of Agent Skills.
+    """
     given: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
     broken = next(_broken(Document(given, {}, "", 1, ()), str(given.get("name"))), None)
     if broken:
@@ -508,7 +507,7 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _broken(document: Document, name: str) -> Iterator[str]:
-    """Yield what is wrong with a name and a description, of which the rules make an error."""
+    """Yield the error messages of the rules for name and description."""
     for found in rules.check(document, name):
         if found.severity == "error" and found.code.startswith(("name-", "description-")):
             yield found.message

@@ -36,7 +36,7 @@ def read(text: str, form: Form) -> dict[str, Any]:
 
 
 def put(text: str, path: Sequence[str], value: object, form: Form) -> str:
-    """Return the text with `value` at `path`; members of an object not in `value` stay."""
+    """Return the text with `value` at `path`; an object there keeps members that `value` lacks."""
     if not text.strip():
         text = "{}\n"
     document = _JsonText(text, form)

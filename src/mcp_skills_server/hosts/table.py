@@ -99,8 +99,8 @@ class Host:
     Attributes:
         title: its display name.
         user: candidates for the user's file: a field of `Platform`, then the path in that folder.
-            `*` in the path's first name matches an existing folder. The first file that exists is
-            chosen, else the last candidate.
+            `*` in the path's first name matches an existing folder, which decides. Otherwise the
+            first file that exists is chosen, or else the last candidate.
         project: candidates for a project's file, relative to the project; empty if unsupported.
         form: the grammar of its file.
         section: the key that holds its servers.
@@ -197,7 +197,7 @@ HOSTS: Final[Mapping[str, Host]] = {
     ),
     "opencode": Host(
         "opencode",
-        # opencode reads both files, and entries of the second override those of the first.
+        # opencode reads both files, and entries of opencode.jsonc override those of opencode.json.
         user=("xdg/opencode/opencode.jsonc", "xdg/opencode/opencode.json"),
         project=("opencode.jsonc", "opencode.json"),
         form="jsonc",

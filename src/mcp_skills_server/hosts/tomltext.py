@@ -43,8 +43,8 @@ def read(text: str) -> dict[str, Any]:
 def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
     """Return the line, from 1, of each key: `("source", 0, "from")` in the first `[[source]]`.
 
-    Keys in an inline table, or after a value of too many lines, are missing: use the line of the
-    nearest key or table around them.
+    A key may be missing, in an inline table or after a value of too many lines. Its line is that of
+    the nearest key or table around it.
     """
     out: dict[tuple[str | int, ...], int] = {}
     tables: dict[tuple[str, ...], int] = {}

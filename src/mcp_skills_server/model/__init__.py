@@ -1,4 +1,4 @@
-"""The types that every package uses.
+"""Data types that every package uses.
 
 They follow the newest specification (SEP-2640, Agent Skills); older and other protocols adapt in
 `dialects/`.

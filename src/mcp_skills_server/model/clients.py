@@ -1,8 +1,6 @@
-"""Known MCP clients by the name in their handshake, and what differs in how each shows results to
-its model.
+"""Known MCP clients, by the name in their handshake, and their differences in showing results.
 
-Measured with the real programs (`make hosts`). A client that is not in the table gets what suits
-most.
+Measured with the real programs (`make hosts`). An unknown client gets defaults that suit most.
 """
 
 from __future__ import annotations
@@ -14,28 +12,28 @@ Shows: TypeAlias = Literal["text", "structure", "either"]
 Where: TypeAlias = Literal["both", "instructions", "tools"]
 
 MOST_CATALOG: Final = 10_000
-"""Characters of a list of skills for clients that cut nothing."""
+"""Maximum length in characters of a list of skills, for clients that truncate nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The differences between clients that matter here.
+    """Behaviour of a client that matters to the server.
 
     Attributes:
-        shows: which part of a tool's result its model sees: the text, the structure, or either of
-            them, as with libraries that several frameworks are built on.
-        list_in: where the list of skills stands: in the instructions, in the description of the
-            loading tool, or both where it is not known which of them the model is shown.
-        catalog_characters: how long the instructions, and that description, may be.
-        searches_tools: whether it defers tools and searches their descriptions, which then hold
-            words of the skills.
-        result_characters: the longest result that reaches the model whole.
-        makes_templates_of_prompts: whether it runs `` !`commands` ``, reads `@files` and replaces
-            `$1` in the text of a prompt.
-        keeps_lost_session: whether it sends the id of a legacy session on and on after HTTP 404, so
-            that a restart of the server would end its work.
-        shows_skills: whether it shows the skills of `skills/list` by itself, once it declares the
-            extension. Inspectors and frameworks declare it and show nothing.
+        shows: the part of a tool's result that its model sees: the text, the structure, or either,
+            as with libraries under several frameworks.
+        list_in: the place for the list of skills: the instructions, the description of the loading
+            tool, or both if it is unknown which of them the model sees.
+        catalog_characters: maximum length of the instructions, and of that description.
+        searches_tools: it defers tools and searches their descriptions, which then include words of
+            the skills.
+        result_characters: maximum length of a result that reaches the model untruncated.
+        makes_templates_of_prompts: it runs `` !`commands` ``, reads `@files` and replaces `$1` in
+            the text of a prompt.
+        keeps_lost_session: it repeats the id of a lost legacy session after HTTP 404, so that a
+            restart of the server would end its work.
+        shows_skills: it shows the skills of `skills/list` by itself, if it declares the extension.
+            Inspectors and frameworks declare it and show nothing.
     """
 
     shows: Shows = "text"
@@ -52,14 +50,13 @@ _TABLE: Final = {
     "claude-code": Client(
         shows="structure", shows_skills=True, list_in="instructions", searches_tools=True
     ),
-    # Shows the first line of the instructions alone; once tools are searched, all of them with each
-    # tool.
+    # Shows only the first line of the instructions; with tool search, all of them for each tool.
     "codex": Client(
         shows="structure", list_in="tools", catalog_characters=MOST_CATALOG, searches_tools=True
     ),
-    # the Python SDK's own name: pydantic-ai shows structure, LangChain text
+    # the Python SDK's default name: pydantic-ai shows structure, LangChain text
     "mcp": Client(shows="either"),
-    # Lists tools again when they change, and instructions never.
+    # Refreshes tools when they change, instructions never.
     "opencode": Client(
         list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True
     ),
@@ -67,8 +64,7 @@ _TABLE: Final = {
         list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True
     ),
     "cline": Client(result_characters=7_500),
-    # Cline's own programs. The model is shown 8,000 characters of the result as JSON: escapes and
-    # the structure count.
+    # Cline's own programs show 8,000 characters of the result as JSON: escapes and structure count.
     "@cline/": Client(result_characters=6_500),
     # Its window shows no instructions.
     "gemini-cli": Client(list_in="tools", catalog_characters=MOST_CATALOG, keeps_lost_session=True),
@@ -76,15 +72,15 @@ _TABLE: Final = {
     "copilot": Client(result_characters=7_500),
     "github-copilot": Client(result_characters=7_500),
 }
-"""By what their names begin with, in small letters; `mcp` is a whole name."""
+"""Clients by the lower-case prefix of their names; `mcp` must match in full."""
 UNKNOWN: Final = Client()
-"""A client that is not in the table, or does not say what it is."""
+"""A client that is not in the table, or gives no name."""
 WIDEST: Final = Client(catalog_characters=MOST_CATALOG, searches_tools=True)
-"""A client that gets the longest texts that any client gets unasked."""
+"""A client that gets the longest texts that any client gets by default."""
 
 
 def client_of(name: str | None) -> Client:
-    """Return what is known of the client that calls itself so; None for one that does not say."""
+    """Return the known behaviour of a client by its name; None for no name."""
     lower = ""
     if name is not None:
         lower = name.lower()

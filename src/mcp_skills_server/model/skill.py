@@ -1,6 +1,6 @@
-"""One skill as a scan found it: its files, what its SKILL.md says, and what is wrong with it.
+"""A skill as a scan found it: its files, the content of its SKILL.md, and its problems.
 
-Nothing here changes after it was built, but for the stat signature of a file.
+All objects are immutable, except the stat signature of a file.
 """
 
 from __future__ import annotations
@@ -19,46 +19,45 @@ SIGNATURE_FILE: Final = "skill.oms.sig"
 EVALS: Final = "evals/"
 """The folder with the author's evals and trigger sets."""
 ORIGIN = "mcp-skills-server/origin"
-"""Key of a protocol's `_meta` for the origin of a skill; the extension's prefix is not ours."""
+"""Key in a protocol's `_meta` for the origin of a skill, with this project's own prefix."""
 LONGEST_PATH: Final = 4096
-"""Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no
-path that a program names exceeds. What is longer is unknown without a look."""
+"""Maximum characters of a skill path and file path together, and of a name: Linux's PATH_MAX. A
+longer path is unknown without a lookup."""
 DEEPEST_PATH: Final = LONGEST_PATH // 2
-"""Segments of such a path: each takes a character and a slash at least."""
+"""Maximum segments of such a path: each takes at least a character and a slash."""
 
 
 class Standing(IntEnum):
-    """The extent to which a skill may be shown. Higher is better."""
+    """Level up to which a skill is served. Higher is better."""
 
     UNUSABLE = 0
     """SKILL.md cannot be read, or lies too deep: never served."""
     LENIENT = 1
-    """SKILL.md can be read but breaks the specification, or has more files or bytes than the limits
-    allow. It is in no strict listing; `--dialect sep-2076`, tools, prompts and the Skills Protocol
-    have it."""
+    """SKILL.md is readable but breaks the specification, or the skill exceeds the limits on files
+    or bytes. No strict listing has it; `--dialect sep-2076`, tools, prompts and the Skills Protocol
+    do."""
     VALID = 2
-    """Keeps the specification: served everywhere."""
+    """Meets the specification: served everywhere."""
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters written out, for a terminal or a log; file names may
-    hold anything."""
+    """Return the text with control characters escaped, for a terminal or a log."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
 
 
 class Problem(NamedTuple):
-    """Something wrong with a skill or a root, in words with which a person can fix it.
+    """A problem of a skill or a root, with a message and a hint for people.
 
     Attributes:
-        code: a stable word, which `validate` prints in brackets.
+        code: a stable identifier, which `validate` prints in brackets.
         severity: "error", "warning" or "note".
         message: what is wrong.
-        hint: what to do about it.
-        line: 1-based line in the file, where one can be named.
+        hint: how to fix it.
+        line: 1-based line in the file, or None.
         path: the file or directory, as the operator would type it.
-        skill: the skill path, "" where no skill is meant.
+        skill: the skill path, "" for none.
     """
 
     code: str
@@ -70,7 +69,7 @@ class Problem(NamedTuple):
     skill: str = ""
 
     def at(self, path: str, skill: str) -> Problem:
-        """Return this problem with its place filled in."""
+        """Return this problem with its path and skill set."""
         return self._replace(path=path, skill=skill)
 
     @property
@@ -81,7 +80,7 @@ class Problem(NamedTuple):
         return self.message
 
     def __str__(self) -> str:
-        """All of it as one line: place, severity, what is wrong and what to do."""
+        """The problem as one line: place, severity, message, hint and code."""
         if self.line is None:
             place = self.path
         else:
@@ -90,15 +89,15 @@ class Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The content of a SKILL.md, as far as it could be read.
+    """Parsed content of a SKILL.md, as far as it could be read.
 
     Attributes:
-        frontmatter: all fields, verbatim, JSON-safe; empty when it could not be read.
-        heading: the body's first level-1 heading as plain text, if it has one.
-        standing: what the file alone allows; limits of the bundle can still lower it.
-        problems: everything wrong in the file.
-        headings: the body's headings as plain text, in order and not more than a search needs.
-        opening: how the body begins, as it is written: as many characters as a search looks at.
+        frontmatter: all fields, verbatim, JSON-safe; empty if unreadable.
+        heading: the body's first level-1 heading as plain text, or None.
+        standing: the standing by this file alone; limits of the bundle can lower it.
+        problems: all problems in the file.
+        headings: the body's headings as plain text, in order, as many as search indexes.
+        opening: the beginning of the body, verbatim, as long as search indexes.
     """
 
     frontmatter: Mapping[str, Json]
@@ -111,22 +110,21 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SkillFile:
-    """One regular file of a root.
+    """A regular file of a root.
 
-    Only a scan changes it: one that finds the same bytes under a new time stamp renews the
+    Only a scan changes it: a scan that finds the same bytes under a new time stamp updates the
     signature.
 
     Attributes:
-        root: index of the root it lies in.
-        location: path from the root, `/`-separated, with links resolved.
+        root: index of its root.
+        location: root-relative path, `/`-separated, with links resolved.
         size: bytes.
-        signature: what a stat at the scan said, as one short text; "" for what no file has.
+        signature: stat signature at the scan, as one short text; "" matches no file.
         mtime_reliable: False if the file was so young at the scan that a later write could leave
             the same signature.
-        digest: `sha256:` and 64 hex digits of the bytes; "" for a file that the scan could not
-            read.
-        executable: whether its owner may execute it. No listing has this, so a change of it is no
-            news.
+        digest: `sha256:` and 64 hex digits of the bytes; "" if the scan could not read them.
+        executable: whether its owner may execute it. No listing has this, so a change of it
+            notifies no client.
     """
 
     root: int
@@ -140,22 +138,20 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Skill:
-    """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the
-    same object.
+    """A directory with a SKILL.md, as a scan found it. Unchanged means the same object.
 
     Attributes:
         path: the skill path, `acme/billing/refunds`.
-        root: index of the root it lies in.
-        directory: path from the root, "" when the root itself is the skill.
-        reading: what SKILL.md says.
+        root: index of its root.
+        directory: root-relative path, "" if the root itself is the skill.
+        reading: the content of SKILL.md.
         files: every file by its path in the skill, in path order, SKILL.md and nested skills' files
             included.
         findings: problems of the directory rather than of SKILL.md.
-        standing: how far it may be shown.
-        empty: directories without a file that is served, by their path in the skill.
-        origin: the site or the archive that it comes from, also when `fetch` put it into a folder;
-            None for a skill of the operator's own. It may be a path of this machine: others see
-            `identity.origin`.
+        standing: level up to which it is served.
+        empty: directories without a served file, by their path in the skill.
+        origin: the site or archive that it comes from, also when `fetch` put it into a folder; None
+            for a skill of the operator's own. It may be a local path: others see `identity.origin`.
         nested: directories in it that hold anything named SKILL.md, by their path in the skill.
     """
 
@@ -177,7 +173,7 @@ class Skill:
 
     @property
     def name(self) -> str:
-        """The frontmatter's name, or the directory's where there is none."""
+        """The frontmatter's name, or the directory's name without one."""
         name = self.reading.frontmatter.get("name")
         if isinstance(name, str) and name:
             return name
@@ -193,7 +189,7 @@ class Skill:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything wrong with it."""
+        """All problems, of SKILL.md and of the directory."""
         return self.reading.problems + self.findings
 
     @property
@@ -203,5 +199,5 @@ class Skill:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of each file that can be read, by path."""
+        """The digest of each readable file, by path."""
         return {path: file.digest for path, file in self.files.items() if file.digest}

@@ -13,7 +13,7 @@ from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFil
 
 @dataclass(frozen=True)
 class Changes:
-    """One snapshot minus another.
+    """Difference of two snapshots.
 
     Attributes:
         before: the skills that were removed or replaced, by skill path.
@@ -27,14 +27,14 @@ class Changes:
         return bool(self.before or self.after)
 
     def then(self, later: Changes) -> Changes:
-        """Return both as one: the snapshot after the later ones minus that before these."""
+        """Return these changes followed by later ones, as one difference."""
         before = {path: skill for path, skill in later.before.items() if path not in self.after}
         after = {path: skill for path, skill in self.after.items() if path not in later.before}
         return Changes({**self.before, **before}, {**after, **later.after})
 
     @cached_property
     def files(self) -> frozenset[tuple[str, str]]:
-        """(skill path, file path) of every file that was added, removed or has other bytes."""
+        """(skill path, file path) of every file that was added, removed or changed."""
         out: set[tuple[str, str]] = set()
         for path in self.before.keys() | self.after.keys():
             if path in self.before:
@@ -54,10 +54,10 @@ class Changes:
 
 
 class Snapshot:
-    """All skills at one moment. Never changes.
+    """Immutable state of all skills at one time.
 
-    Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves,
-    `LENIENT` for what can be read, `UNUSABLE` for all.
+    Most lookups take a minimum `Standing`: `VALID` for skills that every protocol serves, `LENIENT`
+    for readable ones, `UNUSABLE` for all.
 
         for path in snapshot.paths(Standing.VALID):
             print(path, snapshot.skills[path].description)
@@ -68,8 +68,7 @@ class Snapshot:
 
     Attributes:
         skills: by skill path, unusable ones included.
-        problems: problems that belong to no served skill: shadowed skills, roots that cannot be
-            read.
+        problems: problems of no served skill: shadowed skills, unreadable roots.
     """
 
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
@@ -98,27 +97,25 @@ class Snapshot:
         return names
 
     def paths(self, least: Standing) -> list[str]:
-        """Return the paths of the skills of `least` standing, in code point order. Do not change
-        the list."""
+        """Return the paths of skills of `least` standing, sorted. Do not change the list."""
         return self._paths[least]
 
     def named(self, name: str, least: Standing) -> list[str]:
-        """Skill paths of the skills that carry this frontmatter name, in order."""
+        """Return the paths of the skills with this frontmatter name, in order."""
         return [path for path in self._names.get(name, ()) if self.skills[path].standing >= least]
 
     def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
-        """Return up to `size` skills in the order of their paths, and where the next page begins.
+        """Return a page of up to `size` skills in path order, and the cursor of the next page.
 
-        Paging by key and not by position keeps every skill that stays in its place, whatever else
-        comes or goes.
+        Keyset pagination: skills that come or go between two pages neither skip nor repeat others.
 
         Args:
             after: the skill path that ended the page before; None for the first page.
             size: skills of one page, at least 1.
-            least: how far a skill must stand.
+            least: the minimum standing.
 
         Returns:
-            The skills, and the path to pass as `after` next, None when no more are left.
+            The skills, and the path to pass as `after` next, None after the last page.
         """
         paths = self._paths[least]
         start = 0
@@ -131,17 +128,16 @@ class Snapshot:
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
-        """Return the skill and the path in it that a path names: of nested skills the innermost
-        wins.
+        """Return the skill and the file path that a path names; the innermost skill wins.
 
-        Look-ups only: the segments never become a path on disk.
+        Dict lookups only: the segments never become a path on disk.
 
         Args:
             segments: the skill path and the file's path in the skill, split at the slashes.
-            least: how far the skill must stand.
+            least: the minimum standing.
 
         Returns:
-            The skill and the path of the file in it, or None where no skill has such a file.
+            The skill and the path of the file in it, or None if no skill has such a file.
         """
         path = "/".join(segments)
         return self._file(path, self._holders(path, least))
@@ -149,16 +145,15 @@ class Snapshot:
     def children(
         self, segments: tuple[str, ...], least: Standing
     ) -> dict[str, tuple[Skill, str] | None] | None:
-        """Return the direct children of a directory of a skill, or of what lies above skills.
+        """Return the direct children of a directory in or above skills.
 
         Args:
             segments: the path of the directory, split at the slashes.
-            least: how far a skill must stand.
+            least: the minimum standing of a skill.
 
         Returns:
-            By name, in order: the skill and the path in it of a file, None for a directory. None
-                where there is no
-            such directory.
+            By name, in order: (skill, path in it) of a file, None for a directory. None if there is
+            no such directory.
         """
         directory = "/".join(segments)
         holders = self._holders(directory, least)
@@ -180,12 +175,13 @@ class Snapshot:
 
     @cached_property
     def _deepest(self) -> int:
-        """The number of segments of the deepest skill path."""
+        """Number of segments of the deepest skill path."""
         return max((path.count("/") + 1 for path in self.skills), default=0)
 
     def _holders(self, path: str, least: Standing) -> list[Skill]:
-        """Return the skills at or above this path, the outermost first. No more looks than a skill
-        path has segments.
+        """Return the skills at or above this path, the outermost first.
+
+        Bounded by the depth of the skill paths, however long `path` is.
         """
         found: list[Skill] = []
         end = -1
@@ -228,7 +224,7 @@ class Snapshot:
 
     @property
     def all_problems(self) -> list[Problem]:
-        """Every problem, skills' first, by skill path."""
+        """All problems, those of skills first, by skill path."""
         return [
             p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems
         ] + list(self.problems)

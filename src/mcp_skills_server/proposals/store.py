@@ -1,8 +1,8 @@
 """Store of proposals: skills and changes that models wrote, in a folder, for a reviewer.
 
 A proposal is a directory with `proposal.toml` and the proposed files in `files`; an approved one
-also keeps the files that it replaced, in `before`. No root includes the folder, so that nothing in
-it is ever served.
+also keeps the files that it replaced, in `before`. No scan of a root reaches the folder, so that
+nothing in it is ever served.
 """
 
 from __future__ import annotations

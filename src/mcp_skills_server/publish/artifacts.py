@@ -1,7 +1,7 @@
-"""Editions of a publication, and their artifacts set aside on disk.
+"""Editions of a publication, and the retention of their artifacts on disk.
 
-An artifact that a later edition drops is kept for a while, so that what an index promised is
-delivered even after the skill has changed.
+An artifact that a later edition drops is retained for a while, so that clients with an old index
+can still download it after the skill has changed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 
 GRACE_S: Final = 3600.0
 _NO_LIMITS: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
-"""Archives of our own have passed the limits of the catalogue already."""
+"""Artifacts come from the catalogue, which has enforced its limits already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A skill as an index offers it."""
+    """A skill as an index offers it, with its artifact."""
 
     skill: Skill
     artifact: Artifact
@@ -36,11 +36,11 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """All artifacts that are published at one moment.
+    """Immutable set of all artifacts that are published at one time.
 
     Attributes:
-        skills: what the index 0.2.0 offers, by name and in its order.
-        older: the names of those that the index 0.1.0 offers too.
+        skills: the skills of the index 0.2.0, by name and in its order.
+        older: names of those that the index 0.1.0 offers, too.
         left_out: (skill path, reason) of every skill that is not published.
         left_out_0_1: (skill path, reason) of those that only 0.2.0 publishes.
     """
@@ -57,8 +57,7 @@ class Edition:
 
 
 class Item(NamedTuple):
-    """One file of a published tree; its path below the base URL begins with a slash and is not
-    encoded."""
+    """A file of a published tree; `path` is below the base URL, begins with `/`, is not encoded."""
 
     path: str
     digest: str
@@ -67,8 +66,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Retention of artifacts that the newest index no longer names: by seconds, and the newest of
-    them."""
+    """Retention of artifacts that the newest index does not name: age, number and total bytes."""
 
     seconds: float = GRACE_S
     number: int = 20_000
@@ -76,8 +74,7 @@ class RetentionPolicy:
 
 
 class Artifacts:
-    """The artifacts of the latest edition and of those not long before. Written under the
-    publication's lock."""
+    """Artifacts of the latest and of recent editions. Write under the publication's lock."""
 
     def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
         self._keeping = keeping
@@ -93,24 +90,24 @@ class Artifacts:
         return artifact.path in self._slots
 
     def put(self, artifact: Artifact, raw: bytes) -> None:
-        """Set an artifact aside, or raise OSError where there is no space."""
+        """Spool an artifact, or raise OSError if there is no space."""
         if artifact.path not in self._slots:
             self._slots[artifact.path] = self._spool.write(raw)
             self._artifacts[artifact.path] = artifact
 
     def get(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
-        """Return the artifact at a path and its bytes, or None if it is not kept."""
+        """Return the artifact at a path and its bytes, or None if it is not retained."""
         artifact, slot = self._artifacts.get(path), self._slots.get(path)
         if artifact is None or slot is None or not self._is_kept(path):
             return None
         return artifact, slot
 
     def read(self, artifact: Artifact) -> bytes:
-        """Read the bytes of an artifact, or raise KeyError if it is not kept any more."""
+        """Read the bytes of an artifact, or raise KeyError if it is not retained."""
         return self._slots[artifact.path].read()
 
     def unpacked(self, artifact: Artifact) -> archive.Files:
-        """Unpack an artifact that was set aside, or raise KeyError if it is not kept any more."""
+        """Unpack a spooled artifact, or raise KeyError if it is not retained."""
         path, files = self._unpacked
         if path != artifact.path:
             raw = self._slots[artifact.path].read()
@@ -123,12 +120,12 @@ class Artifacts:
         return files
 
     def former(self, name: str) -> Published | None:
-        """Return what was published under a name before, while its artifact is kept."""
+        """Return the retained earlier version of a published skill, or None."""
         former = self._former.get(name)
         return former if former is not None and self._is_kept(former.artifact.path) else None
 
     def renew(self, before: Edition | None, made: Edition) -> None:
-        """Keep what the new edition names, and retire what only the one before it named."""
+        """Keep the new edition's artifacts, and retire those that only the one before it named."""
         now = self._clock()
         named = {each.artifact.path for each in made.skills.values()}
         for each in before.skills.values() if before else ():
@@ -168,20 +165,21 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSlot:
-    """The location of some bytes."""
+    """Handle to bytes in a spool."""
 
     spool: Spool
     row: int
     size: int
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
-        """Read the bytes from `start` on, at most `length`."""
+        """Read at most `length` bytes from `start` on."""
         return self.spool.read(self.row, start, self.size if length is None else start + length)
 
 
 class Spool:
-    """Bytes set aside in a nameless database of SQLite, of which nothing is left when this process
-    ends, however it ends. Any thread may use it.
+    """Thread-safe temporary store of bytes, in an anonymous SQLite database.
+
+    The system deletes the database when this process ends, even by a crash.
     """
 
     def __init__(self) -> None:
@@ -197,7 +195,7 @@ class Spool:
         self._database.execute("CREATE TABLE spool (id INTEGER PRIMARY KEY, raw BLOB)")
 
     def write(self, raw: bytes) -> ArtifactSlot:
-        """Set bytes aside, or raise OSError where there is no space."""
+        """Store bytes, or raise OSError if there is no space."""
         with self._lock:
             try:
                 row = self._database.execute("INSERT INTO spool (raw) VALUES (?)", (raw,)).lastrowid

@@ -1,4 +1,4 @@
-"""Output folder of `publish`: verify, write and delete files in it."""
+"""Output folder of `publish`: verify, write and delete its files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STAGING: Final = ".mcp-skills-server.staging"
 
 
 class OutputFolder:
-    """One such folder. Paths of files are below it, `/`-separated; no link is followed there.
+    """Output folder. File paths are relative to it, `/`-separated; no link in it is followed.
 
     Args:
         output: the folder as the operator gave it; it may be a link.
-        tree: the folder in it that is never deleted, though it may be empty.
+        tree: the subfolder that is never deleted, even if empty.
 
     Attributes:
-        shown: the folder as people see it.
+        shown: the folder in printable form.
         path: the folder, absolute, with links resolved.
-        replaced: paths where a file is to become a folder, or a folder a file.
+        replaced: paths where a file becomes a folder, or a folder a file.
     """
 
     def __init__(self, output: str, tree: str) -> None:
@@ -39,7 +39,7 @@ class OutputFolder:
         self._seen: dict[str, str] = {}
         self._folders: set[str] = set()
 
-    # What is there
+    # Reading
 
     def look_anew(self) -> None:
         self._seen.clear()
@@ -47,8 +47,7 @@ class OutputFolder:
         self.replaced = frozenset()
 
     def digest(self, path: str) -> str | None:
-        """Return the sha256 in hex of a regular file, None if nothing is there, "" for anything
-        else."""
+        """Return a regular file's sha256 in hex, None if it is missing, "" for another kind."""
         if path in self._seen:
             return self._seen[path]
         if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
@@ -65,14 +64,14 @@ class OutputFolder:
         return digest
 
     def digest_of_ours(self, path: str) -> str | None:
-        """As `digest`, but "" behind a link, where nothing is ours."""
+        """Return `digest`, but "" for a path through a link or a file, which is never ours."""
         try:
             return self.digest(path)
         except UsageError:
             return ""
 
     def _is_way(self, path: str) -> bool:
-        """Tell whether the folders that a file lies in are there."""
+        """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
         folder = path.rpartition("/")[0]
         if not folder or folder in self._folders:
             return True
@@ -100,10 +99,10 @@ class OutputFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    # What is put there
+    # Writing
 
     def put(self, path: str, raw: bytes, *, lasting: bool) -> None:
-        """Have these bytes there, in folders that are made; `lasting` as for `replace`."""
+        """Write a file atomically, and create its folders; `lasting` as for `replace`."""
         if not self._is_way(path):
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
             self._is_way(path)
@@ -111,8 +110,7 @@ class OutputFolder:
         self._seen[path] = hashlib.sha256(raw).hexdigest()
 
     def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:
-        """Have these bytes there, whole or not at all; with `lasting` after a power cut too, from
-        now on."""
+        """Replace a file atomically; with `lasting` also durably, so it survives a power cut."""
         staging = os.path.join(self.path, STAGING)
         os.makedirs(staging, exist_ok=True)
         fresh = os.path.join(staging, "fresh")
@@ -122,8 +120,7 @@ class OutputFolder:
             self.settle([], [os.path.dirname(path)])
 
     def delete(self, path: str, digests: set[str]) -> None:
-        """Delete a file if its bytes, read now, prove that it is ours; and the folders that are
-        empty then."""
+        """Delete a file if its current digest is one of `digests`, and folders left empty."""
         raw = self.read(path)
         if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
             os.unlink(os.path.join(self.path, path))
@@ -134,12 +131,12 @@ class OutputFolder:
             try:
                 os.rmdir(os.path.join(self.path, folder))
             except FileNotFoundError:
-                continue  # by a run that was killed
+                continue  # a killed run deleted it
             except OSError:
                 break
 
     def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
-        """Have these files and their names survive a power cut, and the names in these folders."""
+        """Sync these files with their parent folders, and these folders, to disk."""
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in parent_folders(folder)}
         sync_paths(
@@ -150,7 +147,7 @@ class OutputFolder:
         )
 
     def clear(self) -> None:
-        """Remove what a run has made beside the tree, this one or one that was killed."""
+        """Remove the staging folder, also that of a killed run."""
         with suppress(FileNotFoundError):
             _remove(os.path.join(self.path, STAGING))
 

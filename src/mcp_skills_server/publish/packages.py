@@ -1,7 +1,7 @@
-"""Skills as packages of hosts: an MCP Bundle (manifest 0.4) and an Agent Plugin 1.0. Pure.
+"""Package skills for hosts: as an MCP Bundle (manifest 0.4) or an Agent Plugin 1.0. Pure.
 
-A bundle starts this server with the skills that are in it; uv installs the server when the host
-first starts it. A plugin is skills that a host reads by itself, and may start this server, too.
+A bundle runs this server with its own skills; uv installs the server at the first start. A plugin
+has skills that the host reads itself, and can start this server, too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ sys.argv[1:] = ["serve", str(Path(__file__).parent.parent / "skills"), *sys.argv
 main()
 '''
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in a bundle, so that the same skills give the same bytes."""
+"""Fixed time of every file in a bundle, for reproducible bytes."""
 
 
 def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -> bytes:
-    """Return an MCP Bundle of these skills."""
+    """Return the bytes of an MCP Bundle of these skills."""
     manifest: dict[str, Json] = {
         "manifest_version": "0.4",
         "name": name,
@@ -78,7 +78,7 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
 
 
 def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool) -> Files:
-    """Return the files of an Agent Plugin of these skills."""
+    """Return the files of an Agent Plugin of these skills; `server` adds an MCP server entry."""
     about: dict[str, Json] = {
         "$schema": f"{_PLUGIN_SCHEMAS}/plugin.schema.json",
         "name": name,

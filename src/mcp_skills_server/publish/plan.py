@@ -1,7 +1,7 @@
-"""Plan of a run of `publish`: what to write and delete, and the record of the files that are ours.
+"""Plan of a `publish` run: the files to write and delete, and the record of published files.
 
-The record lies beside the tree and is as public as the tree is: the same skills give the same
-bytes. It proves what is ours by digest, so a false one deletes no foreign file.
+The record lies beside the tree, is as public, and is reproducible. It proves by digest which files
+are ours, so a forged record deletes no foreign file.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ RECORD: Final = ".mcp-skills-server.json"
 JOURNAL: Final = ".mcp-skills-server.next"
 _FORMAT: Final = 2
 _LINES: Final = (",\n", ": ")
-"""A line for each file, for people who compare records."""
+"""One line for each file, for readable diffs of records."""
 HEADERS: Final = "_headers"
 PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
-"""The folders in which every file of ours lies, but for the headers."""
+"""Folders of all published files except the headers."""
 INDEXES: Final = frozenset(place + INDEX for place in PLACES)
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
 
 
 @dataclass(frozen=True, slots=True)
 class OutdatedFile:
-    """One file that is not as it would be published: "missing", "different" or "left over"."""
+    """A file whose state differs from the publication: "missing", "different" or "left over"."""
 
     path: str
     state: str
@@ -44,12 +44,12 @@ class OutdatedFile:
 
 @dataclass(frozen=True, slots=True)
 class PublishRecord:
-    """The record file beside the published tree.
+    """Record of a published tree, stored beside it.
 
     Attributes:
         files: sha256 in hex of every file that this program wrote, by its path in the folder.
-        retired: artifacts that the index no longer names, with the time (seconds of the epoch) when
-            that was noticed.
+        retired: for each artifact that the index no longer names, the time when that was noticed,
+            in seconds since the epoch.
     """
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -67,15 +67,14 @@ class PublishRecord:
 
 @dataclass(slots=True)
 class PublishPlan:
-    """The changes that publish will make.
+    """The changes that a publish run will make.
 
     Attributes:
-        differences: all that is not as it should be.
+        differences: all files that are outdated.
         put: files to write, the indexes last.
-        stale: files of ours to delete once no index names them.
-        early: the same, where a folder must be in the place of a file, or a file in that of a
-            folder.
-        record: what to write down afterwards.
+        stale: our files to delete once no index names them.
+        early: our files to delete first, because a folder replaces a file, or a file a folder.
+        record: the record to write afterwards.
     """
 
     differences: list[OutdatedFile] = field(default_factory=list["OutdatedFile"])
@@ -94,34 +93,33 @@ def make_plan(
     now: int,
     keep_s: float,
 ) -> PublishPlan:
-    """Compare file by file what should be in a folder with what is, there and where these claims
-    name it.
+    """Compare the expected files of a folder with its current ones, and with the claimed ones.
 
-    Nothing is changed yet, so that whatever is refused is refused in time.
+    Nothing is written, so a conflict raises before any change.
 
     Args:
-        folder: it learns which paths change between file and folder.
-        expected: what should be there.
+        folder: its `replaced` is set here.
+        expected: the files that should be there.
         claims: by path, the digests that a file of ours can have.
-        kept: the record that lies there.
-        now: seconds of the epoch.
-        keep_s: how long an artifact stays that no index names.
+        kept: the current record.
+        now: seconds since the epoch.
+        keep_s: retention of an artifact that no index names.
 
     Raises:
-        UsageError: something is in the way that is not ours.
+        UsageError: a foreign file is in the way.
     """
     plan = PublishPlan()
     items = {item.path.lstrip("/"): item for item in expected}
     ours = {path: hex_of(item.digest) for path, item in items.items()}
     gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
-    # all else is not ours any more
+    # any other file is not ours (any more)
     proved = {path for path, found in gone.items() if found in claims[path]}
     plan.early, folder.replaced = _in_the_way(proved, ours)
     for path, item in items.items():
         digest, found = ours[path], folder.digest(path)
         if found == digest:
             continue
-        # A file of ours that was changed is set right in our own folders, and nowhere else.
+        # A modified file of ours is overwritten in our own folders only.
         if found is not None and (
             path not in claims or (path == HEADERS and found not in claims[path])
         ):
@@ -132,7 +130,7 @@ def make_plan(
         plan.put.append(item)
     retired: dict[str, int] = {}
     for path in proved:
-        # a time to come is from a clock that was ahead
+        # a future time comes from a clock that was ahead
         since = min(now, kept.retired.get(path, now))
         if _ARTIFACT.fullmatch(path) and now - since < keep_s:
             retired[path] = since
@@ -149,19 +147,17 @@ def make_plan(
 
 
 def is_place(path: str) -> bool:
-    """Tell whether this program could have written a file there, whatever a record says."""
+    """Tell whether this program writes files at such a path; a record is not trusted for that."""
     if not path.startswith(PLACES):
         return path == HEADERS
-    # as good as all: no need to take it apart
+    # the common case, without splitting the path
     if "/." not in path and "//" not in path and path[-1] != "/":
         return True
     return not {"", ".", ".."} & {*path.split("/")}
 
 
 def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the files of `gone` that must go before those of `ours` can be put, and the paths that
-    change between file and folder.
-    """
+    """Return the files to delete before `ours` can be put, and the paths that change kind."""
     if not gone:
         return [], frozenset()
     files = frozenset(ours)
@@ -185,7 +181,7 @@ def hex_of(digest: str) -> str:
 
 
 def decode_record(raw: bytes | None) -> PublishRecord:
-    """Decode these bytes, None for no record, or raise ValueError."""
+    """Decode a record, empty for None, or raise ValueError."""
     files, retired = _decode(raw, "files", "retired")
     try:
         return PublishRecord(
@@ -197,8 +193,10 @@ def decode_record(raw: bytes | None) -> PublishRecord:
 
 
 def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
-    """Encode the digests that a run is about to write, by path, so that the next run knows them
-    after a crash."""
+    """Encode the journal of a run: the digests that it may write, by path.
+
+    The next run uses it after a crash, like a write-ahead log.
+    """
     fields = {
         "format": _FORMAT,
         "files": {path: sorted(digests) for path, digests in sorted(files.items())},
@@ -207,7 +205,7 @@ def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
 
 
 def decode_journal(raw: bytes | None) -> dict[str, set[str]]:
-    """Decode these bytes, None for no journal, or raise ValueError."""
+    """Decode a journal, empty for None, or raise ValueError."""
     (files,) = _decode(raw, "files")
     try:
         return {str(path): set(map(str, digests)) for path, digests in files.items()}
@@ -216,7 +214,7 @@ def decode_journal(raw: bytes | None) -> dict[str, set[str]]:
 
 
 def _decode(raw: bytes | None, *names: str) -> list[dict[str, Any]]:
-    """Return the objects of these names, empty ones where there are no bytes."""
+    """Return the JSON objects of these names, empty ones for None; may raise ValueError."""
     if raw is None:
         return [{} for _ in names]
     try:

@@ -1,9 +1,8 @@
-"""Publication of a catalogue by Agent Skills Discovery: makes an edition of each snapshot, and
-packs its skills.
+"""Publication of a catalogue by Agent Skills Discovery: an immutable edition of each snapshot.
 
-An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can
-see its index: what an index names can be fetched and has the digest that it says, whatever happens
-on the disk meanwhile. A skill is packed once for as long as it does not change. No HTTP here.
+All artifacts of an edition are spooled before its index is visible. So a client can fetch whatever
+an index names, with the listed digest, despite later changes on disk. A skill is packed again only
+when it changes. No HTTP here.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from mcp_skills_server.publish.artifacts import (
 )
 
 _FRESH_S: Final = 10.0
-"""Seconds until an edition is checked again for what changes no snapshot: the modes of files."""
+"""Seconds until an edition is checked for changed file modes, which no snapshot shows."""
 _FRESH_AFTER_FAILURE_S: Final = 1.0
-"""The same after a file could not be read."""
+"""The same interval after a file could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A skill that was packed, or why it cannot be, and the modes of its files."""
+    """Result of packing a skill (or the reason for its refusal), and the modes of its files."""
 
     modes: tuple[bool, ...]
     made: Published | str
@@ -49,8 +48,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The publishable skills of a snapshot by name, (skill path, reason) of the others, and files
-    changed since."""
+    """The skills of a snapshot by name, (skill path, reason) of those left out, and stale files."""
 
     snapshot: Snapshot
     skills: dict[str, Published]
@@ -59,15 +57,14 @@ class _Selection:
 
 
 class Publication:
-    """The editions of a catalogue. Any thread may use it.
+    """The editions of a catalogue. Thread-safe.
 
     Args:
         registry: the catalogue. Its first scan must be done before the first edition.
-        base: what stands before the artifacts' paths in the index: "", or the URL where the tree
-            will be.
-        keeping: how long artifacts stay that the newest index no longer names.
+        base: prefix of the artifacts' paths in the index: "", or the URL of the tree.
+        keeping: retention of artifacts that the newest index does not name.
         clock: seconds of a monotonic clock.
-        progress: yields what is about to be packed and shows how far it is.
+        progress: yields the skills to pack, and shows how far it is.
         evals: also publish the folder `evals` of each skill.
     """
 
@@ -97,7 +94,7 @@ class Publication:
 
     @property
     def current(self) -> Edition | None:
-        """The edition of the catalogue as it is now, or None if it has to be made first."""
+        """The edition of the current snapshot, or None if it must be made or checked first."""
         made = self.latest
         if (
             made is None
@@ -108,7 +105,7 @@ class Publication:
         return made
 
     def edition(self) -> Edition:
-        """Return the edition of the catalogue as it is now; OSError leaves `latest` in force."""
+        """Return the edition of the current snapshot; an OSError leaves `latest` unchanged."""
         with self._lock:
             made = self.current or self._revalidated()
             if made is None:
@@ -129,7 +126,7 @@ class Publication:
 
     def _make(self) -> Edition:
         picked = self._select()
-        if picked.stale:  # once more, from the new snapshot
+        if picked.stale:  # retry once, from the new snapshot
             for error in picked.stale:
                 self.registry.rescan(error.path)
             picked = self._select()
@@ -185,7 +182,7 @@ class Publication:
         return found
 
     def _pack(self, skill: Skill) -> Published | str:
-        """Pack a skill and set it aside, or return why it cannot be published."""
+        """Pack and spool a skill, or return why it cannot be published."""
         known = self._packed.get(skill)
         modes = _modes(skill)
         if known is None or known.modes != modes:
@@ -219,11 +216,10 @@ class Publication:
         for skill in self._packed.keys() - wanted:
             del self._packed[skill]
 
-    # What an edition names
+    # The content of editions
 
     def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
-        """Return the artifact at a path and its bytes, of the latest edition or a recent one, or
-        None."""
+        """Return the artifact at a path of the latest or a recent edition and its bytes, or None."""
         return self._artifacts.get(path)
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
@@ -236,22 +232,20 @@ class Publication:
         return former
 
     def read(self, published: Published, path: str) -> bytes:
-        """Read the bytes that a file had when its skill was published, or raise KeyError if it is
-        not kept any more."""
+        """Read a file's bytes as published, or raise KeyError if they are not retained."""
         try:
             return self.registry.read(published.skill.files[path])
         except StaleFileError:
             return self.unpacked(published)[path][0]
 
     def unpacked(self, published: Published) -> archive.Files:
-        """Return all files of a skill as they were published, or raise KeyError if it is not kept
-        any more."""
+        """Return a skill's files as published, or raise KeyError if they are not retained."""
         return self._artifacts.unpacked(published.artifact)
 
     def tree(self, edition: Edition) -> Iterator[Item]:
         """Yield every file of an edition, the indexes last.
 
-        What is read is what was set aside, whatever happens on the disk meanwhile.
+        Bytes are read from the spool, so later changes on disk do not matter.
         """
         for each in edition.skills.values():
             yield Item(
@@ -271,9 +265,9 @@ class Publication:
 
 
 def without_evals(skill: Skill) -> Skill:
-    """Return a skill without its evals, which are its author's: as skill-creator packs it.
+    """Return a skill without its author's evals, as skill-creator packs it.
 
-    A signed skill stays as it is, since its signature is about all of its files.
+    A signed skill is unchanged, since its signature covers all files.
     """
     if SIGNATURE_FILE in skill.files or not any(path.startswith(EVALS) for path in skill.files):
         return skill
@@ -284,12 +278,12 @@ def without_evals(skill: Skill) -> Skill:
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:
-    """Return the modes of the files, which can change without changing the skill."""
+    """Return the executable flags of the files, which change without a new snapshot."""
     return tuple([file.executable for file in skill.files.values()])
 
 
 def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
-    """Yield every skill that breaks the specification, and how."""
+    """Yield (skill path, reason) of every skill that breaks the specification."""
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:

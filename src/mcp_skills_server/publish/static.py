@@ -1,10 +1,9 @@
-"""Static export of a publication for any web server, byte for byte what the live server would
-answer.
+"""Static export of a publication for any web server, identical to the live server's responses.
 
-A run writes what has changed. A file is made beside the tree and renamed into its place; the
-indexes come last, and what they no longer name goes after that. So a visitor, also after a crash,
-finds everything that an index names. What this program did not write is never written over and
-never deleted: a record beside the tree has the digest of every file of ours.
+A run writes only what has changed. Each file is staged beside the tree and renamed into place.
+Indexes are written last, and files that they no longer name are deleted after that. So everything
+that an index names exists, even after a crash. Foreign files are never overwritten or deleted: a
+record beside the tree has the digest of every file of ours.
 """
 
 from __future__ import annotations
@@ -55,21 +54,20 @@ HEADERS_TEXT: Final = (
     f"{DIRECTORY_0_1}{INDEX}\n  Content-Type: {INDEX_MEDIA_TYPE}\n"
     f"{DIRECTORY_0_1}:name/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
 )
-"""No header stands in two rules that fit one path, or such hosts would send both values as one
+"""No header occurs in two rules that match one path, since such hosts would join both values
 (WK-31...33, WK-37)."""
 
 
 class StaticSite:
-    """An output folder: the tree, the record, and the headers if they are wanted.
+    """Static site in an output folder: the tree, the record, and optional headers.
 
     Args:
-        output: the folder; links are followed. It must be empty, absent or of this program's
-            making.
+        output: the folder; links are followed. It must be empty, absent or written by this program.
         headers: also write `_headers`.
-        keep_days: how long an artifact stays that the index no longer names, for clients that
-            cached an old index.
-        clock: seconds of the epoch.
-        progress: yields what is about to be written and shows how far it is.
+        keep_days: retention of artifacts that the index does not name, for clients that cached an
+            old index.
+        clock: seconds since the epoch.
+        progress: yields the files to write, and shows how far it is.
     """
 
     def __init__(
@@ -90,9 +88,9 @@ class StaticSite:
             self._check_owner()
 
     def check(self, publication: Publication) -> list[OutdatedFile]:
-        """Return what differs from a publication, in path order, without writing.
+        """Return the files that differ from a publication, in path order, without writing.
 
-        Artifacts that stay for a while are no difference.
+        Retained artifacts are no difference.
         """
         with self._as_usage_error("read"):
             self._folder.look_anew()
@@ -100,10 +98,9 @@ class StaticSite:
             return _in_order(plan.differences)
 
     def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
-        """Bring the folder up to date, and return what was outdated; touch nothing where nothing
-        was.
+        """Update the folder to a publication, and return the files that were outdated.
 
-        Without `partial`, touch nothing and return None where a skill was left out.
+        Without `partial`, write nothing and return None if a skill was left out.
         """
         with self._as_usage_error("written"):
             os.makedirs(self._folder.path, exist_ok=True)
@@ -121,7 +118,7 @@ class StaticSite:
                     self._folder.clear()
                 return _in_order(plan.differences)
 
-    # What is there
+    # Current state
 
     def _check_owner(self) -> None:
         if not os.path.lexists(self._folder.path):
@@ -138,7 +135,7 @@ class StaticSite:
         self._records()
 
     def _records(self) -> tuple[PublishRecord, dict[str, set[str]]]:
-        """Return the record, and by path the digests that a killed run was about to write."""
+        """Return the record, and the journal of a killed run: the digests it may have written."""
         kept, begun = self._folder.read(RECORD), self._folder.read(JOURNAL)
         try:
             return decode_record(kept), decode_journal(begun)
@@ -154,7 +151,7 @@ class StaticSite:
             claims.setdefault(path, set()).update(begun[path])
         return claims
 
-    # What it should be
+    # Expected state
 
     def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> PublishPlan:
         kept = self._records()[0]
@@ -167,13 +164,13 @@ class StaticSite:
         if self._headers:
             yield Item(HEADERS, digest_of(HEADERS_TEXT.encode()), HEADERS_TEXT.encode)
 
-    # Putting it there
+    # Writing
 
     def _carry_out(self, plan: PublishPlan, claims: Mapping[str, set[str]]) -> None:
         kept = self._records()[0]
         if plan.put:
-            # Written down before it is done: after a crash in between, all of it is still known to
-            # be ours.
+            # Journal first: after a crash in between, the next run still knows which files are
+            # ours.
             begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
@@ -187,11 +184,11 @@ class StaticSite:
         for item in plan.put if self._progress is None else self._progress(plan.put):
             path = item.path.lstrip("/")
             if path in INDEXES and fresh:
-                # an index must not survive a power cut that what it names does not
+                # sync artifacts first: an index must not survive a power cut without them
                 self._folder.settle(fresh)
                 fresh = []
-            # Before what it no longer names is deleted, or an old index could come back without its
-            # artifacts.
+            # Sync the index before stale artifacts are deleted: after a power cut an old index
+            # needs them.
             lasting = path in INDEXES
             self._folder.put(path, self._raw(path, item), lasting=lasting)
             if not lasting:

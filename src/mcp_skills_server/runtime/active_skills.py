@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _own_change: Final[ContextVar[int | None]] = ContextVar("own_change", default=None)
 _MOST_NEEDED: Final = 64
-"""The most dependencies of one skill that are followed."""
+"""The maximum number of dependencies of one skill that are followed."""
 _MOST_ERRORS: Final = 3
-"""The most unknown names reported by one call, because each one costs a search."""
+"""The maximum number of unknown names reported by one call, because each one costs a search."""
 
 
 Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
@@ -183,7 +183,7 @@ class ActiveSkills:
         """Return the named skills and their dependencies, with all SKILL.md bodies read."""
         most = of.settings.max_loaded
         wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
-        if of.settings.load_dependencies:  # before what was asked for, which stays the latest
+        if of.settings.load_dependencies:  # dependencies first: requested skills stay the latest
             needed, _ = dependencies_of(view.snapshot, wanted.values())
             wanted = {each.path: each for each in needed if each.path not in wanted} | wanted
         count = len(kept.keys() | wanted.keys())

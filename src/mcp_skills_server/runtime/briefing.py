@@ -31,7 +31,7 @@ _ABOUT_SEARCH: Final = 400
 _MOST_NAME_WORDS: Final = 2_000
 """The limit of keywords from names and tags, in characters."""
 _MOST_COUNTED: Final = 1_000
-"""The most skills whose keywords are counted."""
+"""The maximum number of skills whose keywords are counted."""
 
 
 class _Texts(NamedTuple):

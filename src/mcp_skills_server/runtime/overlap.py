@@ -19,9 +19,9 @@ _DECIDING: Final = 4
 _COMMON: Final = 200
 """Words of more skills than this select no candidate pairs."""
 _ALIKE: Final = 0.8
-"""The least Jaccard similarity of two descriptions for skills of one name to be copies."""
+"""The minimum Jaccard similarity of the descriptions of copies of one name."""
 _COMPARED: Final = 16
-"""The most skills of one name that each further one is compared with."""
+"""The maximum number of skills of one name that each further one is compared with."""
 
 
 class Overlap(NamedTuple):
@@ -89,7 +89,7 @@ def is_copy(one: Skill, other: Skill) -> bool:
 
 
 def grouped(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]:
-    """Yield each skill with its later copies, in the order given.
+    """Return each skill that is not a copy, with its later copies, in the order given.
 
     Of many skills of one name only the first few are compared by words, to keep the time linear.
     """

@@ -1,4 +1,4 @@
-"""Per-owner quotas that evict only the owner's own least recently used keys. Pure.
+"""Per-owner quotas that evict only the owner's own least recently used keys. No I/O.
 
 When the whole quota is used, an owner without keys to evict is refused, and other owners keep
 their keys.
@@ -26,7 +26,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """An exhausted quota, named by its configuration key if it has one, as is its message."""
+    """An error for an exhausted quota; `quota` is its configuration key, or else its name."""
 
     def __init__(self, message: str, quota: str) -> None:
         super().__init__(f"{message} (quota {quota})")

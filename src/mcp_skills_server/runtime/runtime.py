@@ -182,7 +182,7 @@ class Runtime(Closing):
         return Session(self, hosted=True)
 
     def close(self) -> None:
-        """Remove all work directories, and unsubscribe from the registry. Safe to call twice."""
+        """Remove all work directories, close briefing and embeddings. Safe to call twice."""
         self.briefing.close()
         if self.embeddings is not None:
             self.embeddings.close()

@@ -62,16 +62,16 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
-"""The most characters, and words, of a query that are used."""
+"""The maximum number of characters, and of words, of a query that are used."""
 _MOST_HITS: Final = 3_000
-"""The most occurrences that a query may rank, a bound of its time. The most common words are
-dropped first."""
+"""The maximum number of occurrences that a query ranks, which bounds its time. The most common
+words are dropped first."""
 _COUNTED: Final = _MOST_HITS + 1
-"""The limit of counting: a word with so many occurrences is dropped in any case."""
+"""The limit of counting: a word with this many occurrences is dropped in any case."""
 _FOLLOWED: Final = 6
-"""The most words of a query whose spelling is corrected."""
+"""The maximum number of words of a query whose spelling is corrected."""
 _SENTENCE: Final = 3
-"""The least words, without stop words, of a query that describes a task rather than a name."""
+"""The minimum number of words, without stop words, of a query that is a task, not a name."""
 _OPENING_WEIGHT: Final = 0.15
 """The weight of a body's opening relative to the fields; tuned with `bench.search`, as is that
 of the concepts."""
@@ -79,13 +79,13 @@ _MOST_REPEATS: Final = 3
 _COPIES: Final = 10
 """The factor of hits that are fetched, in order to find copies."""
 _MANY: Final = 20
-"""The least skills for which low scores are cut off."""
+"""The minimum number of skills at which low scores are cut off."""
 _WEAKEST: Final = 0.35
 _WEAKEST_SHARE: Final = 0.3
 """The cut-off as a part of the best score; 97 % of the right answers of `bench.search` are above
 this and `_WEAKEST`, which is a factor of the logarithm of the number of skills."""
 _DISTANT: Final = 0.25
-"""The least similarity of a word to a name that is suggested if nothing was found."""
+"""The minimum similarity of a word to a name that is suggested if nothing was found."""
 
 
 class Hit(NamedTuple):

@@ -39,7 +39,7 @@ SENTENCE_WEIGHTS: Final = WEIGHTS | {
     "headings": 1.0,
     "concepts": 1.0,
 }
-"""The weights for queries of many words, of which one in a name is weak evidence."""
+"""The weights for queries of many words, where one word in a name is weak evidence."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
 # The texts are folded before, so an ASCII tokenizer is enough.

@@ -18,7 +18,7 @@ Texts: TypeAlias = tuple[str, ...]
 FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
 
 _TEXT_LENGTH: Final = 4_000
-"""The most characters of a text that are indexed."""
+"""The maximum number of characters of a text that are indexed."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
@@ -51,7 +51,7 @@ def _fold(text: str) -> str:
     return _NOT_ASCII.sub(lambda found: _fold_run(found[0]), text)
 
 
-@lru_cache(maxsize=512)  # in most texts these are the same few dashes, quotes and accented letters
+@lru_cache(maxsize=512)  # most texts repeat the same few dashes, quotes and accented letters
 def _fold_run(run: str) -> str:
     """Fold a run of non-ASCII characters: case, accents, and bigrams of CJK."""
     whole = unicodedata.normalize("NFKD", run.casefold())

@@ -48,9 +48,9 @@ Progress: TypeAlias = Callable[[float], Awaitable[None]]
 HERE: Final = "here"
 _NEAREST: Final = 3
 _MOST_COMMON: Final = 12
-"""The most tags, and groups, that the result of a search without hits suggests."""
+"""The maximum number of tags, and of groups, suggested by a search without hits."""
 _MOST_OUTPUT: Final = 16 << 20
-"""The most bytes of an output file that are read."""
+"""The maximum number of bytes of an output file that are read."""
 
 
 class Closing:

@@ -77,7 +77,7 @@ class Sessions:
         evicted if needed.
 
         Raises:
-            QuotaError: eviction would not free a place. The new session is closed.
+            QuotaError: no session can be evicted. The new session is closed.
         """
         handle = session.session_id
         if handle in self._open:

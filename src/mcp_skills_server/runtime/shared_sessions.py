@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_REFUSED: Final = 64
-"""The most refused writes kept per session, for the calls in progress at that time."""
+"""The maximum number of refused writes kept per session, for the calls in progress at that time."""
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 VERSION: Final = 1
 _MOST_SKILLS: Final = 1000

@@ -17,9 +17,9 @@ _ENDING: Final = 3
 """The longest inflectional ending that is ignored, in letters: plurals, cases and tenses."""
 _LONG: Final = 5
 _LONGEST: Final = 40
-"""The most letters of a word that is looked up, as the cost is quadratic in its length."""
+"""The maximum number of letters of a word that is looked up; the cost is quadratic in these."""
 _SHORTEST_PART: Final = 5
-"""The least letters of a part of a compound."""
+"""The minimum number of letters of a part of a compound."""
 
 
 class Thesaurus:

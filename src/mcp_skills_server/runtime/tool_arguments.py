@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 _MOST_SHOWN: Final = 400
-"""The most characters of a validation error that are shown."""
+"""The maximum number of characters of a validation error that are shown."""
 _SUGGESTED: Final = 3
 _SHOWN_PATHS: Final = 40
 

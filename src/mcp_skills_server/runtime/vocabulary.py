@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _LONGEST: Final = 40
-"""The most letters of a word that are compared."""
+"""The maximum number of letters of a word that are compared."""
 _PART: Final = 6
-"""The least letters of a word that matches as a part of another."""
+"""The minimum number of letters of a word that matches as a part of another."""
 _RARE: Final = 4
 """The number of a word's rarest n-grams that are looked up, as common ones are in most words."""
 _LIKELY: Final = 60
-"""The most candidates that a word is compared with."""
+"""The maximum number of candidates that a word is compared with."""
 LIKE: Final = 0.6
-"""The least Dice coefficient of the n-grams of two forms of a word."""
+"""The minimum Dice coefficient of the n-grams of two forms of a word."""
 
 
 class Vocabulary:

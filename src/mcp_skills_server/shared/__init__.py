@@ -1,6 +1,5 @@
-"""The state that replicas share through Redis: small records, calls to look again, and counts of
-requests.
+"""Shared state of replicas in Redis: small records, messages between replicas, and rate limits.
 
-Nothing here knows a skill. The client library is imported when a connection is made, which only
-`--redis` asks for.
+This package knows no skills. The client library is imported on the first connection, so only with
+`--redis`.
 """

@@ -1,7 +1,7 @@
-"""The address of Redis, checked, and a client with timeouts and a bounded pool.
+"""Parse and check the address of Redis, and create clients with timeouts and a bounded pool.
 
 Addresses are `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `rediss://` for TLS, and
-`unix:///PATH[?db=DB]`. No error and no text for people ever holds a password.
+`unix:///PATH[?db=DB]`. No error or displayed text contains a password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "mcp-skills:"
 PORT: Final = 6379
 ANSWER_S: Final = 1.0
-"""Timeout of Redis to connect, and to answer."""
+"""Timeout in seconds of each connection attempt and each response."""
 _LONGEST_PREFIX: Final = 64
 _FORMS: Final = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB with TLS, or unix:///PATH"
 _CA: Final = "ssl_ca_certs"
@@ -30,8 +30,8 @@ class RedisSettings:
     """Address and credentials of Redis.
 
     Attributes:
-        shown: the address for people, without user, password and query.
-        ca: the file of authorities that its certificate must be from; None for those of the system.
+        shown: the address for display, without user, password and query.
+        ca: PEM file of trusted certificate authorities; None for those of the system.
     """
 
     url: str = field(repr=False)
@@ -42,8 +42,7 @@ class RedisSettings:
     prefix: str = PREFIX
 
     def client(self, most: int) -> Redis:
-        """Return a client for the event loop that runs now, with at most so many connections, made
-        when needed."""
+        """Return a client for the running event loop, with at most `most` lazy connections."""
         from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -53,7 +52,7 @@ class RedisSettings:
             "protocol": 2,
             "socket_timeout": ANSWER_S,
             "socket_connect_timeout": ANSWER_S,
-            # Once: a server may have closed a connection that was idle.
+            # Retry once: the server may have closed an idle connection.
             "retry": Retry(NoBackoff(), 1),
         }
         if self.url.startswith("rediss:"):
@@ -67,10 +66,11 @@ class RedisSettings:
 def redis_settings(
     url: str, *, prefix: str = PREFIX, ca: str | None = None, password: str | None = None
 ) -> RedisSettings:
-    """Check an address, with what options say beside it.
+    """Check an address and the options for it.
 
     Raises:
-        UsageError: it is none, or two of them contradict each other. Never shows the address.
+        UsageError: the address is malformed, or contradicts an option. The message never contains
+            it.
     """
     try:
         parts = urlsplit(url)

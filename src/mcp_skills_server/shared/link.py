@@ -1,7 +1,7 @@
-"""Connection to Redis with a circuit breaker, and a line in the log when it opens and closes.
+"""Connection to Redis with a circuit breaker, which logs each time that it opens or closes.
 
-A thread of its own holds a subscription, which shows at any time whether Redis answers. While Redis
-does not answer, requests that need it are refused at once, and only that thread retries.
+A thread holds a subscription, which shows at any time whether Redis responds. While the breaker is
+open, requests that need Redis fail at once, and only that thread retries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 _CONNECTIONS: Final = 16
 _WHOLE_S: Final = 2 * ANSWER_S
-"""The timeout of one use of Redis, however slowly its bytes come."""
+"""Timeout of one script or message, however slowly its bytes arrive."""
 _PING_AFTER: Final = 5
 """Seconds without a message after which the subscription is pinged."""
 _FIRST_RETRY_S: Final = 0.25
 _LAST_RETRY_S: Final = 5.0
-"""Most seconds between two retries: exponential backoff, reset by a connection of `_STEADY_S`."""
+"""Maximum backoff in seconds: it doubles, and is reset by a connection of `_STEADY_S`."""
 _STEADY_S: Final = 20.0
 _STOP_S: Final = 1.0
 AWAY: Final = (
@@ -43,36 +43,35 @@ REFUSED: Final = (
 
 
 class SharedError(RequestError):
-    """The shared data cannot be used now. The message is for clients; the log has the reason."""
+    """Shared data is unavailable now. The message is for clients; the log has the reason."""
 
 
 class ChangedMeanwhileError(SharedError):
-    """Another replica has written the record since it was read."""
+    """Another replica has written the record since it was read (a failed compare-and-set)."""
 
 
 class FullError(SharedError):
-    """All places for records are taken, and the owner has none to evict."""
+    """The maximum number of records is reached, and the owner has none to evict."""
 
 
 class Listener(Protocol):
-    """Receiver of other replicas' messages. Both methods are called in the event loop of the link's
-    thread."""
+    """Receiver of other replicas' messages, called in the event loop of the link's thread."""
 
     def heard(self, message: bytes) -> None:
         """Handle a message. It is untrusted: any program may have written it."""
 
     def returned(self) -> None:
-        """Handle the return of Redis: messages may have been missed."""
+        """Handle a reconnection: messages may have been missed."""
 
 
 class Link:
-    """A connection to Redis with a circuit breaker."""
+    """Connection to Redis with a circuit breaker."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings: Final = settings
         self._lock = threading.Lock()
         self._trouble = ""
-        """Why Redis cannot be used, for the operator; empty while it can."""
+        """Reason why Redis cannot be used, for the operator; empty while the breaker is closed."""
         self._client: tuple[asyncio.AbstractEventLoop, Redis] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,7 +81,7 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether Redis answered the last time, or was never asked."""
+        """Tell whether the last request to Redis succeeded, or there was none."""
         return not self._trouble
 
     @property
@@ -91,17 +90,16 @@ class Link:
         return f"Redis at {self.settings.shown}: {self._trouble or 'connected'}"
 
     def key(self, *parts: str) -> str:
-        """Return the key of these parts, which hold no client's text."""
+        """Return the key of these parts, which contain no client's text."""
         return self.settings.prefix + ":".join(parts)
 
     # Use
 
     async def run(self, what: str, script: str, keys: Sequence[str], given: Sequence[Any]) -> Any:
-        """Run a Lua script within two seconds, or raise SharedError. `what` is its purpose, for the
-        log."""
+        """Run a Lua script within two seconds, or raise SharedError. `what` names it in the log."""
         if self._trouble:
             raise SharedError(AWAY)
-        if self._client is None:  # an import takes half a second, in which others are answered
+        if self._client is None:  # the import takes half a second: do not block the event loop
             await asyncio.to_thread(import_module, "redis.asyncio")
         from redis.exceptions import ResponseError
 
@@ -114,12 +112,12 @@ class Link:
         except ResponseError as error:
             self._log_refusal(what, error)
             raise SharedError(REFUSED) from None
-        except Exception as error:  # what does not speak the protocol may raise anything
+        except Exception as error:  # a server that is no Redis may cause any error
             self._failed(error)
             raise SharedError(AWAY) from None
 
     async def aclose(self) -> None:
-        """Close the connections of the event loop that runs now."""
+        """Close the connections of the running event loop."""
         if self._client is not None and self._client[0] is asyncio.get_running_loop():
             await self._client[1].aclose()
             self._client = None
@@ -147,14 +145,14 @@ class Link:
     # The thread
 
     def start(self, listener: Listener) -> None:
-        """Connect, listen, and keep the connection until `stop`; returns at once."""
+        """Start the thread that subscribes and reconnects until `stop`; returns at once."""
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._watch(listener)), name="skills-redis", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Unsubscribe, and end the thread."""
         self._stopped = True
         if self._watching is not None:
             self.soon(self._watching.cancel)
@@ -162,17 +160,15 @@ class Link:
             self._thread.join(_STOP_S)
 
     def soon(self, work: Callable[..., object], *arguments: object) -> None:
-        """Schedule a call in the thread of the link, from any thread; do nothing before it has
-        begun."""
+        """Schedule a call in the link's thread, from any thread; a no-op before its start."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(work, *arguments)
 
     async def publish(self, message: str) -> None:
-        """Publish a message to the other replicas, from within the thread of the link.
+        """Publish a message to the other replicas; call it in the link's thread.
 
-        A message that cannot be sent is lost; the listener's `returned` follows when Redis answers
-        again.
+        An unsent message is lost; the listener's `returned` is called after the reconnection.
         """
         if self._publisher is not None and not self._trouble:
             from redis.exceptions import ResponseError
@@ -196,7 +192,7 @@ class Link:
                 try:
                     async with client.pubsub() as pubsub:
                         await self._listen(pubsub, listener, missed=missed)
-                except Exception as error:  # whatever it is that answers there
+                except Exception as error:  # a server that is no Redis may cause any error
                     self._failed(error)
                 missed = True
                 if self._loop.time() - began > _STEADY_S:
@@ -210,8 +206,7 @@ class Link:
             await self._end(client)
 
     async def _end(self, client: Redis) -> None:
-        """Cancel the other tasks, then close the connections: a task that loses one would open
-        another."""
+        """Cancel the other tasks, which could reconnect, then close the connections."""
         self._publisher = None
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for each in others:
@@ -221,7 +216,7 @@ class Link:
             await client.aclose()
 
     async def _listen(self, pubsub: Any, listener: Listener, *, missed: bool) -> None:
-        """Dispatch messages until the connection ends or a ping gets no answer."""
+        """Dispatch messages until the connection ends or a ping times out."""
         async with asyncio.timeout(_WHOLE_S):
             await pubsub.subscribe(self.key("look"))
             while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message[
@@ -256,7 +251,7 @@ def _line(error: BaseException) -> str:
 
 
 def _reason(error: BaseException, settings: RedisSettings) -> str:
-    """Return why Redis cannot be used, for the operator, and what to do."""
+    """Return a reason for the operator why Redis cannot be used, with the remedy."""
     from redis.exceptions import (
         AuthenticationError,
         AuthenticationWrongNumberOfArgsError,

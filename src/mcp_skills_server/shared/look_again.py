@@ -1,9 +1,8 @@
-"""Publish/subscribe between replicas: a change that one notices makes the others look at their
-sources or folders.
+"""Publish/subscribe between replicas: one that notices a change makes the others rescan or poll.
 
-A message says where to look and nothing else, so that a writer to Redis can make replicas look and
-no more. Messages are throttled to one look a second, and a replica looks by itself when messages
-may have been missed.
+A message only names what to rescan, so an attacker who can write to Redis can cause scans and no
+more. Messages are throttled to one scan a second, and a replica scans after a reconnection, when
+messages may have been missed.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ Where: TypeAlias = Literal["sources", "folders", "clients"]
 SOURCES: Final = "sources"
 FOLDERS: Final = "folders"
 CLIENTS: Final = "clients"
-"""A replica has notified its clients: clients of the others may have read the old state from it
-until then."""
+"""Sent by a replica that has notified its clients: other replicas' clients may have read old state
+from it until then."""
 _LOOK_S: Final = 1.0
 _SHARE: Final = 4
-"""The least pause after a look, as a multiple of the time that the look took."""
+"""Minimum pause after a scan, as a multiple of the scan's duration."""
 _SAY_S: Final = 0.2
-"""Between two messages: an edit of many files is one."""
+"""Minimum seconds between two messages, which coalesces an edit of many files."""
 _LONGEST: Final = 512
 _FIELDS: Final = ("look", "from")
 
 
 class LookAgain:
-    """Says to other replicas that there is something to look at, and looks when they say so.
+    """Notifies other replicas of changes, and rescans when they do.
 
     Args:
-        link: the way to Redis, not yet started; this is what listens there.
-        look: what to call, in a thread, for each of `SOURCES`, `FOLDERS` and `CLIENTS` that this
-            replica follows.
+        link: the connection to Redis, not yet started; this object becomes its listener.
+        look: by each of `SOURCES`, `FOLDERS` and `CLIENTS` that this replica follows, the function
+            to call in a thread.
     """
 
     def __init__(self, link: Link, look: Mapping[Where, Callable[[], object]]) -> None:
@@ -55,27 +54,23 @@ class LookAgain:
         }
         self._says: dict[Where, _Throttled] = {}
         self._lookers: set[int] = set()
-        """The threads that look because another replica said so."""
+        """Ids of the threads that scan because of a message."""
 
     def start(self) -> None:
-        """Listen from now on."""
+        """Connect and listen for messages."""
         self._link.start(self)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._link.stop()
 
     @property
     def is_looking(self) -> bool:
-        """Tell whether this thread looks at folders because another replica said so, which need not
-        be said again."""
+        """Tell whether this thread scans because of a message, so replicas know the change."""
         return threading.get_ident() in self._lookers
 
     def say(self, where: Where) -> None:
-        """Have the other replicas look, from any thread.
-
-        Return at once. The message is lost where Redis does not answer.
-        """
+        """Notify the other replicas, without waiting; lost while Redis is down. Thread-safe."""
         self._link.soon(self._say, where)
 
     def _say(self, where: Where) -> None:
@@ -87,7 +82,7 @@ class LookAgain:
         await self._link.publish(json.dumps({"look": where, "from": self._us}))
 
     def heard(self, message: bytes) -> None:
-        """Look, if this is from another replica and says so."""
+        """Schedule the scan that a message from another replica names."""
         said = _parsed(message)
         if said is None:
             logger.warning(
@@ -101,7 +96,7 @@ class LookAgain:
             self._looks[said["look"]].ask()
 
     def returned(self) -> None:
-        """Look everywhere, and have the others do so: messages were lost meanwhile."""
+        """Scan everything and notify the others: messages were lost during the disconnection."""
         for where, throttled in self._looks.items():
             throttled.ask()
             self._say(cast("Where", where))
@@ -118,10 +113,9 @@ class LookAgain:
 
 
 class _Throttled:
-    """Work that is done at once when it is asked for, and not again before a pause is over. For one
-    event loop.
+    """Throttle of an async function: it runs at once, but not again before a pause is over.
 
-    The pause is at least `pause_s`, and four times as long as the work took.
+    The pause is at least `pause_s`, and at least four times the run's duration. For one event loop.
     """
 
     def __init__(self, work: Callable[[], Awaitable[object]], pause_s: float) -> None:
@@ -131,7 +125,7 @@ class _Throttled:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Have it done."""
+        """Request a run."""
         self._asked = True
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
@@ -143,7 +137,7 @@ class _Throttled:
                 began = asyncio.get_running_loop().time()
                 try:
                     await self._work()
-                except Exception:  # what fails once must not end the looking
+                except Exception:  # one failure must not stop later runs
                     logger.exception("looking again failed")
                 took = asyncio.get_running_loop().time() - began
                 await asyncio.sleep(max(self._pause_s, _SHARE * took))
@@ -152,7 +146,7 @@ class _Throttled:
 
 
 def _parsed(message: bytes) -> dict[str, str] | None:
-    """Return what a message says; None of one that no replica wrote."""
+    """Return a message's fields, or None if it is malformed."""
     if len(message) > _LONGEST:
         return None
     try:

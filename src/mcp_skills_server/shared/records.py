@@ -1,8 +1,8 @@
 """Shared records with compare-and-set and expiry, and token buckets, in Redis.
 
-A key holds the hash of a client's text, never the text. The records of a group, which is one
-owner's, are bounded in number: its least recently used one is evicted, and never one of another
-group. All times are by the clock of Redis, so replicas need not agree on the time.
+Keys contain hashes of clients' texts, never the texts. Each owner's records form a group of bounded
+size: the least recently used one of the same group is evicted. All times are by the clock of Redis,
+so replicas need no synchronized clocks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
 
 MOST_BYTES: Final = 16 << 10
-"""Of one record. A longer one is neither written nor read."""
+"""Maximum size of a record. A longer one is neither written nor read."""
 WHOLE: Final = 65_536
-"""Records at once, of all groups together."""
+"""Maximum number of records in all groups together."""
 
 _READ: Final = """
 local size = redis.call('STRLEN', KEYS[1])
@@ -29,7 +29,7 @@ for each = 2, 3 do
 end
 return redis.call('GET', KEYS[1])
 """
-# Redis at `maxmemory` refuses ZADD; the read must succeed all the same.
+# `pcall`: Redis at `maxmemory` rejects ZADD, and the read must succeed nevertheless.
 
 _WRITE: Final = """
 local text, replaces, ttl, member, place = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -63,8 +63,8 @@ for each = 2, 3 do
 end
 return 'written'
 """
-# Redis checks `maxmemory` at the first writing command of a script and at ZADD, but not at
-# ZREMRANGEBYSCORE: so a ZADD that changes nothing comes first.
+# Redis checks `maxmemory` at the first write command of a script and at ZADD, but not at
+# ZREMRANGEBYSCORE: so a no-op ZADD comes first.
 
 _DELETE: Final = """
 for each = 2, 3 do redis.call('ZREM', KEYS[each], ARGV[1]) end
@@ -89,11 +89,13 @@ return string.format('%.6f', wait)
 
 
 class Records:
-    """Records of one kind. Its methods raise SharedError while Redis cannot be used.
+    """Records of one kind. Methods raise SharedError while Redis is unavailable.
 
     Args:
-        kind: what they are, as a part of their keys and in the log.
-        ttl_s: seconds after which an unused one expires.
+        kind: the name of the kind, in keys and log lines.
+        ttl_s: seconds after which an unused record expires.
+        share: maximum number of records of one group.
+        whole: maximum number of records of all groups.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Records:
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
-        """Return the text of a record and renew it; None for no record, or for a malformed one."""
+        """Return the text of a record and renew its expiry; None if missing or malformed."""
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
         found = await self._link.run(f"a reading of a {self._kind}", _READ, keys, given)
@@ -126,14 +128,15 @@ class Records:
         """Write a record.
 
         Args:
-            group: among whose records it counts; None has no share of its own.
+            group: the group whose limit applies; None for no group, bounded only by the limit of
+                all.
             text: at most `MOST_BYTES` of UTF-8.
-            replaces: the text that was read; None for a new record.
+            replaces: the text that was read (compare-and-set); None for a new record.
 
         Raises:
-            ChangedMeanwhileError: another text stands there by now.
-            FullError: there is no place, and the group has no record to give up.
-            SharedError: it cannot be written now.
+            ChangedMeanwhileError: the record has another text by now.
+            FullError: the limit of all is reached, and the group has no record to evict.
+            SharedError: Redis is unavailable.
         """
         raw = text.encode()
         if len(raw) > MOST_BYTES:
@@ -168,16 +171,15 @@ class Records:
             )
 
     async def delete(self, name: str, group: str | None) -> None:
-        """Delete a record, if it is there."""
+        """Delete a record if it exists."""
         member, keys = self._keys(name, group)
         await self._link.run(f"an end of a {self._kind}", _DELETE, keys, [member])
 
 
 class SharedBucket:
-    """Token buckets of one kind such as "requests", one for each name, of this size and refill
-    rate.
+    """Token buckets of one kind such as "requests", one for each name, with one size and rate.
 
-    A full bucket takes no memory. `take` raises SharedError while Redis cannot be used.
+    A full bucket takes no memory. `take` raises SharedError while Redis is unavailable.
     """
 
     def __init__(self, link: Link, kind: str, *, most: float, per_second: float) -> None:
@@ -186,13 +188,12 @@ class SharedBucket:
         self._given = [repr(float(most)), repr(float(per_second))]
 
     async def take(self, name: str, amount: float = 1) -> float:
-        """Take this amount from the bucket of this name and return 0; else the seconds until it has
-        enough."""
+        """Take this amount from a bucket and return 0; otherwise return the seconds to wait."""
         key = self._link.key("bucket", self._kind, hashed(name))
         given = [*self._given, repr(float(amount))]
         return float(await self._link.run(f"a count of {self._kind}", _TAKE, [key], given))
 
 
 def hashed(text: str) -> str:
-    """Return the hash that stands for a client's text in a key."""
+    """Return the hash that replaces a client's text in a key."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]

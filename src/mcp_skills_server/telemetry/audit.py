@@ -1,9 +1,7 @@
-"""Audit log: a line of JSON for each skill that is loaded, read, run or proposed, and for each
-client and decision.
+"""Audit log: JSON lines for uses of skills, admitted and refused clients, and proposal decisions.
 
-A line has the principal, the address, the skill and the digest of its bytes; no content, no
-arguments, no token, no question. Several processes may append to one file: each line is written
-whole, by one call.
+A line has the principal, address, skill and digest, but no content, argument, token or search text.
+Several processes may append to one file, because one system call writes a whole line.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
 _RECORDED: Final = frozenset(("load", "read", "run", "propose", "approve", "reject"))
 _A_MINUTE: Final = 20
-"""Lines a minute of one address that is refused for one reason before it has proved anything; then
-they are counted."""
+"""Most lines a minute for one address without a principal and one reason; others are counted."""
 _MINUTE_S: Final = 60.0
 _MOST_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
@@ -39,14 +36,13 @@ _UNRECORDED: Final = (
 
 
 class AuditLog:
-    """Appends events to a file, which is made with mode 0600 if it is not there, or with "-" to
-    stdout.
+    """An append-only log of events in a file, created with mode 0600, or on stdout for "-".
 
-    With `required`, a line is written before the bytes of a file are answered, and the request is
-    refused where that fails. `lost` is how many lines could not be written.
+    With `required`, a line is written before the content of a file is sent, and the request is
+    refused if writing fails. `lost` counts the lines that could not be written.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be opened for writing.
     """
 
     def __init__(self, file: str, *, required: bool = False) -> None:
@@ -65,14 +61,14 @@ class AuditLog:
             raise UsageError(f"--audit-log {file}: {reason}") from None
 
     def start(self, events: Events) -> None:
-        """Write every event of a server from now on."""
+        """Subscribe to the events of a server."""
         events.subscribe(self.take)
         if self._required:
             events.before_reads = self.take
 
     @property
     def state(self) -> str:
-        """Return its state in one line for the operator."""
+        """Return the state of the log in one line for the operator."""
         state = f"audit log {self._file}: written"
         if self._trouble:
             state = f"audit log {self._file}: cannot be written ({self._trouble})"
@@ -81,23 +77,21 @@ class AuditLog:
         return state
 
     def reopen(self) -> None:
-        """Open the file anew before the next line, because it was moved away. A handler of a signal
-        may call this."""
+        """Reopen the file before the next line, after log rotation; safe in a signal handler."""
         self._reopens = self._file != STDOUT
 
     def take(self, event: Event) -> None:
-        """Write what an event says, if it is one of those that are recorded.
+        """Write the lines of an event, if it is of a recorded kind.
 
         Raises:
-            NotRecordedError: it cannot be written, and it is a run or an answer that is about to
-                begin.
+            NotRecordedError: the lines cannot be written, and their run or read is about to begin.
         """
         left_out = self._left_out(event)
         if left_out is None:
             return
         recorded = _RECORDED
         if self._required and event.outcome != "begun":
-            recorded = _RECORDED - {"load", "read"}  # which were recorded before
+            recorded = _RECORDED - {"load", "read"}  # recorded already by their "begun" events
         lines = [*_lines(event, left_out, recorded)]
         if not lines:
             return
@@ -128,10 +122,10 @@ class AuditLog:
                 )
 
     def _left_out(self, event: Event) -> int | None:
-        """Return how many lines like this one were left out before it; None if it is left out too.
+        """Return the number of similar lines left out before this one; None to leave it out too.
 
-        A client that proves nothing may be refused as often as it likes, and would fill the disk,
-        which ends all runs.
+        The rate limit keeps refused clients without a principal from filling the disk, since runs
+        need the log.
         """
         if not event.reason or event.principal is not None:
             return 0

@@ -1,13 +1,10 @@
-"""Events of a server, one for each request and for each difference of the catalogue, and their
-readers.
+"""Publish/subscribe of a server's events: one for each request and each change of a skill.
 
-Readers are the log, the audit log, usage, metrics, traces and the page. They subscribe to the
-`Events` of one server, so that two servers in one process share none. The server of a request
-stands in a context variable, which is set where requests enter. Without a reader nothing is
-gathered. An event holds no content, no session handle and no token; the words of a search only
-where the operator has them kept. The W3C Trace Context of a request is looked at only where a
-reader wants it; what clients send of it is bounded here and judged by that reader, and baggage is
-passed over.
+Subscribers (readers) are the log, the audit log, usage, metrics, traces and the page. Each server
+has its own `Events`; a context variable holds those of the current request. No event is built
+without a reader. An event holds no content, session handle or token, and search text only if the
+operator keeps it. W3C Trace Context is extracted only for a reader that wants it: its size is
+limited here, the reader validates it, and baggage is ignored.
 """
 
 from __future__ import annotations
@@ -30,37 +27,36 @@ Outcome: TypeAlias = Literal[
 ]
 Action: TypeAlias = Literal["", "load", "read", "run", "dropped", "propose", "approve", "reject"]
 PROPOSING: Final = frozenset(("propose", "approve", "reject"))
-"""The actions that are about proposals, and use no skill."""
+"""Actions on proposals, which are not uses of a skill."""
 CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
 LIBRARY: Final = "library"
 """The `protocol` of a run that no request caused."""
 COMMAND: Final = "command"
-"""The `protocol` of what a person decides on the command line."""
+"""The `protocol` of a decision on a proposal on the command line."""
 PAGE: Final = "page"
-"""The `protocol` of what a person looks at in a browser. It is read, and not used."""
+"""The `protocol` of the page for browsers, whose reads do not count as uses."""
 
 
 _PARENT: Final = "traceparent"
 _STATE: Final = "tracestate"
 _LONGEST: Final = 512
-"""Characters of either, which every implementation must take; longer ones are none."""
+"""Most characters of a header; W3C Trace Context requires support for this many."""
 _TARGETED: Final = frozenset(("tools/call", "prompts/get"))
 
 Carrier = dict[str, str]
-"""`traceparent`, and `tracestate` where there is one; empty where there is neither."""
+"""The headers `traceparent` and optionally `tracestate`; empty without a trace context."""
 
 
 class Trace(NamedTuple):
-    """The trace context and attributes of a request, beside its event.
+    """The trace context and span attributes of a request.
 
     Attributes:
-        message: what `_meta` of the message says of the span that it belongs to.
-        http: what the headers of its HTTP request say.
-        id: of the message, at most 200 characters; "" where there is none.
-        target: the name of the tool or prompt that is asked for, at most 200 characters; "" where
-            there is none.
-        version: the revision of MCP that is spoken; "" where none is settled.
+        message: trace context from `_meta` of the message.
+        http: trace context from the headers of the HTTP request.
+        id: id of the message, at most 200 characters, or "".
+        target: name of the requested tool or prompt, at most 200 characters, or "".
+        version: negotiated revision of MCP, or "".
     """
 
     message: Carrier
@@ -71,11 +67,11 @@ class Trace(NamedTuple):
 
 
 of_http: Final[ContextVar[Carrier | None]] = ContextVar("of_http", default=None)
-"""What the headers of the HTTP request say that is being answered here."""
+"""The trace context from the headers of the current HTTP request."""
 
 
 def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
-    """Return the trace context of the headers of an HTTP request, whose names are in lower case."""
+    """Return the trace context of HTTP headers, whose names must be in lower case."""
     return _carrier({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
 
 
@@ -87,11 +83,9 @@ def trace_of(
     *,
     version: str = "",
 ) -> Trace:
-    """Return where a request belongs in a trace, by its parameters as the client sent them and the
-    id of its message.
+    """Return the trace context and attributes of a request, from its raw parameters and message id.
 
-    `http` is what the headers say, where they are not those of the request that is being answered
-    here.
+    `http` is the trace context of the headers; it defaults to that of the current HTTP request.
     """
     given = params or {}
     meta, name = given.get("_meta"), given.get("name")
@@ -118,21 +112,20 @@ def _carrier(found: Mapping[str, Any]) -> Carrier:
 
 
 class NotRecordedError(RequestError):
-    """A reader that must have an event before its work is done cannot take it."""
+    """Raised by a reader that cannot record a run or read before it begins; this prevents it."""
 
 
 class Use(NamedTuple):
     """The use of a file of a skill.
 
     Attributes:
-        action: "load" where it is the SKILL.md, "read" for another file, "run" where it was
-            started, "dropped" where the skill was unloaded before anything else of it was asked
-            for; "propose", "approve" and "reject" for a proposal; "" where the request was about
-            the skill and no file was read.
-        skill: the skill path.
-        file: its path in the skill; the id of a proposal.
-        digest: of its bytes as they were read; of all files of the skill where one was run; of the
-            SKILL.md that a proposal changes; "" where it is not known.
+        action: "load" of a SKILL.md, "read" of another file, "run" of a script; "dropped" for a
+            skill that was unloaded before any other use; "propose", "approve" and "reject" for a
+            proposal; "" for a request about the skill that reads no file.
+        skill: skill path.
+        file: path of the file in the skill, or the id of a proposal.
+        digest: digest of the file as it was read; for a run, of all files of the skill; for a
+            proposal, of the SKILL.md that it changes; "" if unknown.
     """
 
     action: Action
@@ -142,7 +135,7 @@ class Use(NamedTuple):
 
 
 class _Principal(Protocol):
-    """The identity that a client proved."""
+    """The authenticated identity of a client."""
 
     @property
     def id(self) -> str: ...
@@ -158,32 +151,32 @@ def _named(principal: _Principal | None) -> tuple[str | None, str]:
 
 
 class Event(NamedTuple):
-    """Something that happened.
+    """A request, a run, a decision on a proposal, or a change of a skill in the catalogue.
 
     Attributes:
-        time: when it began, in seconds since 1970.
-        protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for what was refused
-            before any of them; "catalogue" for a difference of the catalogue, "library" for a run
-            without a request, "command" for a decision of the operator.
-        method: which one was called, at most 200 characters of what the client says; "" for a
-            difference.
-        outcome: of a request "ok", "refused" for what is wrong with it, "failed" for a bug,
-            "cancelled", or "begun" for a run that is about to start; of a skill in the catalogue
-            the rest.
-        principal: the `id` of whom the client proved to be, None where no proof is required.
-        address, era: where the client is, and of which era of MCP; None where there is none.
-        host: what the client calls itself, at most 200 characters, None where it does not say.
-        uses: what was done with which skills, in order.
-        reason: why it was refused, where that was before any protocol.
-        milliseconds: how long it took.
-        bytes: bytes of skill files that were read for the answer.
-        found: how many skills a search found, None where nothing was searched for.
-        question: what was searched for, where a reader keeps that; else "".
-        request: the id of the request of HTTP, which its answer carries; None where there is none.
-        code: of the error of JSON-RPC that it was answered by, None for none.
-        trace: where it belongs in a trace, where a reader wants that.
-        label: what the issuer calls the principal for people; "" where it does not.
-        proposer: whose proposal is decided on; "" where none is.
+        time: start, in seconds since 1970.
+        protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for a refusal before any
+            of them; "catalogue" for a change of a skill, "library" for a run without a request,
+            "command" for a decision of the operator.
+        method: called method as the client sent it, at most 200 characters; "" for a change.
+        outcome: "ok", "refused" for a fault of the request, "failed" for a bug, "cancelled", or
+            "begun" for a run or read that is about to start; "appeared", "changed" or "vanished"
+            for a skill.
+        principal: `id` of the authenticated principal; None without authentication.
+        address: network address of the client, or None.
+        era: era of MCP that the client speaks, or None.
+        host: name of the host program as the client sent it, at most 200 characters, or None.
+        uses: uses of skills, in order.
+        reason: reason of a refusal before any protocol, or "".
+        milliseconds: duration.
+        bytes: bytes of skill files that were read for the response.
+        found: number of skills that a search found; None without a search.
+        question: text of a search, if a reader keeps it, or "".
+        request: id of the HTTP request, which the response carries, or None.
+        code: code of the JSON-RPC error in the response, or None.
+        trace: trace context and attributes, if a reader wants them.
+        label: readable name of the principal from its issuer, or "".
+        proposer: author of the proposal that is decided on, or "".
     """
 
     time: float
@@ -208,14 +201,14 @@ class Event(NamedTuple):
 
     @property
     def skills(self) -> tuple[str, ...]:
-        """Paths of the skills that it was about, in the order in which they were looked at."""
+        """Return the distinct paths of the used skills, in order of first use."""
         return tuple(dict.fromkeys(each.skill for each in self.uses))
 
 
 Reader: TypeAlias = Callable[[Event], None]
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
-"""The id of the request of HTTP that is being answered here."""
+"""The id of the current HTTP request."""
 
 
 def _always() -> bool:
@@ -223,13 +216,13 @@ def _always() -> bool:
 
 
 class Events:
-    """The events of one server.
+    """A publisher of the events of one server.
 
     Attributes:
-        before_reads: called before the bytes of a file are answered, with an event whose outcome is
-            "begun"; the request is refused where it raises NotRecordedError.
-        keeps_questions: whether events hold the words of searches.
-        wants_traces: whether events hold where a request belongs in a trace.
+        before_reads: callback before the content of a file is sent, with an event of outcome
+            "begun". It refuses the request by raising NotRecordedError.
+        keeps_questions: whether events hold the text of searches.
+        wants_traces: whether events hold the trace context of requests.
     """
 
     def __init__(self) -> None:
@@ -240,13 +233,12 @@ class Events:
 
     @property
     def has_readers(self) -> bool:
-        """True when a reader wants events now."""
+        """Return whether any reader wants events now."""
         return any(wants() for _, wants in self._readers.values())
 
     @contextmanager
     def serving(self) -> Generator[None]:
-        """Have the requests that are answered inside, in this context, become events of this
-        server."""
+        """Publish the events of all requests in this context through this object."""
         token = _serving.set(self)
         try:
             yield
@@ -254,14 +246,10 @@ class Events:
             _serving.reset(token)
 
     def subscribe(self, reader: Reader, wants: Callable[[], bool] = _always) -> Callable[[], None]:
-        """Have `reader` called with each event from now on, in the thread where it happens; it must
-        return at once.
+        """Call `reader` with each event, in the thread of the event; it must return at once.
 
-        It gets none while `wants` is false: without a reader that wants them, no request is
-        recorded.
-
-        What it raises is logged, but for NotRecordedError of a run that is about to start: that run
-        is refused.
+        The reader is skipped while `wants` returns False. Exceptions of the reader are logged,
+        except NotRecordedError for a run that is about to start, which refuses the run.
 
         Returns:
             A function that ends the subscription.
@@ -271,10 +259,10 @@ class Events:
         return lambda: self._readers.pop(token, None) and None
 
     def emit(self, event: Event) -> None:
-        """Hand an event to every reader.
+        """Pass an event to every reader that wants it.
 
         Raises:
-            NotRecordedError: it is a run that is about to start, and a reader cannot take it.
+            NotRecordedError: a reader cannot record a run that is about to start.
         """
         unrecorded: NotRecordedError | None = None
         for reader, wants in list(self._readers.values()):
@@ -283,7 +271,7 @@ class Events:
                     reader(event)
             except NotRecordedError as error:
                 unrecorded = error
-            # a bug of one reader must not cost the others the event, nor the client its answer
+            # A bug in one reader must affect neither the other readers nor the response.
             except Exception:
                 logger.exception("a reader of events failed", extra=REPEATS)
         if unrecorded is not None and event.outcome == "begun":
@@ -292,15 +280,14 @@ class Events:
     def emit_decision(
         self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
-        """Emit an event for a proposal that a reviewer decided on: on the page, or where there is
-        no address."""
+        """Emit a reviewer's decision on a proposal; without `address` it was made by command."""
         about = time.time(), PAGE if address else COMMAND, use.action, "ok", reviewer, address
         self.emit(
             Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer)
         )
 
     def emit_changes(self, changes: Changes) -> None:
-        """Emit an event for each skill that differs."""
+        """Emit an event for each skill that appeared, changed or vanished."""
         if not self.has_readers:
             return
         now = time.time()
@@ -315,19 +302,19 @@ class Events:
 
 
 _UNSERVED: Final = Events()
-"""The events outside of any server, such as those of an agent loop; they have no reader."""
+"""The default outside of any server, such as in an agent loop; it has no readers."""
 _serving: Final[ContextVar[Events]] = ContextVar("serving", default=_UNSERVED)
 
 
 def has_readers() -> bool:
-    """Return whether events of the server that answers here are read."""
+    """Return whether any reader wants the events of the current server."""
     return _serving.get().has_readers
 
 
 def emit_refusal(
     method: str, reason: str, *, principal: _Principal | None = None, address: str | None = None
 ) -> None:
-    """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
+    """Emit a refusal before any protocol; `reason` must be one of a few fixed texts."""
     server = _serving.get()
     if server.has_readers:
         here = request_id.get()
@@ -337,13 +324,11 @@ def emit_refusal(
 
 
 class Request:
-    """A request that is being answered; entered around the work, it emits the event at its end.
-
-    An exception decides the outcome unless `outcome` was set.
+    """A context manager around the handling of a request, which emits its event at the end.
 
     Attributes:
-        outcome: what became of it.
-        code: of the error of JSON-RPC that answers it.
+        outcome: outcome of the request; None derives it from the raised exception, if any.
+        code: code of the JSON-RPC error in the response, or None.
     """
 
     def __init__(
@@ -385,33 +370,33 @@ class Request:
         )
 
     def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
-        """Record the use of a file of a skill, as in `Use`, and the bytes of it that were read."""
+        """Record a use, with arguments as in `Use`, and the number of bytes that were read."""
         self._uses[action, skill, file] = digest
         self._bytes += size
 
     def searched(self, question: str, found: int) -> None:
-        """Record a search."""
+        """Record a search and the number of skills found; keep its text if a reader wants it."""
         if not self._server.keeps_questions:
             question = ""
         self._found = found, clipped(question)
 
     def forget(self) -> None:
-        """Forget the reads so far: the work begins again."""
+        """Discard the recorded uses, before the work is retried."""
         self._uses.clear()
         self._bytes = 0
 
     def answers(self, use: Use, size: int) -> None:
-        """Record that bytes of a file are about to be sent.
+        """Record that the content of a file is about to be sent.
 
         Raises:
-            NotRecordedError: they must not be.
+            NotRecordedError: the read cannot be recorded, and the content must not be sent.
         """
         if self._server.before_reads is not None:
             self._server.before_reads(self._event("begun", (use,)))
         self.add(*use, size)
 
     def start(self, *uses: Use) -> None:
-        """Record a run that is about to start, with its uses; NotRecordedError forbids it."""
+        """Record the uses of a run that is about to start; NotRecordedError must prevent it."""
         for use in uses:
             self.add(*use)
         self._server.emit(self._event("begun", uses))
@@ -432,9 +417,7 @@ def observe(
     address: str | None = None,
     id_: object = None,
 ) -> AbstractContextManager[Request | None]:
-    """Return a `Request` to enter around the work, or nothing while there is no reader. `id_` is
-    that of its message.
-    """
+    """Return a `Request` for a message with `id_`, or a no-op context manager without readers."""
     if not has_readers():
         return nullcontext()
     return Request(
@@ -453,7 +436,7 @@ def was_read(skill: Skill, path: str) -> None:
     """Record that a file of a skill was read for the current request.
 
     Raises:
-        NotRecordedError: it must not be answered, because it cannot be recorded.
+        NotRecordedError: the read cannot be recorded, and the content must not be sent.
     """
     request = _current.get()
     if request is not None:
@@ -465,19 +448,19 @@ def was_read(skill: Skill, path: str) -> None:
 
 
 def concerns(skills: Iterable[Skill]) -> None:
-    """Record that the current request is about these skills, whose files are not read."""
+    """Record that the current request concerns these skills without reading their files."""
     for skill in skills:
         note(Use("", skill.path, SKILL_MD, _digest(skill)))
 
 
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
-    """Record that a file of a skill is about to run, or, with "" as the skill, code of a call.
+    """Record that a script of a skill, or code from a call (`skill` is ""), is about to run.
 
-    `digest` is over all files that are laid out for it; `laid_out` has the skills beside it that it
-    may read, and the digest over all files of each.
+    `digest` covers all files that are laid out for the run. `laid_out` maps each further skill that
+    the run may read to the digest of all its files.
 
     Raises:
-        NotRecordedError: it must not be started, because it cannot be recorded.
+        NotRecordedError: the run cannot be recorded, and must not start.
     """
     if not has_readers():
         return
@@ -513,7 +496,7 @@ def begins_again() -> None:
 
 
 def _digest(skill: Skill) -> str:
-    """Return that of its SKILL.md, which a skill that cannot be used need not have."""
+    """Return the digest of a skill's SKILL.md, or "" for an unusable skill without one."""
     file = skill.files.get(SKILL_MD)
     if file is None:
         return ""

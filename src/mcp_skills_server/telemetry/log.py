@@ -1,4 +1,4 @@
-"""Log lines of requests."""
+"""Request log: a line for each request of a server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], None]:
-    """Log each request of a server at this level from now on; return a function that ends it.
+    """Log each request of a server at this level; return a function that stops the logging.
 
-    Differences of the catalogue are logged with their reasons by `catalog/report.py`.
+    `catalog/report.py` logs changes of the catalogue, with their reasons.
     """
     return events.subscribe(partial(_log, level), partial(logger.isEnabledFor, level))
 
@@ -33,7 +33,7 @@ def _log(level: int, event: Event) -> None:
         why = f" ({event.reason})"
     given = event.method, about, event.outcome, why, event.milliseconds, event.protocol, who
     line = "%s%s: %s%s in %.1f ms (%s%s)"
-    # `logger.log` would look for the line that logs, which takes longer than all else.
+    # `logger.log` would inspect the stack for the caller, which takes longer than all the rest.
     logger.handle(
         logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=_extra(event))
     )
@@ -53,6 +53,6 @@ def _extra(event: Event) -> dict[str, Any]:
         "request": event.request,
     }
     extra: dict[str, Any] = {"fields": {key: value for key, value in fields.items() if value}}
-    if event.reason:  # a stranger, who would fill the disk
+    if event.reason:  # refused before any protocol: such clients could flood the log
         extra |= REPEATS
     return extra

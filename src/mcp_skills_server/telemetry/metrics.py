@@ -1,8 +1,8 @@
-"""Counts and times for Prometheus: a reader of events, and of the catalogue at each scrape.
+"""Prometheus metrics: counters and histograms of events, and gauges that are read at each scrape.
 
-Names and labels are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in
-development) where they have one, in Prometheus' spelling, and `skills_` for the rest. A label has
-few values: what clients make up is "_OTHER".
+Names and labels follow OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in development)
+in Prometheus' spelling; metrics without a convention begin with `skills_`. Cardinality is bounded:
+unknown values from clients become "_OTHER".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
-"""Skills that have a line of their own; what is done with further ones is counted together."""
+"""Skills with their own label value; uses of further skills are counted as "_OTHER"."""
 _SECONDS: Final = (
     0.0005,
     0.001,
@@ -56,15 +56,14 @@ _SECONDS: Final = (
     120,
     300,
 )
-"""The buckets of the conventions, and smaller ones for answers of a tenth of a millisecond."""
+"""Histogram buckets: those of the conventions, and smaller ones for responses of 0.1 ms."""
 
 Gauges = Callable[[], Mapping[str, Gauge]]
 """Returns the gauges by name."""
 
 
 class Metrics:
-    """All metrics of a server: the gauges are read at each scrape, and these methods have a line of
-    their own."""
+    """All metrics of a server; `methods` are those that keep their names as label values."""
 
     def __init__(self, gauges: Gauges, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)
@@ -112,7 +111,7 @@ class Metrics:
         self._skills: set[str] = set()
 
     def start(self, events: Events) -> None:
-        """Count every event of a server from now on."""
+        """Subscribe to the events of a server."""
         events.subscribe(self.take)
 
     def take(self, event: Event) -> None:
@@ -125,7 +124,7 @@ class Metrics:
             return
         if event.outcome == "begun":
             for use in event.uses:
-                if use.action == "run":  # the rest is counted at the end
+                if use.action == "run":  # other uses count when their request has ended
                     self._uses.labels(use.action, self._known(use.skill)).inc()
             return
         error: str = event.outcome
@@ -153,8 +152,7 @@ class Metrics:
             self._bytes.inc(event.bytes)
 
     def written(self, accept: str) -> tuple[bytes, str]:
-        """Return what Prometheus scrapes, and its Content-Type, as an Accept header wants it.
-        Blocks for a while."""
+        """Return (body, Content-Type) of a scrape in the format of an Accept header; may block."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
@@ -167,12 +165,12 @@ class Metrics:
 
 
 def show_at(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
-    """Show them at an address of their own, from a thread, until the process ends.
+    """Serve the metrics over HTTP at a separate address, in a daemon thread.
 
-    `admits` judges the Host header, so that no foreign page reads them by DNS rebinding.
+    `admits` decides on the Host header, against DNS rebinding.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the address cannot be bound.
     """
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -209,7 +207,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Now(Collector):
-    """Collect the gauges at each scrape."""
+    """A collector that reads the gauges at each scrape."""
 
     def __init__(self, gauges: Gauges) -> None:
         self._gauges = gauges

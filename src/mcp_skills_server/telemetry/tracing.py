@@ -1,9 +1,9 @@
-"""Traces by OpenTelemetry: a reader of events that makes one span of each request.
+"""OpenTelemetry tracing: a reader of events that records one span for each request.
 
-Names and attributes are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in
-development); `gen_ai.skill.name` is as it is proposed there, and what they have no name for begins
-with `skills.`. A span has no content, no arguments but the name of the tool or prompt, no handle,
-no token and no words of an error.
+Names and attributes follow OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in
+development). `gen_ai.skill.name` is a proposal to them; other attributes begin with `skills.`. A
+span holds the name of a tool or prompt, but no other argument, content, session handle, token or
+error message.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "mcp-skills-server"
 _SDK: Final = "mcp-python-sdk"
-"""The tracer of the MCP SDK, which makes a span of its own of a request where a global provider is
-set."""
+"""The tracer of the MCP SDK, which records its own span of a request under a global provider."""
 _OTHER: Final = "_OTHER"
 _MOST_USES: Final = 32
 _FLUSH_S: Final = 1.0
@@ -43,8 +42,11 @@ _W3C: Final = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Makes spans named after these methods; what clients make up is "_OTHER". `tool_of` returns
-    the tool of a name."""
+    """A recorder of spans for requests, with bounded cardinality of their names.
+
+    A method outside of `methods` becomes "_OTHER". `tool_of` returns the canonical name of a tool,
+    or None if it does not exist.
+    """
 
     def __init__(
         self,
@@ -57,18 +59,18 @@ class Tracing:
         self._tool_of = tool_of
 
     def start(self, events: Events) -> None:
-        """Make a span of every request of a server from now on."""
+        """Subscribe to the events of a server."""
         events.wants_traces = True
         events.subscribe(self.take)
 
     def take(self, event: Event) -> None:
-        """Make a span of an event, if it is the end of a request that was let in."""
+        """Record a span for the end of a request; ignore changes, starts and refused clients."""
         if event.protocol == CATALOGUE or event.outcome == "begun" or event.reason:
             return
         ambient = trace.get_current_span()
         scope = getattr(ambient, "instrumentation_scope", None)
         if scope is not None and scope.name == _SDK and ambient.is_recording():
-            # which has its name, its time and its outcome from the SDK
+            # The SDK's span already has name, times and outcome.
             self._describe(ambient, event)
             return
         method = _OTHER
@@ -103,7 +105,7 @@ class Tracing:
         return ""
 
     def _describe(self, span: Span, event: Event) -> None:
-        """Attributes for which OpenTelemetry has no convention (yet)."""
+        """Set the attributes that OpenTelemetry's conventions lack."""
         found: dict[str, AttributeValue] = {
             "skills.outcome": event.outcome,
             "skills.protocol": event.protocol,
@@ -168,8 +170,7 @@ def _error_type(event: Event) -> str:
 
 
 def _parent_and_links(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
-    """Return the parent of a span, and its links: the message's trace context overrides that of
-    HTTP."""
+    """Return (parent context, links) of a span; the message's trace context overrides HTTP's."""
     said = event.trace or _UNTRACED
     around, own = _context(said.http), _context(said.message)
     if ambient.is_valid:
@@ -182,7 +183,7 @@ def _parent_and_links(event: Event, ambient: SpanContext) -> tuple[Context, list
 
 
 def _context(carrier: Carrier) -> Context | None:
-    """Return what a client says, if it is well-formed."""
+    """Return the client's trace context, or None if it is missing or invalid."""
     if not carrier:
         return None
     found = _W3C.extract(carrier, Context())
@@ -192,10 +193,10 @@ def _context(carrier: Carrier) -> Context | None:
 
 
 def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
-    """Return the provider that OpenTelemetry's variables configure, and a function that flushes it
-    within a second.
+    """Return a provider configured by OpenTelemetry's variables, and a function that shuts it down.
 
-    A global provider, as `opentelemetry-instrument` sets one, is used instead and not shut down.
+    The shutdown flushes for at most a second. A global provider, as of `opentelemetry-instrument`,
+    is used instead if there is one, and is not shut down.
     """
     known = trace.get_tracer_provider()
     if isinstance(known, TracerProvider):
@@ -206,7 +207,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     provider.add_span_processor(
         BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter(), _shown_endpoint()))
     )
-    # which says the same again at every try
+    # Its exporter would log every failed retry, which `_LoggingExporter` reports once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     def stop() -> None:
@@ -218,7 +219,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
 
 
 class _LoggingExporter(SpanExporter):
-    """An exporter, with one line in the log when it fails and one when it works again."""
+    """An exporter wrapper that logs only the first failure and the recovery."""
 
     def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
         self._exporter = exporter
@@ -250,7 +251,7 @@ class _LoggingExporter(SpanExporter):
 
 
 def _shown_endpoint() -> str:
-    """Return where spans go, without a password."""
+    """Return the URL to which spans are exported, without user name and password."""
     given = next(
         (os.environ[each] for each in _ENDPOINTS if os.environ.get(each)), "http://localhost:4318"
     )

@@ -1,9 +1,8 @@
-"""Counts of uses of skills by day, principal, host program and version: a reader of events, and its
-SQLite file.
+"""Usage statistics: counts of uses by skill, version, day, principal and host program in SQLite.
 
-A thread writes them once a second, so that no request waits for the disk; the last second before a
-process is killed may be lost. Nothing that a person typed is kept unless the operator asks for it.
-Several processes may share the file.
+A thread writes the counts once a second, so that no request waits for the disk. A killed process
+loses at most the last second. Search text is stored only if the operator enables it. Several
+processes may share the file.
 """
 
 from __future__ import annotations
@@ -26,23 +25,22 @@ logger = logging.getLogger(__name__)
 
 By: TypeAlias = Literal["skill", "principal", "host"]
 KEPT_DAYS: Final = 400
-"""Older days are forgotten."""
+"""Days of retention; older counts are deleted."""
 DAY_S: Final = 24 * 3600
 OTHER: Final = "_OTHER"
 """The name for the counts beyond a limit."""
 MOST_SHOWN: Final = 100
-"""Questions of a report."""
+"""Most searches without a result in a report."""
 _MOST_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
-"""Seconds that one process waits for others that write."""
+"""Seconds that a process waits for the write lock of another one."""
 _VERSION: Final = 1
 _FLUSH_S: Final = 1.0
 _STOP_S: Final = 5.0
 _MOST_WAITING: Final = 10_000
-"""Different counts that wait to be written; where the store does not keep up, further ones are not
-counted."""
+"""Most distinct counts in the write buffer; further ones are dropped until it is flushed."""
 _MOST_HOSTS: Final = 1000
-"""Names of host programs of one day; clients make them up."""
+"""Most distinct host names a day, a limit because clients choose them freely."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS used (
     day INTEGER NOT NULL, action TEXT NOT NULL, skill TEXT NOT NULL, digest TEXT NOT NULL,
@@ -75,7 +73,7 @@ FROM used WHERE day BETWEEN ? AND ?
 
 
 class NotStoredError(SkillsServerError):
-    """Counts cannot be stored now. The message says why."""
+    """Raised when counts cannot be stored now; the message is the reason."""
 
 
 class Count(NamedTuple):
@@ -101,8 +99,8 @@ class Sum(NamedTuple):
 class Batch:
     """Counts that are stored in one transaction.
 
-    `questions` are those that nothing was found for, `labels` what issuers call principals;
-    `served` tells of a skill whether it is served from now on, or no longer.
+    `questions` counts searches without a result by text, `labels` maps principals to readable
+    names, and `served` maps skills to whether they are served now.
     """
 
     counts: dict[Count, Sum] = field(default_factory=dict[Count, Sum])
@@ -113,15 +111,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The counts of one skill, principal or host program; `name` is "" for who did not prove or say
-    anything.
+    """The counts of one skill, principal or host program; an unknown one has the name "".
 
     Attributes:
-        dropped: how often it was unloaded before any other file of it was asked for.
-        last: when it was last used, in seconds since 1970; None for never.
-        days: loads, reads and runs of each day asked for, the oldest first.
-        versions: how many different versions of it were loaded.
-        label: what the issuer calls a principal, for people; else "".
+        dropped: times that the skill was unloaded before any other file of it was used.
+        last: time of the last use in seconds since 1970, or None.
+        days: sum of loads, reads and runs for each day of the report, the oldest first.
+        versions: number of distinct loaded versions of the skill.
+        label: readable name of a principal from its issuer, or "".
     """
 
     name: str
@@ -137,11 +134,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of the counts. The most used come first; by skill those follow that are served and
-    were never used.
+    """A report of the counts, the most used first; unused but served skills are the last lines.
 
-    `empty` is how many of the searches found nothing, `questions` what was asked then, and how
-    often, where it is kept.
+    `empty` is the number of searches without a result. `questions` has their (text, number), if
+    search text is stored.
     """
 
     lines: tuple[Line, ...]
@@ -151,10 +147,10 @@ class Report:
 
 
 class UsageStore:
-    """The counts of a file, made if it is not there. `now` returns seconds since 1970.
+    """A store of counts in an SQLite file, created if missing; `now` returns seconds since 1970.
 
     Raises:
-        UsageError: it cannot be opened, or is no such file.
+        UsageError: the file cannot be opened, or is not a store of this version.
     """
 
     def __init__(self, file: str, *, now: Callable[[], float] = time.time) -> None:
@@ -182,7 +178,7 @@ class UsageStore:
             ) from None
 
     def add(self, batch: Batch) -> None:
-        """Add to the counts, in one transaction, and forget what is older than is kept."""
+        """Add a batch to the counts and delete expired ones, in one transaction."""
         rows = [(*count, *found) for count, found in batch.counts.items()]
         now = self._now()
         gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
@@ -222,16 +218,16 @@ class UsageStore:
             )
 
     def report(self, by: By = "skill", days: int = 30) -> Report:
-        """Return what was counted in the last days.
+        """Return a report of the last days, including today.
 
         Raises:
-            UsageError: it cannot be read.
+            UsageError: the counts cannot be read.
         """
         today = day_of(self._now())
         first = today - days + 1
-        period = first, today  # a day after today is of a clock that was set back
+        period = first, today  # without later days, which exist after the clock was set back
         with self._reading() as connection:
-            # one moment for all that is read: a server writes meanwhile
+            # One transaction gives a consistent snapshot while a server writes.
             connection.execute("BEGIN")
             used = connection.execute(_USED.format(by=by), period).fetchall()
             by_day = connection.execute(_BY_DAY.format(by=by), period).fetchall()
@@ -298,7 +294,7 @@ class UsageStore:
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction."""
+        """Open a connection in a transaction; raise NotStoredError if it fails."""
         try:
             with closing(self._connect()) as connection, connection:
                 yield connection
@@ -312,8 +308,7 @@ class UsageStore:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, retrying: `busy_timeout` does not cover the switch when several processes
-    create the file."""
+    """Switch to WAL, retrying: `busy_timeout` does not cover the switch in a new, shared file."""
     until = time.monotonic() + _BUSY_S
     while True:
         try:
@@ -326,22 +321,22 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def day_of(moment: float) -> int:
-    """Return the day of a moment in UTC, counted from 1970."""
+    """Return the number of the UTC day of a time, counted from 1970."""
     return int(moment // DAY_S)
 
 
 def spark(days: Sequence[int]) -> str:
-    """Return numbers as a line of bars."""
+    """Return a sparkline of the numbers."""
     most = max(days, default=0)
     bars = " ▁▂▃▄▅▆▇█"
     return "".join(bars[(each > 0) + each * 8 // (most + 1)] for each in days)
 
 
 class Usage:
-    """Counts what happens, and writes it once a second. With `questions`, the text of vain searches
-    is kept.
+    """A counter of uses with a write buffer that is flushed to the store once a second.
 
-    `lost` is how many uses were not counted since the start, because too many waited.
+    With `questions`, the text of searches without a result is stored. `lost` counts the uses that
+    were dropped since the start because the buffer was full.
     """
 
     def __init__(self, store: UsageStore, *, questions: bool = False) -> None:
@@ -350,18 +345,17 @@ class Usage:
         self._lock = threading.Lock()
         self._waiting = Batch()
         self._unstored: Batch | None = None
-        """A batch that could not be stored and is tried again."""
+        """The batch that is being stored, or retried after a failure."""
         self._day = 0
         self._hosts: set[str] = set()
         self._dropped = 0
         self.lost = 0
         self._stopping = threading.Event()
         self._fails = False
-        """Whether the current failure to write was logged."""
+        """True once the current failure to write was logged."""
 
     def start(self, events: Events) -> Callable[[], None]:
-        """Count every event of a server from now on. Returns a function that writes the rest and
-        ends that."""
+        """Subscribe to the events of a server; return a function that flushes and stops."""
         events.keeps_questions = self._keeps_questions
         end = events.subscribe(self.take)
         thread = threading.Thread(
@@ -376,7 +370,7 @@ class Usage:
         return stop
 
     def serves(self, changes: Changes) -> None:
-        """Note what is served; a listener of the registry."""
+        """Record the skills that are served, as a listener of the registry."""
         with self._lock:
             self._waiting.served |= dict.fromkeys(changes.before, False) | dict.fromkeys(
                 changes.after, True
@@ -438,7 +432,7 @@ class Usage:
 
     @property
     def waiting(self) -> int:
-        """Return how many different counts wait to be written."""
+        """Return the number of distinct counts in the write buffer."""
         with self._lock:
             return sum(
                 len(each.counts) for each in (self._waiting, self._unstored) if each is not None
@@ -455,7 +449,7 @@ class Usage:
         return host
 
     def flush(self) -> None:
-        """Write the counts that wait; keep them where that fails."""
+        """Store the buffered counts, or keep them for a retry if that fails."""
         try:
             while (batch := self._next()) is not None:
                 self._store.add(batch)
@@ -477,7 +471,7 @@ class Usage:
             logger.warning("%s: uses are counted again%s", self._store.name, lost)
 
     def _next(self) -> Batch | None:
-        """Return the batch that is to be stored, None if nothing waits."""
+        """Return the next batch to store, or None if the buffer is empty."""
         with self._lock:
             if self._unstored is None and self._waiting != Batch():
                 self._unstored, self._waiting = self._waiting, Batch()
@@ -496,5 +490,5 @@ class Usage:
     def _try_to_flush(self) -> None:
         try:
             self.flush()
-        except Exception:  # a bug must not end the counting
+        except Exception:  # a bug must not end this thread
             logger.exception("uses could not be written", extra=REPEATS)

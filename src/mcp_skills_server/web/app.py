@@ -1,9 +1,8 @@
-"""The HTTP application: the SDK's streamable HTTP and the parts beside it, behind the middleware
-that guards them.
+"""HTTP application: MCP over the SDK's streamable HTTP, further endpoints, and middleware.
 
-One endpoint of MCP answers both protocol eras; sessions exist for legacy clients alone. Everything
-that a stranger can make grow has a limit: sessions in number and age, bodies in size, connections
-in number, and all of them in share.
+`/mcp` serves both protocol eras; only legacy clients have sessions. Whatever an unauthenticated
+client can make grow is bounded: number and age of sessions, body size, connections, and each
+client's share of them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _EXPOSED: Final = (
     "WWW-Authenticate",
     "Retry-After",
 )
-"""Headers of answers that a page of an allowed origin may read."""
+"""Response headers that pages of allowed origins may read (CORS)."""
 
 
 def make_app(
@@ -61,10 +60,9 @@ def make_app(
     parts: Sequence[Part] = (),
     drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
-    """Return the ASGI application of MCP and of these parts, and a function that ends its open
-    streams.
+    """Return the ASGI application, and a function that ends its open streams.
 
-    The parts have configured `http`.
+    `parts` must already have configured `http`.
     """
     views = views or Views(runtime.registry)
     catalogue: Part = _Catalogue(runtime, watcher)
@@ -77,7 +75,7 @@ def make_app(
     if http.root_path:
         middleware.append(Middleware(RootPath, prefix=http.root_path))
     if http.proxies:
-        trust: Any = ProxyHeadersMiddleware  # typed by uvicorn's own words for ASGI
+        trust: Any = ProxyHeadersMiddleware  # uvicorn has ASGI types of its own
         middleware.append(Middleware(trust, trusted_hosts=[*http.proxies]))
     middleware.append(Middleware(Guard, policy=http.policy, rates=http.rates))
     middleware.append(Middleware(RequestLimits, rates=http.rates, shared=http.take_shared))
@@ -103,7 +101,7 @@ def make_app(
             part.end_streams()
 
     def may_read_places(who: Principal | None) -> bool:
-        # Probes come without a token or a cookie where others must have one.
+        # Probes carry no token or cookie, even where other requests need one.
         return (
             who is not None or (http.policy.is_open and not http.is_private)
         ) and views.may_admin(who)
@@ -123,7 +121,7 @@ def make_app(
 
 
 class _Mcp(Part):
-    """The endpoint of MCP."""
+    """The MCP endpoint, `/mcp`."""
 
     def __init__(
         self,
@@ -159,20 +157,22 @@ class _Mcp(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Keep sessions, and begin the first scan."""
+        """Run the session managers, and start the first scan."""
         async with self._sessions.running():
             self._attachment.begin()
             yield
 
     def end_streams(self) -> None:
-        """End listen streams with their result, as the protocol says, and GET streams with the end
-        of their body."""
+        """End all open streams of clients.
+
+        Listen streams end with their result, as the protocol requires; GET streams with their body.
+        """
         self._attachment.notifier.close()
         self._sessions.end_streams()
 
 
 class _Catalogue(Part):
-    """No endpoint, but a catalogue that is loaded and kept current."""
+    """The catalogue, loaded and kept current, without an MCP endpoint."""
 
     def __init__(self, runtime: Runtime, watcher: Watcher | None) -> None:
         self._registry = runtime.registry
@@ -180,7 +180,7 @@ class _Catalogue(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Load the skills, and follow changes."""
+        """Load the skills, and watch them for changes."""
         if self._watcher is None:
             threading.Thread(target=self._registry.load, name="skills-load", daemon=True).start()
             yield
@@ -193,10 +193,9 @@ class _Catalogue(Part):
 
 
 class _RequestIds:
-    """ASGI middleware, the outermost, that gives each request an id, for its answer and for every
-    line of its log.
+    """ASGI middleware that gives each request an id, for its response and its log lines.
 
-    Refusals have one too. What a client sends as one counts for nothing.
+    It wraps the guard, so that refusals have an id too. An id sent by the client is ignored.
     """
 
     def __init__(self, app: ASGIApp, events: Events) -> None:
@@ -204,7 +203,7 @@ class _RequestIds:
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give it an id."""
+        """Handle the request under a new random id."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

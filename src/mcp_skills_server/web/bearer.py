@@ -1,6 +1,6 @@
-"""Bearer authentication: an admission, or a refusal with the challenge of RFC 6750.
+"""Bearer authentication (RFC 6750): admit a request, or refuse it with a challenge.
 
-A token stands in one Authorization header and nowhere else. Nothing of it is ever logged.
+A request carries its token in a single Authorization header. Tokens are never logged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.web.rates import send_error
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.oauth import ResourceServer  # which loads what proves signatures
+    from mcp_skills_server.access.oauth import ResourceServer  # imports the signature library
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ _PARAMETER: Final = b"access_token"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer to a request that is not let in.
+    """The response to a refused request.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         message: for the client.
-        reason: for the readers of events; one of a few.
-        error: the code of RFC 6750, "" where nothing was borne.
-        retry_after_s: with 503, when to ask again.
+        reason: a short code for events and logs.
+        error: the error code of RFC 6750, "" if the request has no token.
+        retry_after_s: seconds in Retry-After, with status 503.
     """
 
     status: int
@@ -46,7 +46,7 @@ class Refusal:
     retry_after_s: int = 1
 
     async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
-        """Answer with it. `oauth` is what the challenge names if an issuer's tokens are taken."""
+        """Send the refusal. The challenge names `oauth`, if given, as the source of tokens."""
         code = -32603 if self.status == 503 else -32600
         headers: list[tuple[bytes, bytes]] = []
         if self.status == 401 or self.error:
@@ -69,7 +69,7 @@ class Refusal:
 _UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
 UNKNOWN: Final = Refusal(401, _UNBORNE.message, "unknown-token", "invalid_token")
 EXPIRED: Final = Refusal(401, _UNBORNE.message, "expired-token", "invalid_token")
-"""To the client the same as an unknown one."""
+"""A client cannot tell an expired token from an unknown one."""
 _TWICE: Final = Refusal(
     400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request"
 )
@@ -79,7 +79,7 @@ _BEYOND: Final = Refusal(
 
 
 def secret_of(header: str | None) -> str | None:
-    """Return the token of an Authorization header; None for none."""
+    """Return the bearer token of an Authorization header, or None."""
     scheme, _, secret = (header or "").partition(" ")
     if scheme.lower() != "bearer":
         return None
@@ -89,7 +89,7 @@ def secret_of(header: str | None) -> str | None:
 async def admission(
     scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None
 ) -> Admission | Refusal:
-    """Authenticate the request of this ASGI scope by these tokens or those of the issuer."""
+    """Authenticate a request by a static token or, with `oauth`, by a token of the issuer."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(given) > 1 or (scope.get("query_string") and _in_query(scope["query_string"])):
         logger.warning(

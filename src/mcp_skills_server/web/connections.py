@@ -1,11 +1,10 @@
-"""HTTP connections: how many, whose are evicted, and timeouts for clients that send or read too
-slowly.
+"""Limits of HTTP connections: max-min fair eviction, and timeouts against slow clients.
 
-uvicorn bounds the time between two requests. It bounds neither the head nor the body of one, and
-its limit of connections does not tell clients apart. Here connections are shared by max-min
-fairness: when all slots are taken, the client that holds the most gives up the connection that is
-idle longest. Where none is idle, a newcomer gets one of a few spare slots, on which probes are
-answered and other requests get 503.
+uvicorn bounds the idle time between requests, but neither the head nor the body of one (slowloris).
+Its connection limit does not tell clients apart. Here clients share connections by max-min
+fairness: when all slots are taken, the client that holds the most loses its longest idle
+connection. If none is idle, a new connection gets one of a few spare slots: probes are answered
+there, other requests get 503.
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ from mcp_skills_server.runtime.quota import owner_of
 logger = logging.getLogger(__name__)
 
 SLOT: Final = "mcp_skills_server.slot"
-"""Where a request's `state` has the slot of its connection."""
+"""Key of the connection's slot in the `state` of a request."""
 MOST_UNREAD: Final = 128 << 20
-"""Bytes of answers that wait for all clients; a process takes up to three times as many."""
+"""Bytes of unread responses buffered for all clients; a process takes up to three times as many."""
 MOST_UNHEEDED: Final = 1 << 22
-"""Bytes of an unused body that are read: many clients send all before they read the answer."""
+"""Bytes read of an unused request body: many clients send all before they read the response."""
 _SPARE_S: Final = 2.0
-"""Seconds for a request on a spare slot; they are few."""
+"""Timeout in seconds of a request on a spare slot, of which there are few."""
 _LOOKS: Final = 4
-"""Checks in each request timeout, after which a client that took no byte is cut off."""
+"""Checks in a row, one per timeout, after which a client that read nothing is cut off."""
 _OWED: Final = (h11.IDLE, h11.SEND_BODY)
-"""The client's states in which it is for it to send something."""
+"""States of h11 in which the client must send something."""
 
 
 def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str]) -> str | None:
-    """Return the client of those `able` that gives a slot to `newcomer`, by max-min fairness; None
-    for none.
+    """Return the client of `able` that loses a slot to `newcomer` by max-min fairness, or None.
 
-    `newcomer` takes none of a client that holds as few, but for its own.
+    Only `newcomer` itself and clients that hold more than it are considered.
     """
     mine = held.get(newcomer, 0)
     givers = [client for client in able if client == newcomer or held[client] > mine]
@@ -54,24 +52,24 @@ def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str
 
 
 class State(IntEnum):
-    """The state of a connection, in the order of eviction."""
+    """The activity of a connection, in the order of eviction."""
 
     SILENT = 0
-    """It owes a request, and none before was admitted."""
+    """The client must send a request, and none was admitted before."""
     RESTING = 1
-    """It owes the next request."""
+    """The client must send its next request, or the rest of one."""
     BUSY = 2
-    """It waits for an answer, or follows a stream."""
+    """The client waits for a response, or reads a stream."""
 
 
 class Slot:
-    """The slot of one connection. It belongs to its address until a request proves a principal.
+    """The slot of one connection. Its owner is an address until a request is authenticated.
 
     Attributes:
-        owner: the client.
-        state: what the connection does.
-        is_spare: whether it is one of those beyond the limit.
-        is_admitted: whether a request on it was admitted.
+        owner: the principal or address.
+        state: the activity of the connection.
+        is_spare: whether the slot is beyond the limit.
+        is_admitted: whether a request on the connection was admitted.
         close: closes the connection.
     """
 
@@ -86,22 +84,22 @@ class Slot:
         self.is_admitted = False
 
     def admit(self, owner: str | None) -> bool:
-        """Note that a request was admitted as this owner's; return whether it may be answered."""
+        """Record an admitted request of this owner; return whether it may be answered."""
         return self._slots.admit(self, owner)
 
 
 class Slots:
-    """Slots of a server: up to `limit` connections at once, and at least one spare."""
+    """The connection slots of a server: `limit` regular ones, and `spare` ones, at least one."""
 
     def __init__(self, limit: int, spare: int) -> None:
         self._limit = limit
         self._most_spare = spare
         self._taken: dict[Slot, None] = {}
-        """In the order in which their states began: the first in a state is in it longest."""
+        """Ordered by the start of their states: the first one in a state has been in it longest."""
         self._spare: dict[Slot, None] = {}
 
     def enter(self, slot: Slot) -> None:
-        """Give a new connection a slot. An evicted one's `close` must not call back at once."""
+        """Assign a slot to a new connection. `close` of an evicted one must not call back now."""
         if self._has_room(slot.owner):
             self._taken[slot] = None
             return
@@ -112,12 +110,12 @@ class Slots:
         self._spare[slot] = None
 
     def leave(self, slot: Slot) -> None:
-        """Take back the slot of a connection. One that has none is passed over."""
+        """Release the slot of a connection, if it has one."""
         self._taken.pop(slot, None)
         self._spare.pop(slot, None)
 
     def set_state(self, slot: Slot, state: State) -> None:
-        """Note what a connection does now."""
+        """Record the activity of a connection."""
         if state is State.RESTING and not slot.is_admitted:
             state = State.SILENT
         if state is slot.state:
@@ -129,7 +127,7 @@ class Slots:
                 table[slot] = None
 
     def admit(self, slot: Slot, owner: str | None) -> bool:
-        """Note that a request was admitted as this owner's; return whether it may be answered."""
+        """Record an admitted request of this owner; return whether it may be answered."""
         slot.is_admitted = True
         slot.owner = owner or slot.owner
         if not slot.is_spare:
@@ -143,10 +141,10 @@ class Slots:
         return False
 
     def _has_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
-        """Return whether there is a slot for this client, evicting a connection if need be.
+        """Return whether a slot is free for this client, evicting a connection if needed.
 
-        An idle one goes first. An admitted client may get a busy one: of another client that holds
-        more than half, and more than this one then will.
+        Idle connections are evicted first. An admitted client may evict a busy one, of another
+        client that holds more than half of all slots and more than this client will then hold.
         """
         if len(self._taken) < self._limit:
             return True
@@ -185,11 +183,11 @@ class Slots:
 
 
 class Unread:
-    """Answers that wait in memory until their clients read them.
+    """Responses buffered in memory until their clients read them.
 
-    A request of 300 bytes may be answered by a file of 16 MiB. When more than `most` bytes wait,
-    the client for whom most of it waits loses the connection whose answer waits longest; beyond its
-    own `share` a client does, too. One answer may always wait.
+    A request of 300 bytes may be answered by a file of 16 MiB. When more than `most` bytes are
+    buffered, the client with the most of them loses the connection that has waited longest. A
+    client with more than `share` bytes also does, but keeps its newest one.
     """
 
     def __init__(self, most: int = MOST_UNREAD, share: int | None = None) -> None:
@@ -198,7 +196,7 @@ class Unread:
         self._waiting: dict[Slot, int] = {}
 
     def add(self, slot: Slot, size: int) -> None:
-        """Note that so many bytes wait for this connection. Others may be closed for it."""
+        """Record the bytes buffered for this connection; close connections that exceed a limit."""
         self.drop(slot)
         self._waiting[slot] = size
         mine = [each for each in self._waiting if each.owner == slot.owner]
@@ -220,7 +218,7 @@ class Unread:
             self._end(oldest, f"more than {self._most >> 20} MiB waited in all")
 
     def drop(self, slot: Slot) -> None:
-        """Note that they were read, or are lost. Skip a connection for which none wait."""
+        """Forget the bytes buffered for a connection, if any: they were read or lost."""
         self._waiting.pop(slot, None)
 
     def _end(self, slot: Slot, why: str) -> None:
@@ -233,14 +231,14 @@ class Unread:
 
 
 class _OneEnd(h11.Connection):
-    """A connection of h11's on which each request says once where it ends (RFC 9112, 6.3).
+    """h11 connection that rejects a request whose end is ambiguous (RFC 9112, 6.3).
 
-    h11 takes the Transfer-Encoding where there is a Content-Length as well, and the rest of what a
-    proxy took for the body becomes another request.
+    h11 prefers Transfer-Encoding if there is also a Content-Length. What a proxy took for the rest
+    of the body then becomes another request (request smuggling).
     """
 
     def next_event(self) -> Any:
-        """Return what comes next; refuse both headers, and an encoding that the version lacks."""
+        """Return the next event; refuse both headers, and Transfer-Encoding in HTTP/1.0."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
@@ -255,11 +253,11 @@ class _OneEnd(h11.Connection):
 def protocol_with_timeouts(
     seconds: float, slots: Slots, share_unread: int | None = None
 ) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with slots and timeouts.
+    """Return uvicorn's protocol class with slots and timeouts.
 
-    A client has so many seconds for the head of a request and again for its body. An unwanted body
-    is read for some megabytes and no more. An answer may take as long as it likes, a stream too, as
-    long as its client reads; of answers that it leaves unread, `share_unread` bytes wait.
+    A client has `seconds` for the head of a request and again for its body. At most `MOST_UNHEEDED`
+    bytes are read of an unused body. A response or stream may take any time while its client reads.
+    `share_unread` bounds the unread bytes of one client.
     """
     unread = Unread(share=share_unread)
 
@@ -286,7 +284,7 @@ def protocol_with_timeouts(
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            # One that was refused before anything answers for it has no cycle.
+            # A request that is refused before it reaches the application has no cycle.
             is_unheeded = self.conn.their_state is h11.SEND_BODY and (
                 not self.cycle or self.cycle.response_complete
             )
@@ -323,13 +321,13 @@ def protocol_with_timeouts(
             self._waiting = 0
 
         def _note_state(self) -> None:
-            # A request whose body is still to come waits for its client, whatever was begun of it.
+            # While the body is incomplete the client must send, even if the response has begun.
             slots.set_state(
                 self._slot, State.RESTING if self.conn.their_state in _OWED else State.BUSY
             )
 
         def _watch_sending(self) -> None:
-            """Begin to wait when another part of a request is owed than before."""
+            """Restart the timeout if the client must now send another part of a request."""
             self._note_state()
             owed = (self.cycle, self.conn.their_state)
             if owed[1] in _OWED and owed == self._since:
@@ -351,7 +349,7 @@ def protocol_with_timeouts(
             self.transport.close()
 
         def _watch_reading(self) -> None:
-            """Cut off a client that took nothing of what waits for it, look after look."""
+            """Abort the connection if its client read nothing between `_LOOKS` checks in a row."""
             waiting = 0
             if self.transport.is_closing() or self.flow.write_paused:
                 waiting = self.transport.get_write_buffer_size()

@@ -1,9 +1,8 @@
-"""`/.well-known/agent-skills` and `/.well-known/skills` over HTTP: what the publication holds, and
-how to cache it.
+"""Agent Skills Discovery over HTTP: `/.well-known/agent-skills` and `/.well-known/skills`.
 
-Paths are looked up and never become one on disk. Artifacts are sent as they are: their digest is of
-the raw bytes, so nothing here compresses them. Whatever is made or read for long is made in a
-thread, and for all who wait at once.
+Request paths are looked up in the publication, and never become paths on disk. Artifacts are sent
+uncompressed: their digests are of the raw bytes. Slow work runs in a thread, once for all requests
+that wait for it.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ MAX_AGE_S: Final = 60
 _YEAR_S: Final = 365 * 24 * 3600
 _PATIENCE_S: Final = 30.0
 _INLINE_BYTES: Final = 1 << 18
-"""More than this is read off the event loop."""
+"""Larger files are read off the event loop."""
 _PIECE: Final = 1 << 18
-"""Bytes of memory that a slow reader holds."""
+"""Bytes in one chunk of a response: the memory that a slow client holds."""
 _TOLD_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _MOST_SKILLS: Final = 20_000
-"""Skills of the publications of all sets of grants together; each has artifacts of its own."""
+"""Skills in the publications of all sets of grants together; each has its own artifacts."""
 _METHODS: Final = ("GET", "HEAD")
 _GENERIC: Final = "application/octet-stream"
 _RANGE: Final = re.compile(
@@ -77,7 +76,7 @@ _Read = Callable[[int, int], Awaitable[bytes]]
 
 
 class _NotReadyError(SkillsServerError):
-    """There is no edition yet, and it would take too long to wait for one."""
+    """No edition was ready in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +87,9 @@ class _Found:
         media_type: its Content-Type.
         digest: of its bytes, `sha256:` and hex.
         size: bytes.
-        age: seconds for which it may be kept.
-        read: gives bytes by (start, length).
-        use: which file of which skill it is; None for an index.
+        age: seconds for which it may be cached.
+        read: returns bytes by (start, length).
+        use: the skill and file, for the event; None for an index.
     """
 
     media_type: str
@@ -102,17 +101,15 @@ class _Found:
 
 
 class Discovery:
-    """The ASGI endpoint of both formats.
+    """ASGI endpoint of both discovery formats.
 
     Args:
-        publication: what is published.
-        shared: whether caches that serve many may keep what is sent, as they may where no token is
-            wanted.
+        publication: the published skills.
+        shared: whether shared caches may store responses, as where no token is required.
         origins: origins that browsers may come from; "*" for any (WK-38).
-        max_age: seconds for which an index may be kept without asking again.
-        has_card: there is an MCP endpoint, too, which the catalog names.
-        logged: what others have logged that publish the same skills, where this publishes a part of
-            them.
+        max_age: cache lifetime of an index in seconds.
+        has_card: whether there is an MCP endpoint, whose Server Card the catalog names.
+        logged: messages logged before, shared by the endpoints of other sets of grants.
     """
 
     def __init__(
@@ -155,10 +152,10 @@ class Discovery:
             return self._refusal(404, "there is nothing here")
         return await self._answer(request, found)
 
-    # What a path stands for
+    # Lookup
 
     async def _found(self, scope: Scope) -> _Found | None:
-        """Return the resource of a request, and emit the one event of it before the answer."""
+        """Return the resource of a request, and emit its one event before the response."""
         method = scope["method"]
         with events.observe(
             "discovery", method, principal=principal(scope), address=address(scope)
@@ -194,8 +191,10 @@ class Discovery:
         return await self._artifact(path)
 
     def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
-        """Return the AI Catalog of an edition; with the queries of trigger sets, as ARD wants them.
-        Reads files."""
+        """Return the encoded AI Catalog of an edition. Reads files.
+
+        `with_queries` adds the queries of trigger sets, which ARD requires.
+        """
         skills = (
             CatalogSkill(
                 skill=each.skill,
@@ -210,7 +209,7 @@ class Discovery:
 
     def _queries(self, published: Skill) -> list[str]:
         registry = self.publication.registry
-        # with its evals, which are not published
+        # the registry's skill has its evals; the published one has none
         skill = registry.snapshot.skills.get(published.path, published)
         cases, _ = own_cases(registry.read, skill, str)
         return [case.query for _, case in cases if case.should_trigger]
@@ -218,14 +217,14 @@ class Discovery:
     async def _artifact(self, path: str) -> _Found | None:
         kept = self.publication.artifact(path)
         if kept is None and self.publication.latest is None:
-            # A server that was started anew is asked for what its predecessor's index named.
+            # After a restart, clients request artifacts that the previous process listed.
             await self._edition()
             kept = self.publication.artifact(path)
         if kept is None:
             return None
         artifact, slot = kept
-        # Piece by piece, and out of what was written not long ago: a switch of threads for each
-        # would cost more.
+        # Chunks are small, and from a file written recently: a thread switch for each would cost
+        # more than the read.
         read = partial(off_loop, True, slot.read)
         use = Use("load", self._skill_path(path), "", artifact.digest)
         return _Found(
@@ -265,7 +264,7 @@ class Discovery:
         """Return the current edition.
 
         Raises:
-            _NotReadyError: there is none yet.
+            _NotReadyError: none was ready in time.
         """
         edition = self.publication.current
         if edition is not None:
@@ -293,7 +292,7 @@ class Discovery:
             return self.publication.latest
 
     def _tell(self, edition: Edition) -> None:
-        """Say once which skills are not published, and why."""
+        """Log once which skills are not published, and why."""
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
         lines += [
             f"{path}: published by discovery 0.2.0 alone: {reason}"
@@ -301,14 +300,14 @@ class Discovery:
         ]
         new = [each for each in lines if each not in self._logged]
         if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
-            self._logged.clear()  # what was put right is news when it comes again
+            self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
         for each in new[:_TOLD_AT_ONCE]:
             logger.warning("%s", printable(each))
         if len(new) > _TOLD_AT_ONCE:
             logger.warning("and %d more skills that are not published", len(new) - _TOLD_AT_ONCE)
 
-    # How it is sent
+    # Responses
 
     async def _answer(self, request: Request, found: _Found) -> Response:
         asked = request.headers
@@ -348,11 +347,11 @@ class Discovery:
 
 
 class ByGrants:
-    """The same endpoint where grants are in force: each principal finds what it may read.
+    """Discovery endpoint where grants are in force: each principal finds what it may read.
 
     Args:
-        views: which skills each principal has.
-        make: makes the endpoint of some of them; takes what the others have logged.
+        views: the skills of each principal.
+        make: returns the endpoint of a set of skills, given the messages logged before.
     """
 
     def __init__(self, views: Views, make: Callable[[SkillSet, set[str]], Discovery]) -> None:
@@ -366,7 +365,7 @@ class ByGrants:
 
 
 def site_of(scope: Scope) -> str:
-    """Return the URL of this server as the client knows it. The guard has proved the host."""
+    """Return the URL of this server as the client sees it. The guard has checked the host."""
     host = next(
         (value for name, value in scope["headers"] if name == b"host"), b"localhost"
     ).decode("latin-1")
@@ -374,12 +373,12 @@ def site_of(scope: Scope) -> str:
 
 
 def encoded(value: Mapping[str, Json]) -> bytes:
-    """Return a document as it is sent."""
+    """Return a document as compact JSON in UTF-8."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 async def _pieces(read: _Read, piece: bytes, start: int, length: int) -> AsyncGenerator[bytes]:
-    """Yield so many bytes piece by piece, of which the first piece was read."""
+    """Yield `length` bytes from `start` on in chunks. `piece` is the first one, read already."""
     yield piece
     while (length := length - len(piece)) > 0:
         start += len(piece)
@@ -396,7 +395,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
 
 
 def _names(header: str, etag: str, *, weakly: bool) -> bool:
-    """Return whether a list of entity tags has this one. No date fits: nothing here has one."""
+    """Return whether a list of entity tags contains `etag`. A date never matches."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:
         tags = [each.removeprefix("W/") for each in tags]
@@ -404,11 +403,10 @@ def _names(header: str, etag: str, *, weakly: bool) -> bool:
 
 
 def _part(header: str, size: int) -> tuple[int, int] | None:
-    """Return (start, length) of the one range that is asked for, the length not above 0 where it
-    lies outside.
+    """Return (start, length) of a requested byte range, or None to ignore the header.
 
-    None where the header is to be passed over: it asks for several ranges, or is none of bytes (RFC
-    9110 14.2).
+    A range outside the resource has a length of 0 or less. Ignored are several ranges, and units
+    other than bytes (RFC 9110 14.2).
     """
     found = _RANGE.fullmatch(header)
     if found is None:

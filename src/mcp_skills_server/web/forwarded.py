@@ -1,4 +1,4 @@
-"""Requests behind a reverse proxy: which proxies are trusted, and the path that stands before ours.
+"""Requests behind a reverse proxy: the trusted proxies, and the path prefix.
 
 uvicorn's middleware reads `X-Forwarded-For` and `X-Forwarded-Proto` of a trusted proxy.
 """
@@ -17,17 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_skills_server.errors import UsageError
 
 PREFIX: Final = "mcp_skills_server.prefix"
-"""Where the ASGI scope has what stands before all paths that clients see."""
+"""Key of the path prefix in the ASGI scope."""
 
 _LONGEST_PREFIX: Final = 256
 _WELL_KNOWN: Final = "/.well-known/"
 _INSERTED: Final = "/.well-known/oauth-protected-resource"
-"""What stands before the path of the endpoint, and so before the prefix too (RFC 9728 3.1)."""
+"""Path that clients insert before the endpoint's path and its prefix (RFC 9728 3.1)."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]++)+", re.ASCII)
 
 
 def trusted_networks(given: Iterable[str]) -> list[str]:
-    """Return what `--trusted-proxy` gives as uvicorn takes it.
+    """Return the values of `--trusted-proxy` as uvicorn accepts them.
 
     Raises:
         UsageError: one is neither an address nor a network.
@@ -43,16 +43,16 @@ def trusted_networks(given: Iterable[str]) -> list[str]:
                 f"{each!r}{reason}"
             ) from None
         out.append(str(network))
-        if isinstance(network, IPv4Network):  # as a listener for both families sees it
+        if isinstance(network, IPv4Network):  # as a dual-stack socket sees it
             out.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
     return out
 
 
 def checked_prefix(path: str) -> str:
-    """Return what `--root-path` gives, without a slash at the end; "" for none.
+    """Return the value of `--root-path` without a trailing slash; "" for none.
 
     Raises:
-        UsageError: it is no path that can stand before others.
+        UsageError: it cannot be a path prefix.
     """
     path = path.removesuffix("/")
     is_path = len(path) <= _LONGEST_PREFIX and _PATH.fullmatch(path) is not None
@@ -66,14 +66,14 @@ def checked_prefix(path: str) -> str:
 
 
 class RootPath:
-    """ASGI middleware that strips a path's prefix, whether a proxy has stripped it or not."""
+    """ASGI middleware that strips the path prefix, unless the proxy has stripped it already."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Strip the prefix, and pass the request on."""
         if scope["type"] == "http":
             path: str = scope["path"]
             for before in ("", _INSERTED):
@@ -84,7 +84,7 @@ class RootPath:
 
 
 def redirect_relatively(router: Router) -> None:
-    """Redirect a path with a trailing slash, without naming a host: proxies may change it."""
+    """Redirect paths with a trailing slash to a URL without a host, which a proxy may change."""
     router.redirect_slashes = False
     otherwise = router.default
 

@@ -1,7 +1,8 @@
-"""Admission: Host and Origin against DNS rebinding, bearer tokens against strangers.
+"""Admission: Host and Origin checks against DNS rebinding, and bearer tokens.
 
-Pure ASGI around the endpoints, so that a refusal costs nothing. `bearer` authenticates. An admitted
-request counts for its principal, else for its address. A stream ends when its token expires.
+Plain ASGI middleware around the endpoints, so that a refusal is cheap. `bearer` authenticates. An
+admitted request counts for its principal, else for its address. A stream ends when its token
+expires.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _SWAP_S: Final = 10.0
-"""Seconds for which another thread waits for its call in the event loop."""
+"""Seconds that another thread waits for its call in the event loop."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -52,17 +53,16 @@ _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The conditions that a request must meet.
+    """The conditions of admission.
 
     Attributes:
         hosts: names that the Host header may have, None for any.
         origins: origins that a browser may come from, beside those of `hosts`; "*" for any.
-        tokens: one of them must be borne, or one of the issuer's; an open server has neither.
-        oauth: takes the tokens of an issuer; None where there is none.
-        open_below: what the paths begin with for which no token is wanted.
-        open_at: paths for which none is wanted.
-        page: what the paths of the page begin with, which asks who looks by itself; None where
-            there is none.
+        tokens: the static tokens; with neither these nor `oauth` the server is open.
+        oauth: verifies the tokens of an issuer; None without an issuer.
+        open_below: path prefixes that need no token.
+        open_at: paths that need no token.
+        page: path prefix of the page, which authenticates viewers itself; None without a page.
     """
 
     hosts: frozenset[str] | None
@@ -78,7 +78,7 @@ class Policy:
         return self.hosts is None or (header is not None and host_name(header) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
-        """Return whether this Origin may pass; a request without one is no browser's (MCP-45)."""
+        """Return whether this Origin header is allowed. Only browsers send one (MCP-45)."""
         if header is None or "*" in self.origins or header.lower() in self.origins:
             return True
         origin = _ORIGIN.fullmatch(header)
@@ -100,8 +100,8 @@ def make_policy(
     """Return the policy for a server that listens on `host`.
 
     Raises:
-        UsageError: it would be open to the network without an allow-list or a token, or a host is
-            no host name.
+        UsageError: the network could reach the server without an allow-list or a token, or an
+            allowed host is no host name.
     """
     named = frozenset(_bare(each) for each in hosts)
     loopback = is_loopback(host)
@@ -120,21 +120,21 @@ def make_policy(
 
 
 class Guard:
-    """ASGI middleware that keeps a policy, and counts failed authentications."""
+    """ASGI middleware that enforces a policy, and counts failed authentications."""
 
     def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
         self._app = app
         self._policy = policy
         self._failures = FailedAuthentications(rates)
         self._open: dict[anyio.CancelScope, bytes] = {}
-        """What is being answered, and the hash of the token that let it in."""
+        """The hash of the token of each open response, by the scope that cancels it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         if isinstance(policy.tokens, Tokens):
             policy.tokens.removed = self._shut_out
             policy.tokens.between_requests = self._call_in_loop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse with 403, 401, 400 or 429, or hand on with the bearer as the user."""
+        """Refuse the request (400, 401, 403, 429 or 503), or pass it on with its principal."""
         policy = self._policy
         if scope["type"] != "http" or (
             scope["path"] in OPEN_PATHS and not scope.get("query_string")
@@ -180,7 +180,7 @@ class Guard:
             await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, found)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, found: Admission) -> None:
-        """Relay what a bearer sends until it is answered, or the token expires or is revoked."""
+        """Handle a request until it is answered, or its token expires or is revoked."""
         started = False
 
         async def sending(message: Message) -> None:
@@ -196,20 +196,20 @@ class Guard:
             finally:
                 del self._open[until_removed]
         if until_removed.cancelled_caught:
-            with suppress(RuntimeError):  # it had been answered to the end
+            with suppress(RuntimeError):  # the response was complete
                 if started:
                     await send({"type": "http.response.body", "body": b""})
                 else:
                     await self._refuse(scope, send, EXPIRED)
 
     def _shut_out(self, removed: frozenset[bytes]) -> None:
-        """End the open streams of these tokens' bearers: in the loop, or while none runs."""
+        """Cancel the open responses of removed tokens. Call in the event loop, if one runs."""
         for each, hashed in [*self._open.items()]:
             if hashed in removed:
                 each.cancel()
 
     def _call_in_loop(self, work: Callable[[], object]) -> None:
-        """Call it where requests are answered, and so while none is; from any thread."""
+        """Call `work` in the event loop, so between requests, and wait. Safe in any thread."""
         loop = self._loop
         try:
             is_here = asyncio.get_running_loop() is loop
@@ -234,7 +234,7 @@ class Guard:
     async def _refuse_bearer(
         self, scope: Scope, receive: Receive, send: Send, refusal: Refusal
     ) -> None:
-        """Refuse an unauthenticated request; beyond the quota with 429, whatever the token is."""
+        """Refuse an unauthenticated request; beyond the quota of failures with 429."""
         if refusal.status != 401 or not await self._failures.is_over(scope, receive, send):
             await self._refuse(scope, send, refusal)
 
@@ -244,15 +244,15 @@ class Guard:
 
 
 def _deadline(found: Admission) -> float:
-    """Return the moment at which an admission ends, by the clock of the event loop."""
+    """Return the end of an admission by the clock of the event loop."""
     return anyio.current_time() + found.expires - time.time()
 
 
 def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
-    """Return whether it is a form of the page sent to the page itself, under any host name, where
-    tokens are wanted.
+    """Return whether the page sent this form to itself, on a server that requires tokens.
 
-    A foreign page, after DNS rebinding, would find a form there, and no cookie and no token.
+    The host name does not matter: DNS rebinding gives a foreign page a form, but no cookie and no
+    token.
     """
     origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
     same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()
@@ -266,8 +266,8 @@ def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, s
 
 def host_name(header: str) -> str | None:
     """Return the name in a Host header, in lower case without port; None for a malformed one."""
-    # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses
-    # others by raising.
+    # Not urlsplit: it also finds a host in `evil@localhost` and in `localhost/evil`, and raises
+    # ValueError for others.
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower() if found else None
 

@@ -1,5 +1,4 @@
-"""OAuth over HTTP: the metadata of the protected resource (RFC 9728), and bounded requests to its
-issuer."""
+"""OAuth over HTTP: protected resource metadata (RFC 9728), and bounded requests to the issuer."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class ResourceMetadata(Part):
-    """The metadata at the well-known path, and below it for the endpoint and the resource."""
+    """Routes of the metadata: the well-known path, and below it the endpoint and the resource."""
 
     def __init__(self, server: ResourceServer) -> None:
         self._server = server
         self._paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Take no token for the metadata."""
+        """Exempt the metadata from tokens."""
         policy = http.policy
         return replace(http, policy=replace(policy, open_at=policy.open_at | self._paths))
 
@@ -49,8 +48,8 @@ class ResourceMetadata(Part):
 async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:
     """Return the status and the body of a GET, or of a POST of this form.
 
-    Redirects are not followed. An error has a body only after a POST, as that of RFC 6749 has
-    (status 400). The proxy of the environment is used where there is one.
+    Redirects are not followed. The body of an error is read only after a POST, since RFC 6749 sends
+    errors there (status 400). The proxy of the environment is used, if any.
 
     Raises:
         SkillsServerError: there is no whole response within 5 seconds and 1 MiB.

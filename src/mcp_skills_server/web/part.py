@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """A part of the application. By itself it adds nothing; a subclass overrides what it has.
+    """A part of the application. Subclasses override the methods that they need.
 
-    `routes` is called when every part has configured the settings.
+    `routes` is called once every part has configured the settings.
     """
 
     def configure(self, http: HttpSettings) -> HttpSettings:
@@ -27,15 +27,15 @@ class Part:
         return ()
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Return what is entered while the application serves."""
+        """Return a context manager that is entered while the application runs."""
         return nullcontext()
 
     def end_streams(self) -> None:
-        """End every open stream, because the server ends."""
+        """End every open stream on shutdown."""
 
 
 class Routes(Part):
-    """A part that is nothing but routes."""
+    """A part with routes only."""
 
     def __init__(self, make: Callable[[HttpSettings], Sequence[BaseRoute]]) -> None:
         self._make = make

@@ -1,12 +1,9 @@
-"""Health checks `/healthz` and `/readyz`, `/metrics`, and the drain, in which a server is not ready
-any more.
+"""Health checks `/healthz` and `/readyz`, Prometheus `/metrics`, and the drain at shutdown.
 
-A site among the roots that has never answered, and of which no copy was kept, makes a server that
-is not ready: it would take requests and have nothing to say. One that fails later does not, because
-its last copy is served.
+A site among the roots that has never answered, and has no cached copy, makes the server not ready:
+it would have nothing to serve. A site that fails later does not, because its last copy is served.
 
-Where sources lie, and what is wrong with them, is for the operator: all others read no more than
-how many there are.
+Only the operator sees locations and errors of sources; everyone else sees their number.
 """
 
 from __future__ import annotations
@@ -36,14 +33,14 @@ _AWAITED: Final = "a source: it has not answered yet, and there is no copy of it
 
 
 class Drain:
-    """The drain: a server answers every request and is not ready, once this has `begun`."""
+    """The drain before shutdown: once `begun`, the server answers requests but is not ready."""
 
     def __init__(self, seconds: float = 0) -> None:
         self._seconds = seconds
         self.begun = False
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
-        """Return when the server ends: after a while on SIGTERM, at once on any other signal."""
+        """Return at shutdown: on SIGTERM after the drain or a second signal, else at once."""
         if await anext(signals) != signal.SIGTERM or not self._seconds:
             return
         self.begun = True
@@ -67,13 +64,13 @@ def routes(
 
     Args:
         registry: the skills; loaded elsewhere.
-        sites: the state of each root that is a site.
-        drain: the end of the server.
-        states: a line on each thing beside the roots, such as the last reload and Redis; none
-            decides readiness.
-        may: whether a principal may read where sources lie.
-        allow_empty: ready although no folder had a skill since the start, as where a volume was not
-            mounted.
+        sites: returns the state of each root that is a site.
+        drain: the drain before shutdown.
+        states: returns a status line for each dependency beside the roots, such as the last reload
+            and Redis; none affects readiness.
+        may: whether a principal may see the locations of sources.
+        allow_empty: whether the server is ready although no root had a skill since the start, as
+            with an unmounted volume.
     """
     had_skills = allow_empty
 
@@ -115,7 +112,7 @@ def routes(
 
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
-    """Count the roots, of whatever kind, that could not be read at the last look."""
+    """Count the roots, of any kind, whose last read failed."""
     return len(_missing(registry) | {site.name for site in sites if site.trouble})
 
 
@@ -124,7 +121,7 @@ def _missing(registry: Registry) -> set[str]:
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
-    """Yield a line for each folder and archive, and for each site."""
+    """Yield a status line for each root: folders and archives, then sites."""
     names = {site.name for site in sites}
     lost = _missing(registry)
     for root in registry.roots:
@@ -153,7 +150,7 @@ def _trouble(site: SourceState) -> str:
 
 
 def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
-    """Return the route of `/metrics`, for Prometheus, for principals that `may` see it."""
+    """Return the Prometheus route `/metrics`. `may` decides which principals can read it."""
 
     async def scrape(request: Request) -> Response:
         if not may(principal(request.scope)):

@@ -1,5 +1,4 @@
-"""The part of the application that publishes: the indexes and archives of discovery, the catalogs,
-the Server Card."""
+"""Publishing over HTTP: discovery indexes and archives, AI catalogs, and the Server Card."""
 
 from __future__ import annotations
 
@@ -42,13 +41,13 @@ _CARD_MAX_AGE_S: Final = 300
 
 
 class Publisher(Part):
-    """The documents that a server publishes.
+    """Endpoints of the documents that a server publishes.
 
     Args:
         views: the skills of each principal.
-        is_open: whether it takes no token even where MCP does.
-        alone: answer no MCP.
-        grace_s: seconds for which an artifact stays that the index no longer names.
+        is_open: whether the documents need no token, even where MCP does.
+        alone: whether only documents are served, and no MCP.
+        grace_s: seconds that an artifact stays available after the index drops it.
     """
 
     def __init__(self, views: Views, *, is_open: bool, alone: bool, grace_s: float) -> None:
@@ -58,7 +57,7 @@ class Publisher(Part):
         self._grace_s = grace_s
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Open the card to everyone, and all that is published where the operator wants that."""
+        """Exempt the Server Card from tokens and, if `is_open`, all that is published."""
         policy = http.policy
         if self._is_open:
             below = (*policy.open_below, *PREFIXES)
@@ -68,7 +67,7 @@ class Publisher(Part):
         return replace(http, policy=replace(policy, open_at=policy.open_at | {CARD}))
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes of discovery, and of the card where MCP is answered."""
+        """Return the routes of discovery and, with MCP, of the Server Card."""
         policy = http.policy
 
         def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
@@ -93,7 +92,7 @@ class Publisher(Part):
 
 
 def _card(request: Request) -> Response:
-    """Answer with the Server Card, which takes no token and any browser may read."""
+    """Return the Server Card, which needs no token and which any browser may read."""
     versions = [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS]
     raw = encoded(server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions))
     etag = f'"{hashlib.sha256(raw).hexdigest()}"'

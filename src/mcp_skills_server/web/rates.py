@@ -1,10 +1,9 @@
-"""Rate and concurrency limits of each client: requests, failed authentications, work.
+"""Rate and concurrency limits per client: requests, failed authentications, concurrent work.
 
-Beyond a rate a request is answered with 429; beyond the concurrency limit it waits.
+A request over the rate gets 429; one over the concurrency limit waits.
 
-Where replicas share what they count, all of them count as one. While that cannot be reached each
-counts for itself. A client that is refused again and again waits a second for its answer: a flood
-gets its refusals no faster than that.
+Replicas with a shared store count together; while it is unreachable, each counts alone. A client
+that is refused often waits a second for each 429, which slows down a flood (tarpitting).
 """
 
 from __future__ import annotations
@@ -30,28 +29,32 @@ from mcp_skills_server.web.connections import MOST_UNHEEDED
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
-"""Probes come from the container's platform, under any Host, without a token; not counted."""
+"""Probes of the container platform: under any Host, without a token, not rate limited."""
 MORE: Final = "mcp_skills_server.more_requests"
-"""Where the scope has what counts further requests that came with this one: takes how many, and
-answers 429 and returns True where they are over the quota."""
+"""Key in the ASGI scope of the function that counts further requests in a batch.
+
+It takes their number. Over the quota it sends 429 and returns True.
+"""
 _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
 _HELD_S: Final = 1.0
-"""Seconds for which an answer is held back; every 429 says not to come again before."""
+"""Seconds by which a 429 is delayed; its Retry-After is at least as long."""
 _AT_WORK: Final = 2
-"""Concurrent requests of a client: all share an event loop, whatever the connections."""
+"""Concurrent requests of a client: they share one event loop, on however many connections."""
 _LONG_S: Final = 0.05
-"""Seconds after which a request counts no more: it waits for a disk, script or client."""
+"""Seconds after which a request frees its turn: it waits for a disk, script or client."""
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
-"""Counts a request of an owner, of so many a minute, with those at other replicas; the seconds
-until it may be made, 0 where it was counted. Raises RequestError where it cannot be counted now."""
+"""Counts a request of an owner across replicas, given the limit per minute.
+
+Returns the seconds to wait, 0 if it was counted. Raises RequestError if it cannot be counted.
+"""
 
 
 async def send_error(
     send: Send, status: int, error: dict[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Send an error of JSON-RPC, to a request whose id was not read."""
+    """Send a JSON-RPC error for a request whose id was not read."""
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
     own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
@@ -59,7 +62,7 @@ async def send_error(
 
 
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
-    """Answer 429 and note it: `quota` is its configuration key, `most` its size, `wait` in s."""
+    """Send and log a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
     logger.warning(
         "quota %s: %s wants more than %s; answered with 429",
         quota,
@@ -79,37 +82,36 @@ async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 
 async def refuse_in_time(
     scope: Scope, receive: Receive, send: Send, rates: Rates, *, quota: str, most: int, wait: float
 ) -> None:
-    """Answer 429 at once, but a second later where that happens more than once a second.
+    """Send 429, delayed by a second if this client was refused more than 60 times a minute.
 
-    Until then the connection does nothing else, so that each costs one small answer a second. The
-    first sixty are answered at once.
+    Meanwhile the connection does nothing else, so that each costs one small response a second.
     """
     if rates.refusals.take((quota, counted(scope))) > 0:
         left = MOST_UNHEEDED
         with anyio.move_on_after(_HELD_S):
             while (message := await receive())["type"] != "http.disconnect":
                 left -= len(message.get("body", b""))
-                if left < 0:  # from here on its bytes stay with the client
+                if left < 0:  # stop reading (backpressure)
                     await anyio.sleep_forever()
-            return  # the client left
+            return  # the client disconnected
     await refuse(scope, send, quota, most, wait)
 
 
 class FailedAuthentications:
-    """Quota of failed authentications of each address; a request with a proved principal passes."""
+    """Rate limit of failed authentications per address; authenticated requests do not count."""
 
     def __init__(self, rates: Rates | None = None) -> None:
         self._rates = rates or Rates(QuotaSettings())
 
     def count(self, scope: Scope) -> float:
-        """Count a failed request. Return the seconds to wait; 0 within the quota."""
+        """Count a failed request. Return the seconds to wait, 0 within the quota."""
         rate = self._rates.failed_authentications
         if rate is None:
             return 0.0
         return rate.take(counted(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Count a failed request. Answer 429 if that is over the quota; return whether it was."""
+        """Count a failed request. Send 429 and return True if it is over the quota."""
         rate, wait = self._rates.failed_authentications, self.count(scope)
         if rate is None or wait <= 0:
             return False
@@ -120,7 +122,7 @@ class FailedAuthentications:
 
 
 class _RequestTurns:
-    """The requests of one client: so many are at work, and the others wait, the oldest first."""
+    """Concurrency limit of one client. Waiting requests proceed in order of arrival."""
 
     def __init__(self) -> None:
         self.free = asyncio.Semaphore(_AT_WORK)
@@ -128,10 +130,9 @@ class _RequestTurns:
 
 
 class RequestLimits:
-    """ASGI middleware that limits how often each principal, else each address, may ask, and how
-    much at once.
+    """ASGI middleware that limits rate and concurrency per principal, else per address.
 
-    `shared` counts with other replicas; None where there are none.
+    `shared` counts across replicas; None without replicas.
     """
 
     def __init__(self, app: ASGIApp, rates: Rates, shared: TakeShared | None = None) -> None:
@@ -141,7 +142,7 @@ class RequestLimits:
         self._turns: dict[str, _RequestTurns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on what is within the quota, when it is its turn."""
+        """Pass on a request within the rate, once its client has a free turn."""
         owner = None
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             owner = counted(scope)
@@ -152,7 +153,7 @@ class RequestLimits:
         turns.users += 1
         try:
             await turns.free.acquire()
-            with ExitStack() as turn:  # which is closed once, here or by the timer
+            with ExitStack() as turn:  # closed once, here or by the timer
                 turn.callback(turns.free.release)
                 timer = asyncio.get_running_loop().call_later(_LONG_S, turn.close)
                 turn.callback(timer.cancel)
@@ -163,7 +164,7 @@ class RequestLimits:
                 del self._turns[owner]
 
     async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on a request, or answer 429 where it is over the rate."""
+        """Pass on a request, or send 429 if it is over the rate."""
         rate = self._rates.requests
         if rate is None:
             await self._app(scope, receive, send)
@@ -176,7 +177,7 @@ class RequestLimits:
             return wait > 0
 
         wait = rate.take(owner)
-        # a client over the rate here is over that of all replicas
+        # over the rate here means over that of all replicas
         if wait <= 0 and self._shared is not None:
             with suppress(RequestError):
                 wait = await self._shared(owner, rate.per_minute)

@@ -1,8 +1,7 @@
-"""`POST /refresh`: a webhook by which the host of a source has all sources fetched now instead of
-later.
+"""`POST /refresh`: a webhook that fetches all sources now instead of at the next poll.
 
-A shared secret authenticates the sender, in the form that each host has: GitHub, Gitea and Forgejo
-sign the body, GitLab sends the secret itself. The contents of the body do not count.
+A shared secret authenticates the sender: GitHub, Gitea and Forgejo sign the body, GitLab sends the
+secret itself. The content of the body is ignored.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ logger = logging.getLogger(__name__)
 
 PATH: Final = "/refresh"
 _MOST_BYTES: Final = 25 << 20
-"""Bytes of GitHub's largest webhook."""
+"""GitHub's limit for the body of a webhook."""
 _SHORTEST: Final = 16
 _SIGNED: Final = (
     ("x-hub-signature-256", "sha256="),
     ("x-gitea-signature", ""),
     ("x-forgejo-signature", ""),
 )
-"""Header, and what stands in it before the HMAC-SHA256 of the body in hex."""
+"""Header, and the prefix of its value: the HMAC-SHA256 of the body in hex follows."""
 _TOKEN: Final = "x-gitlab-token"  # noqa: S105, the name of a header
 
 
 def checked_secret(secret: str) -> bytes:
-    """Return the secret of webhooks as bytes.
+    """Return the webhook secret as bytes.
 
     Raises:
-        UsageError: it is too short, or no header can carry it. Never shows it.
+        UsageError: it is too short, or no header can carry it. The message never contains it.
     """
     if len(secret) < _SHORTEST:
         raise UsageError(
@@ -57,13 +56,13 @@ def checked_secret(secret: str) -> bytes:
 
 
 class WebhookEndpoint(Part):
-    """The webhook, whose senders know a secret."""
+    """The webhook endpoint, authenticated by a shared secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Take no token: a webhook has a proof of its own."""
+        """Exempt the webhook from tokens: its secret authenticates the sender."""
         policy = replace(http.policy, open_below=(*http.policy.open_below, PATH))
         return replace(http, policy=policy)
 
@@ -96,12 +95,12 @@ class WebhookEndpoint(Part):
 
 
 def _poll_nothing() -> int:
-    """Return the number of sources of a server whose roots are all folders."""
+    """Return 0 sources, for a server whose roots are all folders."""
     return 0
 
 
 def _is_known(request: Request, secret: bytes, code: str) -> bool:
-    """Return whether one of the proofs is right, comparing each in constant time."""
+    """Return whether a header proves the secret. Compares in constant time."""
     proofs = [(header, (prefix + code).encode()) for header, prefix in _SIGNED]
     found = [
         hmac.compare_digest(value.encode("utf-8", "surrogateescape"), proof)

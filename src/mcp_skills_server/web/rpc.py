@@ -1,8 +1,7 @@
-"""`/rpc`: the Skills Protocol over HTTP, one message or one batch a POST (SP-16, X-24).
+"""`/rpc`: the Skills Protocol over HTTP, one message or one batch per POST (SP-16, X-24).
 
-The guard admits requests. Only JSON is taken, so that no page can have a browser send a call
-unasked; a body is read up to its bound and no further. When the client leaves, what it asked for is
-ended.
+The guard admits requests. Only JSON is accepted, so that a foreign page cannot make a browser send
+a call (CSRF). A body is read up to its limit. When the client disconnects, its calls are cancelled.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _JSON: Final = "application/json"
 
 
 class SkillsProtocolEndpoint(Part):
-    """The Skills Protocol, where MCP is answered.
+    """The Skills Protocol endpoint, on servers that serve MCP.
 
     Args:
         runtime: runs the tools.
         views: the skills of each principal.
-        allow_code: let `run_code` run what comes with a call, where scripts are allowed.
+        allow_code: whether `run_code` runs code sent with a call, if scripts are allowed.
     """
 
     def __init__(self, runtime: Runtime, views: Views, *, allow_code: bool) -> None:
@@ -73,7 +72,7 @@ def route(rpc: Rpc) -> Route:
                 if len(body) > rpc.max_message:
                     return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
         except ClientDisconnect:
-            return Response(status_code=400)  # the client left
+            return Response(status_code=400)  # the client disconnected
         answer = Response(status_code=204)
         more = request.scope.get(MORE)
         if more is not None and await more(rpc.calls_in(bytes(body)) - 1):
@@ -81,7 +80,7 @@ def route(rpc: Rpc) -> Route:
         async with anyio.create_task_group() as tasks:
 
             async def end_with_client() -> None:
-                await request.receive()  # after the body there is only the end of the connection
+                await request.receive()  # after the body only a disconnect follows
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_with_client)

@@ -1,8 +1,8 @@
-"""The application of `web/app.py` run by uvicorn: the listening socket, its file descriptors, and
-the end.
+"""Run the application in uvicorn: listening socket, file descriptors, graceful shutdown.
 
-Descriptors for files are set aside before connections get theirs. asyncio would accept up to the
-limit of the process: then no file opens, and no one else is answered.
+File descriptors are reserved for files before connections get theirs. asyncio would accept
+connections up to the limit of the process: no file could be opened then, and no other client
+served.
 """
 
 from __future__ import annotations
@@ -37,19 +37,22 @@ from mcp_skills_server.web.settings import HttpSettings
 logger = logging.getLogger(__name__)
 
 _LAST_S: Final = 0.2
-"""Seconds at the end of a drain in which the newest connections may send their request."""
+"""Seconds at the end of a drain for new connections to send their request."""
 _ENDING_S: Final = 1
-"""How long open responses may go on after the signal; the whole end takes less than two seconds."""
+"""Seconds that open responses have after the signal; the whole shutdown takes less than two."""
 _BACKLOG: Final = 2048
 _SEND_BUFFER: Final = 256 << 10
-"""Bytes that the kernel keeps of an answer. By itself it keeps megabytes, and takes more when a
-third of them is read: until then a client that reads slowly shows as one that does not read."""
+"""Bytes of a response that the kernel buffers (SO_SNDBUF).
+
+Its default is megabytes, refilled when a third is read: until then a slow reader looks like one
+that does not read.
+"""
 _FILES: Final = 128
-"""Descriptors for all but connections: files of skills, pipes of scripts, watches, downloads."""
+"""File descriptors for all but connections: skill files, script pipes, watches, downloads."""
 _FEWEST_FILES: Final = 6
 _SPARE: Final = 8
 _ARRIVING: Final = 8
-"""Connections that asyncio has accepted and that have no slot yet: it accepts one or two a tick."""
+"""Connections that asyncio accepted, without a slot yet: it accepts one or two per tick."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -61,9 +64,9 @@ class Budget:
     """Limits of connections.
 
     Attributes:
-        places: at once.
-        spare: beyond those, for short requests.
-        arriving: accepted, and not yet one of those.
+        places: regular connections at once.
+        spare: further connections, for short requests.
+        arriving: accepted connections without a slot yet.
     """
 
     places: int
@@ -72,15 +75,15 @@ class Budget:
 
 
 def budget(wanted: int, limit: int, used: int) -> Budget:
-    """Share out file descriptors.
+    """Divide the file descriptors between connections and files.
 
     Args:
         wanted: connections that the operator allows.
-        limit: descriptors that the process may have.
-        used: descriptors that it has.
+        limit: file descriptors that the process may have.
+        used: file descriptors that it has.
 
     Raises:
-        UsageError: there is none for a connection.
+        UsageError: none is left for a connection.
     """
     free = limit - used
     files = min(_FILES, max(_FEWEST_FILES, free // 2))
@@ -96,10 +99,10 @@ def budget(wanted: int, limit: int, used: int) -> Budget:
 
 
 def allowance(wanted: int) -> Budget:
-    """Return the budget of this process, whose limit is raised as far as it needs and may.
+    """Return the budget of this process, raising its limit of open files if needed.
 
     Raises:
-        UsageError: there is no descriptor for a connection.
+        UsageError: no file descriptor is left for a connection.
     """
     try:
         import resource
@@ -134,7 +137,7 @@ def allowance(wanted: int) -> Budget:
 
 def _open_files() -> int:
     try:
-        return len(os.listdir("/dev/fd")) - 1  # without that of the listing itself
+        return len(os.listdir("/dev/fd")) - 1  # minus the descriptor of this listing
     except OSError:
         return 3
 
@@ -152,8 +155,8 @@ def _open_listener(host: str, port: int) -> socket.socket:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
             0
         ]
-        # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would
-        # take 40 ms without.
+        # Pass TCP's protocol number: asyncio sets TCP_NODELAY only on such sockets, and without it
+        # a response takes 40 ms.
         listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -168,7 +171,7 @@ def _open_listener(host: str, port: int) -> socket.socket:
 
 
 def _shown_address(listener: socket.socket) -> str:
-    """Return where it listens, as it stands in a URL."""
+    """Return the address of a socket as host:port for a URL."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -186,18 +189,19 @@ async def serve_http(
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
     Args:
-        runtime: of all skills.
-        settings: what clients of MCP are shown.
-        http: what the operator chose.
-        watcher: follows changes; None where none are to be followed.
-        views: which skills each principal has; None where everybody has all.
-        parts: what the application has beside MCP.
-        listening: called once with the address, such as `127.0.0.1:8000`, when it can be reached.
+        runtime: over all skills.
+        settings: of the MCP server.
+        http: the operator's choices.
+        watcher: watches for changes; None to watch for none.
+        views: the skills of each principal; None if everyone has all.
+        parts: parts of the application beside MCP.
+        listening: called once with the address, such as `127.0.0.1:8000`, when it accepts
+            connections.
 
     Raises:
         UsageError: the address cannot be listened on.
     """
-    threads.pool()  # now: later there may be no file descriptor left to import it
+    threads.pool()  # now: later no file descriptor may be left for its import
     drain = Drain(http.drain)
     for part in parts:
         http = part.configure(http)
@@ -212,7 +216,7 @@ async def serve_http(
         try:
             await app(scope, receive, send)
         except anyio.get_cancelled_exc_class():
-            # At the end uvicorn cancels the rest, and would log a traceback for each.
+            # On shutdown uvicorn cancels open requests, and would log a traceback for each.
             if not server.should_exit:
                 raise
 
@@ -226,10 +230,10 @@ async def serve_http(
         access_log=False,
         lifespan="on",
         server_header=False,
-        proxy_headers=False,  # uvicorn's own reader believes whatever is on this machine
+        proxy_headers=False,  # uvicorn's own middleware trusts every local client
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
-        backlog=1,  # to asyncio, which accepts so many a tick; the kernel keeps `_BACKLOG`
+        backlog=1,  # asyncio accepts so many per tick; the kernel queues `_BACKLOG`
     )
     server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)
@@ -238,11 +242,11 @@ async def serve_http(
 
             async def end_on_signal() -> None:
                 await drain.until_end(signals)
-                end()  # streams first, then the doors
+                end()  # before the listener closes
                 server.should_exit = True
 
             tasks.start_soon(end_on_signal)
-            # Only now, so that a reader of the line can connect, and end the server.
+            # Log only now: a supervisor that reads the line may connect or stop the server.
             logger.info("listening on http://%s%s", _shown_address(listener), http.entrance)
             if listening is not None:
                 listening(_shown_address(listener))
@@ -251,7 +255,7 @@ async def serve_http(
 
 
 def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
-    """Return a `send` that closes the connection after its answer, unless it has a slot by then."""
+    """Return a `send` that closes the connection after a response in a drain or on a spare slot."""
 
     async def last(message: Message) -> None:
         if message["type"] == "http.response.start" and (
@@ -264,7 +268,7 @@ def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop reports; a connection that cannot be accepted in one line."""
+    """Log an error of the event loop; a connection that cannot be accepted takes one line."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         logger.warning("a connection waits to be accepted (%s)", error.strerror, extra=REPEATS)
@@ -273,7 +277,7 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn whose signals are left to us, since it would raise them again at the end."""
+    """uvicorn server without its signal handlers, which raise signals again at the end."""
 
     def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
         super().__init__(config)
@@ -286,12 +290,12 @@ class _UvicornServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for each in sockets or ():
-            each.listen(_BACKLOG)  # which asyncio has set to its own
+            each.listen(_BACKLOG)  # asyncio has replaced the backlog
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for each in self.servers:
             each.close()
         if self._drain.begun:
-            # A client that has just connected to a server that drains is about to ask.
+            # A client that has just connected is about to send its request.
             await anyio.sleep(_LAST_S)
         await super().shutdown(sockets)

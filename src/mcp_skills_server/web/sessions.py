@@ -1,12 +1,11 @@
-"""MCP over HTTP in front of the SDK's session manager: messages are judged, and legacy sessions
-have limits.
+"""MCP over HTTP before the SDK's session manager: message checks, limits of legacy sessions.
 
-A message is judged before the SDK sees it, and refused with the code and id that it would get over
-stdio, and the status 400. The SDK gets it serialized again, so that its parser cannot read it
-differently.
+Each message is validated before the SDK sees it. An invalid one gets status 400, with the code and
+id that it would get over stdio. The SDK receives the message serialized again, so that its parser
+cannot read it differently.
 
-Legacy sessions are shared among clients, and idle ones are evicted. The manager has no public way
-to end a session, so one is ended by the DELETE that its client would send.
+Clients share the legacy sessions, and idle ones are evicted. The manager has no public way to end a
+session, so eviction sends it the DELETE that a client would send.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HANDSHAKE: Final = "mcp_skills_server.handshake"
-"""Where the ASGI scope of a POST that is a handshake has what the client calls itself."""
+"""Key in the ASGI scope of a handshake: the name that the client gives itself."""
 _SESSION: Final = b"mcp-session-id"
 _VERSION: Final = b"mcp-protocol-version"
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
-"""The key of `params._meta` that makes a request one of the modern era."""
+"""The key of `params._meta` that marks a request of the modern era."""
 _ID_S: Final = 1.0
 """Seconds to wait for an earlier request of the same id, which the SDK clears late."""
 _SESSION_KEY: Final = "mcp_skills_server.session"
@@ -56,9 +55,9 @@ _NOT_FOUND: Final = {
     "id": None,
     "error": {"code": -32001, "message": "Session not found"},
 }
-"""The TypeScript SDK's answer: hosts know by this code to open another session."""
+"""The TypeScript SDK's response: its code makes hosts open another session."""
 _KEPT: Final = b"kept-"
-"""Prefix of session ids whose clients never open another one."""
+"""Prefix of session ids of clients that keep using a lost session."""
 _QUOTA: Final = "sessions"
 
 
@@ -66,18 +65,18 @@ _QUOTA: Final = "sessions"
 
 
 class Messages:
-    """ASGI middleware around the SDK's endpoint. It takes whole bodies."""
+    """ASGI middleware that validates MCP messages. Each body must arrive whole."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._under_way: dict[tuple[bytes, str], anyio.Event] = {}
-        """Requests by session and text of the id: the SDK keeps "1" and 1 in one place."""
+        """Running requests by session and text of the id: the SDK does not tell "1" from 1."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a message, or hand it on."""
+        """Refuse an invalid message with 400, or pass it on."""
         if scope["type"] != "http" or scope["method"] != "POST":
-            # No events are kept. The SDK would answer this header with nothing at all; without it a
-            # stream opens.
+            # No events are stored for replay. With this header the SDK would send no response at
+            # all; without it, a stream opens.
             headers = [
                 header for header in scope.get("headers", ()) if header[0] != b"last-event-id"
             ]
@@ -85,7 +84,7 @@ class Messages:
             return
         first = await receive()
         if first["type"] != "http.request" or first.get("more_body"):
-            return  # the client left in the middle of it
+            return  # the client disconnected before the end of the body
         found = judge(first.get("body", b""))
         del first
         headers = _first_headers(scope)
@@ -107,7 +106,7 @@ class Messages:
                     _HANDSHAKE: _object(_object(found.fields, "params"), "clientInfo").get("name"),
                 }
         body: bytes | None = jsonrpc.dump(found.fields)
-        del found  # a stream may last for days
+        del found  # frees memory: a stream may last for days
 
         async def replay() -> Message:
             nonlocal body
@@ -127,7 +126,7 @@ class Messages:
 
     @asynccontextmanager
     async def _reserved(self, session: bytes, id_: RequestId) -> AsyncGenerator[bool]:
-        """Reserve an id of a session; False if another request keeps it for a second."""
+        """Reserve a request id of a session. Yield False if it stays in use for `_ID_S` seconds."""
         place = session, str(id_)
         with anyio.move_on_after(_ID_S):
             while (other := self._under_way.get(place)) is not None:
@@ -144,7 +143,7 @@ class Messages:
 
 
 def _first_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers of a request; of one that stands twice the first counts."""
+    """Return the headers of a request, of repeated ones the first."""
     return dict(reversed(scope["headers"]))
 
 
@@ -153,7 +152,7 @@ def _is_modern(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_of_another_era(found: jsonrpc.Message, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a modern request comes with the headers of the legacy era (MCP-42)."""
+    """Return whether a modern request has the headers of the legacy era (MCP-42)."""
     if _is_modern(headers) or found.kind != "request" or found.fields["method"] == "initialize":
         return False
     meta = _object(_object(found.fields, "params"), "_meta")
@@ -161,7 +160,7 @@ def _is_of_another_era(found: jsonrpc.Message, headers: Mapping[bytes, bytes]) -
 
 
 def _object(fields: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the object at a key; an empty one where there is none."""
+    """Return the object at a key, or an empty one."""
     found = fields.get(key)
     return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
@@ -189,24 +188,23 @@ class _Session:
 
     @property
     def name(self) -> bytes:
-        """Return the id that the client knows."""
+        """Return the session id that the client knows."""
         return self.prefix + (self.id or b"")
 
 
 class HttpSessions:
-    """Passes requests on to the SDK, and keeps the number of sessions within its limits.
+    """ASGI endpoint over the SDK's session managers that limits the number of sessions.
 
     Args:
-        server: what the sessions are of.
+        server: the SDK's server.
         idle_timeout: seconds without a request after which a session ends.
         max_body: bytes of a request.
-        most: sessions at once. Beyond it the owner with most loses the one that is idle longest.
+        most: sessions at once. Beyond it the owner with most loses its longest idle one.
         share: sessions of one owner at once; None for no such limit.
 
     Attributes:
-        on_follow: called before the stream of a session is opened on which its client hears of
-            changes, with the connection and the principal that opens it; the function that it
-            returns is called when the stream is open.
+        on_follow: called with the connection and the principal before a session's GET stream opens;
+            the function that it returns is called when the stream is open.
     """
 
     def __init__(
@@ -237,21 +235,21 @@ class HttpSessions:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Serve while this is entered."""
+        """Run both session managers."""
         async with self._manager.run(), self._stateless.run():
             yield
 
     def end_streams(self) -> None:
-        """End each GET stream with the end of its body."""
+        """End all GET streams by ending their bodies."""
         for stream in self._streams:
             stream.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of either era."""
+        """Route a request to its legacy session, or to the modern era."""
         headers = _first_headers(scope)
         name = headers.get(_SESSION)
         if _is_modern(headers):
-            # the modern era, which has no sessions
+            # the modern era has no sessions
             await self._manager.handle_request(scope, receive, send)
         elif name is not None:
             session = self._by_name.get(name)
@@ -283,7 +281,7 @@ class HttpSessions:
             self._end_request(session)
 
     async def _follow(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the stream on which a client hears of changes."""
+        """Serve the GET stream of a session, which carries notifications of changes."""
         opened = None
         if self.on_follow is not None and session.connection is not None:
             opened = self.on_follow(session.connection, principal(scope))
@@ -307,8 +305,8 @@ class HttpSessions:
             await send({"type": "http.response.body", "body": b""})
 
     async def _serve_unknown(self, name: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 404, or without a session where the client never opens another one."""
-        if name in self._by_name:  # the id is a key to the session, and stays out of the log
+        """Answer 404, or serve statelessly a client that never opens another session."""
+        if name in self._by_name:  # the id is a credential, and not logged
             logger.warning(
                 "refused a session: the credential does not match the one that created the session",
                 extra=REPEATS,
@@ -318,7 +316,7 @@ class HttpSessions:
         elif scope["method"] == "POST":
             await self._stateless.handle_request(scope, receive, send)
         else:
-            # There is no stream. 404 would have the client try again.
+            # There is no stream. After a 404 the client would retry.
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -348,7 +346,7 @@ class HttpSessions:
                 self._held.discard(session)
 
     async def _is_within_limits(self, session: _Session, scope: Scope, send: Send) -> bool:
-        """Evict an idle session if need be. Where none is, answer the request, and return False."""
+        """Return whether a session may open, if need be by evicting one; else send a refusal."""
         owner = session.owner
         held = Counter(each.owner for each in self._held if each is not session)
         if self._share is not None and held[owner] >= self._share and not await self._evict(owner):
@@ -375,7 +373,7 @@ class HttpSessions:
         session.idle_since = monotonic()
 
     async def _note_connection(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware of the SDK's server: note each new session's connection, and its end."""
+        """SDK middleware: record the connection of each new session, and forget it at its end."""
         session: _Session | None = scope_of(ctx).get(_SESSION_KEY)
         if session is not None and ctx.method == "initialize" and session.connection is None:
             session.connection = connection_of(ctx)
@@ -386,7 +384,7 @@ class HttpSessions:
         if session in self._held:
             self._held.discard(session)
             self._by_name.pop(session.name, None)
-            logger.debug("a session of a legacy client ended")  # not its id, which is a key to it
+            logger.debug("a session of a legacy client ended")  # the id is a credential
 
     async def _evict(self, owner: str | None) -> bool:
         """Evict the longest idle session of an owner; return whether there was one."""
@@ -408,7 +406,7 @@ class HttpSessions:
 
 
 def _without_lifespan(server: Server[Any]) -> Server[Any]:
-    """Return the server for a second manager, while the first one holds its lifespan."""
+    """Return a copy of the server without its lifespan, which the first manager runs."""
 
     @asynccontextmanager
     async def entered(_: Server[Any]) -> AsyncGenerator[dict[str, Any]]:
@@ -420,7 +418,7 @@ def _without_lifespan(server: Server[Any]) -> Server[Any]:
 
 
 def _renaming(session: _Session, send: Send) -> Send:
-    """Return a `send` that puts the session's id of the client into the headers."""
+    """Return a `send` that sets the session id header to the client's id of the session."""
     if not session.prefix:
         return send
 
@@ -438,10 +436,10 @@ async def _receive_empty() -> Message:
 
 
 async def _discard(_: Message) -> None:
-    """Drop an answer that no client asked for."""
+    """Discard the response to an eviction's DELETE."""
 
 
 def _credential(scope: Scope) -> str | None:
-    """Return what a session is bound to: the key of the principal that opened it."""
+    """Return the key of the principal that a session is bound to, or None."""
     who = principal(scope)
     return None if who is None else who.key

@@ -24,10 +24,9 @@ class UiSettings:
     """Settings of the page.
 
     Attributes:
-        once: SHA-256 of the secret that lets in once; None where the server's own policy says who
-            may look.
+        once: SHA-256 of the one-time secret; None where the server's policy admits viewers.
         only: serve the page and nothing else.
-        counts: of uses; None where nothing is counted.
+        counts: the usage counts; None where nothing is counted.
     """
 
     once: bytes | None = None
@@ -42,36 +41,32 @@ class HttpSettings:
     Attributes:
         host: address to listen on.
         port: port to listen on, 0 for any that is free.
-        policy: who may come in.
+        policy: conditions of admission.
         session_idle: seconds after which an unused legacy session is closed.
-        max_sessions: legacy sessions at once; then the owner with most loses the one it left alone
-            longest.
-        max_body: bytes of a request.
-        max_connections: connections at once, if there are file descriptors for so many.
-        request_timeout: seconds that a client may take for the head of a request, and again for its
+        max_sessions: legacy sessions at once; beyond it the owner with most loses its longest idle
+            one.
+        max_body: bytes of a request body.
+        max_connections: connections at once, if there are enough file descriptors.
+        request_timeout: seconds that a client has for the head of a request, and again for its
             body.
-        sites: tells the state of the roots that are sites.
-        quotas: what one principal or address may take of what all share, beside `rates`.
-        rates: how often one may ask, and how often fail to prove who it is.
-        take_shared: counts requests with other replicas; None where each counts for itself.
-        look: polls all sources now, and returns how many there are; None where every root is a
-            folder.
-        root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
-        proxies: addresses and networks of proxies, whose `X-Forwarded-For` and `-Proto` are
-            believed.
-        keep_alive: seconds for which a connection stays without a request.
-        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says
-            that it ends.
-        sessions: makes what keeps the sessions of the tools.
-        states: tells the state of what is beside the roots, such as Redis, a line for each thing.
-        page_sessions: where replicas share who is signed in at the page; None where each keeps its
+        sites: returns the state of the roots that are sites.
+        quotas: shares of one principal or address in common resources, beside `rates`.
+        rates: rate limits of requests and of failed authentications.
+        take_shared: counts requests across replicas; None where each counts for itself.
+        look: polls all sources now, and returns their number; None where every root is a folder.
+        root_path: path prefix that clients see, such as `/skills`; "" for none.
+        proxies: addresses and networks of proxies whose `X-Forwarded-For` and `-Proto` are trusted.
+        keep_alive: seconds that an idle connection stays open.
+        drain: seconds from SIGTERM to shutdown, in which requests are answered and `/readyz` fails.
+        sessions: makes the session store of the tools.
+        states: returns a status line for each dependency beside the roots, such as Redis.
+        page_sessions: store that replicas share for the page's sessions; None where each has its
             own.
-        recent: repeats notifications when another replica has caught up; None where there are no
-            replicas.
-        allow_empty: ready although no folder has a skill.
-        answers_mcp: whether there is an endpoint of MCP.
-        entrance: the path that the operator sees in the log.
-        is_private: whether only the user who started the server may look.
+        recent: repeats notifications when another replica has caught up; None without replicas.
+        allow_empty: whether the server is ready although no root has a skill.
+        answers_mcp: whether there is an MCP endpoint.
+        entrance: the path in the log line at startup.
+        is_private: whether only the user who started the server may use it.
     """
 
     host: str

@@ -1,8 +1,8 @@
-"""Interface of a feature of `serve`: a part of the server that can be off.
+"""Interface of a feature of `serve`: an optional part of the server.
 
 A feature is a class of options in this package, and a row of `FEATURES` in `table.py`. The command
-line, the environment and the configuration file give its values. `serve` starts it when the parts
-of the server are there, and stops it at the end. Over HTTP it can add a part of the application.
+line, the environment and the configuration file give its values. `serve` starts it once the parts
+of the server exist, and stops it at the end. Over HTTP it can add a part of the application.
 """
 
 from __future__ import annotations

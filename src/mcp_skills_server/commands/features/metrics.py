@@ -1,4 +1,4 @@
-"""Feature of Prometheus metrics, at `/metrics` or at an address of their own."""
+"""Feature of Prometheus metrics, at `/metrics` or at a separate address."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
 
 
 def _names_us(names: Container[str], name: str | None) -> bool:
-    """Return True if a Host header is an IP address, which DNS rebinding cannot forge, or known."""
+    """Return True if a Host header is in `names`, or an IP address (safe from DNS rebinding)."""
     if name is None or "*" in names:
         return name is not None
     with suppress(ValueError):

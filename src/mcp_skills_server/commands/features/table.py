@@ -30,4 +30,4 @@ FEATURES: Final[tuple[type[Feature], ...]] = (
     UsageCounts,
     Traces,
 )
-"""The order of their start, and of their options in the help."""
+"""All features, in the order of their start and of their options in the help."""

@@ -1,9 +1,7 @@
-"""The Agent Skills Runtime: what a model sees of the skills, and the tools it loads, reads and runs
-them with.
+"""The Agent Skills Runtime: overview texts for models, and tools to load, read and run skills.
 
-Plain values in, plain dicts and texts out. Every text is a function of the skills alone, so that
-prompt caches hold. Of a tool's result the text alone and the structure alone are enough for a
-model, because some hosts hand it only the one, some only the other.
+Pure functions. Every text depends on the skills alone, which keeps prompt caches valid. Text and
+structure of a result are each complete, because some hosts give a model only one of the two.
 """
 
 from mcp_skills_server.dialects.runtime import apps

@@ -1,8 +1,6 @@
-"""The MCP App of the tools (SEP-1865): the views in which a host shows a catalogue and a loaded
-skill.
+"""MCP App (SEP-1865): HTML views in which a host shows the catalogue and a loaded skill.
 
-Hosts that declare the extension with its media type find the views in the tools' `_meta`. For
-others nothing changes.
+Tools have the views in their `_meta` only for hosts that declare the extension with its media type.
 """
 
 from __future__ import annotations
@@ -22,17 +20,17 @@ _DOMAINS: Final = ("connectDomains", "resourceDomains", "frameDomains", "baseUri
 _META: Final[dict[str, Json]] = {
     "ui": {"csp": {each: [] for each in _DOMAINS}, "prefersBorder": True}
 }
-"""The view loads nothing from anywhere."""
+"""A content security policy without any external origin."""
 
 
 def is_declared(extensions: Mapping[str, Any]) -> bool:
-    """Tell whether a client with these extensions shows views of HTML."""
+    """Return whether the client extensions declare support of HTML views."""
     kinds: object = extensions.get(EXTENSION, {}).get("mimeTypes")
     return isinstance(kinds, list) and _MIME_TYPE in kinds
 
 
 def descriptors() -> list[Json]:
-    """Return the views as `resources/list` shows them."""
+    """Return the `resources/list` entries of the views."""
     return [
         _view(
             _CATALOGUE,
@@ -50,18 +48,17 @@ def descriptors() -> list[Json]:
 
 
 def content(target: str, html: str) -> Json:
-    """Return the document as `resources/read` answers it for the view at `target`."""
+    """Return the content of the view at `target` for `resources/read`."""
     return _view(target, text=html)
 
 
 def is_view(target: str) -> bool:
-    """Tell whether this is the URI of a view."""
+    """Return whether `target` is the URI of a view."""
     return target in _VIEW_OF.values()
 
 
 def with_views(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """Return the tools with the views of their results. The deprecated flat key `ui/resourceUri` is
-    left out."""
+    """Add the views to the `_meta` of tools, without the deprecated flat key `ui/resourceUri`."""
     out = [dict(tool) for tool in tools]
     for tool in out:
         view = _VIEW_OF.get(str(tool["name"]))

@@ -1,4 +1,4 @@
-"""The tools' definitions, as `tools/list` or a model API takes them."""
+"""Tool definitions of the runtime, for `tools/list` or a model API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mcp_skills_server.dialects.runtime.words import (
 from mcp_skills_server.model import Json
 
 _MOST_AT_ONCE: Final = 64
-"""Names in one call."""
+"""The maximum number of names in one call."""
 
 _ABOUT_SESSION: Final = (
     f"The session that {LOAD} returned. Give it whenever you have one; without it only a host "
@@ -35,15 +35,15 @@ _ABOUT_SESSION: Final = (
 def definitions(
     found: Overview, characters: int, *, scripts: bool, handles: bool, words: Sequence[str] = ()
 ) -> list[dict[str, Json]]:
-    """Return the tools, as `tools/list` or a model API takes them; none where there is no skill.
+    """Return the tool definitions, or none if there are no skills.
 
     Args:
-        found: the skills, which the description of the loading tool names.
-        characters: how long that description may be.
-        scripts: whether scripts may be run.
-        handles: whether the session is an argument, because no host binds it.
-        words: words of the skills for the description of the searching tool, for a host that
-            searches among tools before its model sees any.
+        found: the skills, listed in the load tool's description.
+        characters: the limit of that description.
+        scripts: whether scripts may run.
+        handles: whether the session is an argument because no host binds it.
+        words: keywords of the skills for the search tool's description, for hosts that search among
+            tools before their model sees any.
     """
     if not found:
         return []
@@ -66,17 +66,14 @@ def definitions(
 
 
 def argument_schemas() -> dict[str, Json]:
-    """Return what each tool takes, by its name, where the host binds the session. Names of skills
-    are judged by look-up.
-    """
+    """Return the input schema of each tool by name, without session and without skill names."""
     some = Overview(more=True)
     tools = (*definitions(some, 0, scripts=True, handles=False), *proposing())
     return {str(tool["name"]): tool["inputSchema"] for tool in tools}
 
 
 def proposing() -> list[dict[str, Json]]:
-    """Return the tools for proposals, for a server that takes them; they need no skill to be there,
-    and no session."""
+    """Return the proposal tools, which need neither skills nor a session."""
     propose = _tool(
         PROPOSE,
         "Propose a skill",
@@ -135,7 +132,7 @@ def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> d
         "Load skills",
         overview.loading(found, characters),
         {
-            # No enum: paths, and what a user asks for, may be loaded too.
+            # No enum: paths, and skills that only a user may start, are accepted too.
             "names": {
                 **_TEXTS,
                 "minItems": 1,
@@ -211,8 +208,8 @@ def _search_tool(words: Sequence[str]) -> dict[str, Json]:
 
 
 def _read_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
-    # No output schema: what comes is text, a picture, sound or a link, and a host that shows a
-    # model the structure alone would lose the picture.
+    # No output schema: results are text, image, audio or a link, and a host that shows only the
+    # structure to its model would lose an image.
     return _tool(
         READ,
         "Read a file of a skill",
@@ -264,7 +261,7 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         required=["path"],
         output=_OUTCOME,
     )
-    # What a script does is not known.
+    # A script's effects are unknown.
     hints: Json = {
         "readOnlyHint": False,
         "destructiveHint": True,
@@ -298,7 +295,7 @@ def _tool(
     }
     if output is not None:
         tool["outputSchema"] = output
-    # Loading is bookkeeping of the conversation; nothing outside of it changes.
+    # Loading changes the conversation's state only.
     tool["annotations"] = {"readOnlyHint": True, "openWorldHint": False}
     return tool
 

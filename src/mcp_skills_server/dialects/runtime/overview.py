@@ -1,10 +1,9 @@
-"""The overview of the skills that a model is shown before it asks.
+"""Bounded overview of the skills, which a model gets at the start.
 
-Texts of a bounded length, each a function of the overview alone, so that prompt caches hold. The
-length is spent fairly: first what every model has to know, then every name, then descriptions that
-begin with the sentence that says when to use the skill: all cut to one length, or, where that would
-leave stumps, those of some skills. Where not even the names fit: groups with counts, and as many
-names as fit, of each group in turn.
+Each text depends on the overview alone, which keeps prompt caches valid. The budget goes first to
+the rule for all models, then to all names, then to descriptions, trigger sentence first.
+Descriptions are truncated to a common limit. If that is too short, only some skills have one. If
+not even the names fit, the text has groups with counts, and names chosen from the groups in turn.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from mcp_skills_server.errors import plural
 from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
-"""The longest text that hosts show whole: some cut at 4,096."""
+"""The longest text that hosts show untruncated: some truncate at 4,096 characters."""
 _LEAST_DESCRIPTION: Final = 60
-"""A shorter stump does not tell when to use a skill; it is left out."""
+"""The minimum length of a truncated description; a shorter one does not say when to use a skill."""
 _SOME_DESCRIPTION: Final = 90
-"""The length of a description where only some skills have one."""
+"""The maximum length of a description when only some skills have one."""
 _ALSO: Final = "- without a description here: "
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+(?=[^a-z])|(?<=[。！？])")  # noqa: RUF001
-"""Between two sentences; not behind "e.g." or "U.S."."""
+"""Matches between two sentences, but not after "e.g." or "U.S."."""
 _TRIGGER: Final = re.compile(
     r"\b(?:used?|invoke|apply|call|load)\b[^.]{0,40}\b(?:when|whenever|while|if|for|before|after|at)\b"
     r"|\buse (?:it|this(?: skill)?) to\b"
@@ -53,8 +52,7 @@ _TRIGGER: Final = re.compile(
     r"|(?:当|當|在|需要)[^。]{0,40}(?:时|時)|[适適]用[于於]|用[于於]|場合|とき|際に|때|경우",
     re.IGNORECASE,
 )
-"""Found in the sentence that says when to use a skill, in the languages that most skills are
-written in."""
+"""Matches the trigger sentence (when to use the skill) in the most common languages of skills."""
 _MOST_GROUPS: Final = 24
 _LONGEST_LABEL: Final = 40
 
@@ -71,18 +69,16 @@ _DOTS: Final = "..."
 _NO_FOLDER: Final = "in no folder"
 _OTHERS: Final = "\n- in other folders: "
 FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
-"""Stands in the description of each tool, so that a search among tools finds all of them at
-once."""
+"""Part of each tool's description, so that a search among tools finds them together."""
 
 
 class Shown(NamedTuple):
-    """The part of the skills that a text of a bounded length shows.
+    """A bounded text, and the part of the skills that it shows.
 
     Attributes:
         text: the text.
-        names: positions of the skills that it names; None for all of them.
-        cut: what it shows of the descriptions that are not whole, by position; "" of those that it
-            leaves out.
+        names: positions of the skills that it names; None if it names all.
+        cut: the truncated descriptions by position of the skill; "" for an omitted one.
     """
 
     text: str
@@ -93,17 +89,16 @@ class Shown(NamedTuple):
 def instructions(
     overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None
 ) -> str:
-    """Return the top-level instructions of a model call: the rule, what there is, and what is
-    loaded.
+    """Return the server instructions: the rule, the overview, and the loaded skills.
 
-    The first line, of at most 240 characters, says all that a model needs, because some hosts show
-    no more. Nothing where there is no skill.
+    The first line, of at most 240 characters, is complete by itself, because some hosts show no
+    more. Without skills the result is "".
 
     Args:
         overview: the skills.
-        characters: how long this may be, without what is loaded. The rule stands in any case.
-        scripts: whether scripts may be run.
-        active: what is loaded; None where the bodies travel in results.
+        characters: the limit, loaded skills excluded. The rule is included even if it exceeds it.
+        scripts: whether scripts may run.
+        active: the loaded skills; None if results carry their instructions.
     """
     if not overview and not active:
         return ""
@@ -122,8 +117,7 @@ def instructions(
 
 
 def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Shown:
-    """Return how much of the skills the instructions show; the text is what stands between the
-    tags."""
+    """Return the overview in the instructions, without its XML tags."""
     if not overview:
         return Shown("")
     return _between_tags(overview, characters - len(_head(overview, scripts=scripts)) - 2)
@@ -137,8 +131,7 @@ def _head(overview: Overview, *, scripts: bool) -> str:
 
 
 def lead(overview: Overview) -> str:
-    """Return one line with all that a model needs: the number of skills, and the tools to find,
-    load and read them."""
+    """Return a self-contained first line: the number of skills, and the tools to use them."""
     return (
         f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills "
         f"for a task, {LOAD} "
@@ -148,7 +141,7 @@ def lead(overview: Overview) -> str:
 
 
 def counted(overview: Overview) -> str:
-    """Return how many skills there are, in words."""
+    """Return the number of skills, in words."""
     if not overview.offers:
         return "Skills"
     text = plural(len(overview.offers), "skill")
@@ -158,8 +151,7 @@ def counted(overview: Overview) -> str:
 
 
 def available(overview: Overview, budget: int) -> str:
-    """Return `<available_skills>`: an element for each skill where all fit whole, else the text of
-    `within`."""
+    """Return `<available_skills>` with an element for each skill, or the text of `within`."""
     shown = _between_tags(overview, budget).text
     if shown:
         return f"<{_TAG}>\n{shown}\n</{_TAG}>"
@@ -175,10 +167,9 @@ def _between_tags(overview: Overview, budget: int) -> Shown:
 
 
 def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> Shown:
-    """Return the skills in at most so many characters.
+    """Return an overview of at most `budget` characters.
 
-    `spell` writes a name or a description in the manner of the text around it; it must leave blanks
-    as they are.
+    `spell` escapes a name or a description for the surrounding text; it must preserve blanks.
     """
     if not overview.more:
         names = [spell(one_line(offer.name)) for offer in overview.offers]
@@ -190,7 +181,7 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
 def _described(
     overview: Overview, names: Sequence[str], budget: int, spell: Callable[[str], str]
 ) -> Shown:
-    """Return every name, and as many descriptions as fit: of all skills, else of some."""
+    """Return all names, and truncated descriptions of all skills if they fit, else of some."""
     descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
     most = even(map(len, descriptions), left)
@@ -220,8 +211,7 @@ def _described(
 
 
 def _part(description: str, most: int) -> str:
-    """Return at most so much of a description, from its trigger on; "" where only a stump would be
-    left."""
+    """Truncate a description from its trigger sentence on; return "" if too little is left."""
     if len(description) <= most:
         return description
     part = clipped(trigger_first(description), most)
@@ -233,9 +223,9 @@ def _part(description: str, most: int) -> str:
 def _chosen(
     overview: Overview, names: Sequence[str], descriptions: Sequence[str], budget: int
 ) -> Mapping[int, str]:
-    """Return the descriptions to show, by position, where those of some skills only fit.
+    """Return the descriptions to show, by position, if only some fit.
 
-    Preferred skills come first, then those of each group in turn.
+    Preferred skills take precedence, then one skill of each group in turn.
     """
     offers = overview.offers
     positions = {offer.path: position for position, offer in enumerate(offers)}
@@ -254,14 +244,14 @@ def _chosen(
 
 
 def trigger_first(description: str) -> str:
-    """Return a description of one line with the sentence first that says when to use the skill."""
+    """Move the trigger sentence (when to use the skill) of a description to its beginning."""
     sentences = [each for each in _SENTENCE.split(description) if each]
     place = next((at for at, each in enumerate(sentences) if _TRIGGER.search(each)), 0)
     return " ".join([*sentences[place : place + 1], *sentences[:place], *sentences[place + 1 :]])
 
 
 def shown_part(overview: Overview, shown: Shown, position: int) -> str:
-    """Say how much of the skill at this position is shown."""
+    """Return in words how much of a skill's description is shown."""
     if shown.names is not None and position not in shown.names:
         return "not named"
     if shown.names is not None:
@@ -277,15 +267,14 @@ def shown_part(overview: Overview, shown: Shown, position: int) -> str:
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
-    """Group skills by their folder, or else by their root, and return the largest groups, the
-    largest first.
+    """Return the largest groups of skills by folder, or else by root, in descending size.
 
     Args:
-        places: (what the root is called, skill path) of each skill.
+        places: (name of the root, skill path) of each skill.
 
     Returns:
-        for each group the positions of its skills, in an order that has nothing to do with the
-        alphabet and that stays when others come or go.
+        positions of each group's skills, sorted by a hash of the path: an order independent of the
+        alphabet and of other skills.
     """
     folders = [tuple(path.split("/")[:-1]) for _, path in places]
     shared = _shared(folders)
@@ -302,16 +291,15 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
 
 
 def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
-    """Yield the positions of each group in turn: the order in which skills are named where not all
-    fit."""
+    """Yield positions round-robin over the groups, as the order in which names are shown."""
     for step in range(max(map(len, found.values()), default=0)):
         yield from (positions[step] for positions in found.values() if step < len(positions))
 
 
 def loading(overview: Overview, characters: int) -> str:
-    """Return the description of the loading tool.
+    """Return the description of the load tool: the advice, then the skills.
 
-    It stands alone, because some hosts show no instructions: the advice first, then the skills.
+    It is complete without the instructions, which some hosts do not show.
     """
     head, shown = _loading_head(overview), in_loading(overview, characters)
     if not shown.text:
@@ -320,7 +308,7 @@ def loading(overview: Overview, characters: int) -> str:
 
 
 def in_loading(overview: Overview, characters: int) -> Shown:
-    """Return how much of the skills the description of the loading tool shows."""
+    """Return the overview in the load tool's description."""
     return within(overview, characters - len(_loading_head(overview)) - 1)
 
 
@@ -333,7 +321,7 @@ def _loading_head(overview: Overview) -> str:
 
 
 def _elements(overview: Overview, budget: int) -> str | None:
-    """Return every skill with its whole description, None where that does not fit."""
+    """Return all skills as XML with full descriptions, or None if they do not fit."""
     pieces: list[str] = []
     for offer in overview.offers:
         fields = {
@@ -354,7 +342,7 @@ def _elements(overview: Overview, budget: int) -> str | None:
 
 
 def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> Shown:
-    """Return the groups with their counts, each with some of its names."""
+    """Return the groups with their counts, and as many names as fit, chosen round-robin."""
     if not offers:
         return Shown("", ())
     found = groups([(offer.root, offer.path) for offer in offers])
@@ -406,7 +394,7 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
-    """Return how many folders from the top all of these have in common."""
+    """Return the number of leading folders that all paths share."""
     if not folders:
         return 0
     first, last = min(folders), max(folders)

@@ -1,4 +1,4 @@
-"""Results of the tools."""
+"""Results of the runtime's tools, as text for a model and as structure for programs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.model.clients import UNKNOWN, Shows
 
 CHARACTERS: Final = UNKNOWN.result_characters
-"""The longest result, in characters: hosts cut the middle out of 40,000 and more, or put them in a
-file."""
+"""The maximum result size in characters: hosts cut 40,000 in the middle, or move them to a file."""
 _MOST_FILES: Final = 200
 _ELSEWHERE: Final = (
     "The instructions and files are in active_skills of this result's structured content. If "
@@ -36,7 +35,7 @@ _ELSEWHERE: Final = (
     f"you, read each skill's {SKILL_MD} with {READ}."
 )
 _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
-"""Media types that models take as pictures."""
+"""Image types that models accept."""
 
 
 def receipt(
@@ -49,20 +48,18 @@ def receipt(
     shows: Shows = "text",
     note: str | None = None,
 ) -> ToolResult:
-    """Return the answer of loading and unloading: what is active now, in order, and what came with
-    it.
+    """Return the result of loading or unloading: the active skills, and new instructions.
 
     Args:
         active: the loaded skills, the latest last.
-        session: the handle, None where a host binds it.
-        fresh: those that this call loaded.
-        bodies: whether the instructions travel in the result rather than at the top of the next
-            call.
-        characters: how long the instructions and the lists of files may be together; longer
-            instructions are cut at the end of a paragraph and say where to read on.
-        shows: where the client's model looks. The instructions stand there alone, so that no host
-            carries them twice.
-        note: one line more, for the model.
+        session: the handle; None if a host binds it.
+        fresh: the skills that this call loaded.
+        bodies: whether to put instructions into the result rather than at the top of the next call.
+        characters: the limit of instructions and file lists together. Longer instructions are cut
+            after a paragraph, with a hint where to continue.
+        shows: whether the client's model sees text or structure. Instructions are only in that
+            part, so that no host transfers them twice.
+        note: one more line for the model.
     """
     shown: dict[str, Loaded] = {}
     if bodies:
@@ -97,8 +94,7 @@ def receipt(
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
-    """Say that the skills have changed since the model was shown them; `uncounted`: by more than
-    this."""
+    """Return a notice of changed skills, "or more" if `uncounted`."""
     counts = [
         f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count
     ]
@@ -112,7 +108,7 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
 
 
 def pending(sources: Sequence[str]) -> str | None:
-    """Return the words for sources of which nothing was read yet; None for none."""
+    """Return a notice of sources that are still unread, or None."""
     if not sources:
         return None
     return (
@@ -122,8 +118,7 @@ def pending(sources: Sequence[str]) -> str | None:
 
 
 def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
-    """Return the words for skills that loaded ones depend on, and that are not loaded; None for
-    none."""
+    """Return a notice of unloaded and of unknown dependencies, or None."""
     words: list[str] = []
     if more:
         words.append(
@@ -145,11 +140,10 @@ def text_file(
     *,
     start_character: int = 1,
 ) -> ToolResult:
-    """Return the answer of reading a text file: its exact text, or whole lines of it and word of
-    where to go on.
+    """Return the result of reading a text file: all of it, or whole lines and where to continue.
 
-    The parts that the words lead through make the exact text again. Of a line that is longer than
-    an answer comes a part; `start_character` is where in the first line to begin.
+    The parts concatenate to the exact text. A line that exceeds the limit is split;
+    `start_character` is the 1-based position in the first line.
     """
     if start == 1 and start_character == 1 and most_lines is None and len(text) <= most_characters:
         return _part(text)
@@ -180,17 +174,16 @@ def text_file(
 
 
 def _part(text: str, *notes: str) -> ToolResult:
-    """Return the text as it is; what there is to say of it stands in blocks of their own."""
+    """Return the exact text as a block, with notes in separate blocks."""
     if remark := hidden.remark(text):
         notes = (*notes, f"[{remark}]")
     return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
-    """Return the answer of reading any other file: a picture or sound as such, for the rest a link
-    to the resource.
+    """Return the result of reading a binary file: image or audio content, else a resource link.
 
-    `target` is its URI, None where `resources/read` does not serve it.
+    `target` is its URI, or None if `resources/read` does not serve the file.
     """
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) <= most_bytes and _is_shown(kind):
@@ -199,7 +192,7 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
             "data": b64encode(raw).decode("ascii"),
             "mimeType": kind,
         }
-        # some hosts show their model text alone
+        # some hosts show only text to their model
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])
     text = f"{path} is no text ({kind}, {len(raw)} bytes)"
     if target is None:
@@ -215,13 +208,12 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
 
 
 def _is_shown(kind: str) -> bool:
-    """Tell whether hosts hand a model content of this media type as a picture or as sound."""
+    """Return whether hosts pass this media type to a model as image or audio."""
     return kind in _IMAGES or kind.startswith("audio/")
 
 
 def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
-    """Return the answer of reading a file that a script left and that is no text: shown, or its
-    bytes in base64."""
+    """Return the result of reading a binary file written by a script: shown, or in base64."""
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) > most_bytes:
         return failure(
@@ -243,8 +235,7 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
 
 
 def outcome(run: Mapping[str, Json]) -> ToolResult:
-    """Return the answer of running a script. One that failed is marked as an error too; its exit
-    code says which."""
+    """Return the result of a script run, marked as an error unless the exit code is 0."""
     code = run["exit_code"]
     if run["timed_out"]:
         state = "was stopped at the time limit"
@@ -281,12 +272,12 @@ def outcome(run: Mapping[str, Json]) -> ToolResult:
 
 
 def failure(message: str) -> ToolResult:
-    """Return what went wrong, for the model to put right."""
+    """Return an error result that the model can correct."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
 def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
-    """Return the receipt of a proposal."""
+    """Return the result of a stored proposal."""
     words = (
         f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing "
         "has changed yet; tell "
@@ -296,7 +287,7 @@ def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
 
 
 def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
-    """Return the proposals of a caller, the newest first."""
+    """Return the result that lists a caller's proposals."""
     lines = [
         ", ".join(
             map(
@@ -314,8 +305,7 @@ def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
-    """Return these skills with instructions that fit, all cut to one length, and word of where each
-    goes on."""
+    """Truncate instructions to a common limit if they do not fit, with a hint where to continue."""
     files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
     budget = max(characters - files, characters // 2)
     if sum(len(each.instructions) for each in fresh) <= budget:
@@ -343,14 +333,14 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
 def noted(
     lines: list[str], structure: dict[str, Json], note: str | None, between: str
 ) -> ToolResult:
-    """Return these lines and this structure as a result; the note is one line more in both."""
+    """Return a result of text lines and a structure, with the note added to both."""
     if note is not None:
         lines, structure = [*lines, note], {**structure, "note": note}
     return _result(between.join(lines), structure)
 
 
 def with_note(result: ToolResult, note: str) -> ToolResult:
-    """Add a line for the model to a result with structure: to its text and to its structure."""
+    """Add a note to the text and to the structure of a result."""
     structure = dict(result.get("structuredContent") or {})
     structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
     content = [*result["content"], {"type": "text", "text": note}]
@@ -392,7 +382,7 @@ def _with_files(loaded: Loaded) -> str:
         attributes["origin"] = loaded.origin  # S40-48
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
-        # a name may hold a line break
+        # a file name may contain a line break
         shown = [printable(path) for path in loaded.files[:_MOST_FILES]]
         cut = len(loaded.files) - len(shown)
         if cut:
@@ -410,16 +400,16 @@ def listing(
     characters: int = CHARACTERS,
     note: str | None = None,
 ) -> ToolResult:
-    """Return the answer of the listing and of the search.
+    """Return the result of the list or search tool.
 
-    Descriptions that together are longer than `characters` are cut to one length. One that a skill
-    before it has is not repeated, but said to be the same.
+    Descriptions that exceed `characters` together are truncated to a common limit. A repeated
+    description is replaced by a reference to the first skill that has it.
 
     Args:
-        entries: what `entry` made of each skill.
-        next_after: what the next page is asked for with, None on the last one.
-        characters: how long the descriptions may be together.
-        note: one line more, for the model.
+        entries: the result of `entry` for each skill.
+        next_after: the cursor of the next page; None on the last page.
+        characters: the limit of all descriptions together.
+        note: one more line for the model.
     """
     said = _without_repeats(entries)
     most = even(map(len, said), characters)
@@ -436,8 +426,7 @@ def listing(
 
 
 def nothing_fits(near: Sequence[str], tags: Sequence[str] = (), groups: Sequence[str] = ()) -> str:
-    """Advise a model whose question found nothing, with the nearest names, and the commonest tags
-    and folders."""
+    """Return advice after a search without a match: nearest names, common tags and folders."""
     advice = [
         f"Try other keywords, in the language of the skills; {LIST} goes through all of them."
     ]
@@ -456,7 +445,7 @@ def entry(
     version: str | None = None,
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
-    """Return a skill as the listing and the search show it, marked with its problems."""
+    """Return the entry of a skill in a list or search result, with its problems."""
     out: dict[str, Json] = {
         "name": name,
         "description": hidden.without(skill.description),
@@ -473,8 +462,7 @@ def entry(
 
 
 def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
-    """Return the descriptions; for one that stood before, if that is shorter, at which skill it
-    stands."""
+    """Return the descriptions, each repeat replaced by a reference if that is shorter."""
     first: dict[str, str] = {}
     out: list[str] = []
     for each in entries:
@@ -489,7 +477,7 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
 def _listed(shown: Mapping[str, Json]) -> str:
     text = f"- {one_line(str(shown['name']))}"
     if "origin" in shown:
-        # before the description, which could end with the same words
+        # Precedes the description, which could forge the same words at its end.
         text += f" [from {shown['origin']}]"
     text += f": {one_line(str(shown['description']))}"
     for key, words, between in (("also_at", "also at", ", "), ("problems", "has problems:", "; ")):

@@ -1,7 +1,6 @@
-"""Names and objects of the runtime's tools, which skills a model is shown, and how texts are cut to
-a length.
+"""Tool names, data classes, visibility rules and text truncation of the Agent Skills Runtime.
 
-Lengths are characters.
+Lengths are in characters.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ PROPOSE: Final = "skills_propose"
 PROPOSALS: Final = "skills_proposals"
 LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
-"""The argument that carries a session's handle where no host binds it."""
+"""The argument with a session's handle, used if the host does not bind sessions itself."""
 CONVERSATION: Final = "conversation"
-"""The same argument for hosts that keep the name `session` for themselves, such as Microsoft's
-Agent Framework."""
+"""An alias of `SESSION` for hosts that reserve that name, such as Microsoft Agent Framework."""
 SCRIPTS: Final = "scripts/"
 WORKSPACE: Final = "/workspace/"
-"""The prefix of paths of files that scripts of the session leave; no path of a skill begins so."""
+"""The path prefix of files written by the session's scripts; no skill path starts with it."""
 
 _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN, PROPOSE, PROPOSALS)
 _OTHER_NAMES: Final = {
@@ -42,18 +40,18 @@ _ELLIPSIS: Final = "..."
 _HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
 _ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
 _LONGEST_WORD: Final = 30
-"""A cut goes back to the end of a word over so many characters."""
+"""The longest word, in characters, that is dropped to cut at a word boundary."""
 _LEFT_OUT: Final = " ,;:-("
-"""Characters that are stripped before the dots."""
+"""Characters stripped before the ellipsis."""
 
 
 class ToolResult(TypedDict):
-    """The result of a tool as MCP shapes it (`CallToolResult`).
+    """The result of a tool, in the form of MCP's `CallToolResult`.
 
     Attributes:
         content: blocks for the model: text, images, links.
         structuredContent: the same for programs.
-        isError: the model must do something else; the text says what.
+        isError: the call failed; the text advises the model what to do instead.
     """
 
     content: list[dict[str, Any]]
@@ -62,14 +60,14 @@ class ToolResult(TypedDict):
 
 
 class Offer(NamedTuple):
-    """A skill that a model may load.
+    """A skill offered to models.
 
     Attributes:
-        name: what it is called here.
+        name: its unique name in this view.
         description: what it does and when to use it.
-        location: where its SKILL.md lies, None where that is no use to the model.
+        location: the location of its SKILL.md; None if the model cannot use it.
         path: its skill path.
-        root: what its root is called, "" where there is one root only.
+        root: the name of its root, or "" if there is only one root.
     """
 
     name: str
@@ -80,12 +78,12 @@ class Offer(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The skills that a model may load.
+    """The skills offered to models.
 
     Attributes:
-        offers: in the order of their skill paths.
-        more: whether there may be more than these, which were not read yet.
-        preferred: skill paths of those whose descriptions come first where not all fit.
+        offers: sorted by skill path.
+        more: whether more skills may exist that have not been read yet.
+        preferred: paths of skills whose descriptions take precedence if not all fit.
     """
 
     offers: Sequence[Offer] = ()
@@ -93,24 +91,24 @@ class Overview(NamedTuple):
     preferred: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to show."""
+        """Return whether there are, or may be, any skills."""
         return bool(self.offers) or self.more
 
 
 class Loaded(NamedTuple):
-    """A skill in use.
+    """A loaded skill.
 
     Attributes:
-        name: what it is called here.
-        location: its SKILL.md, as URI or absolute path.
+        name: its unique name in this view.
+        location: URI or absolute path of its SKILL.md.
         root_dir: its directory, in the same form.
         digest: of its SKILL.md.
         properties: the frontmatter.
         instructions: the body.
         files: paths of its other files.
-        problems: what is wrong with it, in words.
-        origin: the site or the archive that it comes from, None for a folder of the operator's own.
-        line: the line of SKILL.md on which the body begins, counted from 1.
+        problems: messages of its errors.
+        origin: its site or archive; None if it is from a folder of the operator.
+        line: the 1-based line of SKILL.md on which the body begins.
     """
 
     name: str
@@ -126,7 +124,7 @@ class Loaded(NamedTuple):
 
 
 def canonical(name: str) -> str | None:
-    """Return the tool that a name means, with dots and hyphens for underscores too, or None."""
+    """Return the canonical tool name, treating dots and hyphens as underscores, or None."""
     plain = name.replace(".", "_").replace("-", "_")
     if plain in _NAMES:
         return plain
@@ -134,16 +132,15 @@ def canonical(name: str) -> str | None:
 
 
 def is_usable(skill: Skill) -> bool:
-    """Tell whether it can be loaded: leniently, a skill that breaks a rule too."""
+    """Return whether a skill can be loaded: lenient standing suffices."""
     return skill.standing >= Standing.LENIENT
 
 
 def is_offered(skill: Skill) -> bool:
-    """Tell whether a model is shown it. One that only the user may start can still be loaded by
-    name.
+    """Return whether a skill is offered to models; others can still be loaded by name.
 
-    One whose path holds hidden characters is not shown: no name would be left that can be shown and
-    asked for.
+    `disable-model-invocation` hides a skill. So do hidden characters in its path, because no safe
+    name is left for it.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
@@ -151,11 +148,10 @@ def is_offered(skill: Skill) -> bool:
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
-    """Tell whether what a model is shown of the skills may differ once these took the place of
-    those."""
+    """Return whether models see a difference between the skills `before` and `after`."""
 
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
-        # A hidden skill counts with its name: another skill of that name goes by its path
+        # A hidden skill's name counts, because another skill of that name is named by its path
         # (`identity.name_of`).
         usable = ((path, each) for path, each in skills.items() if is_usable(each))
         return {
@@ -167,13 +163,12 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 
 
 def problems(skill: Skill) -> tuple[str, ...]:
-    """Return the errors of a skill, in words, for a model that is about to rely on it."""
+    """Return at most ten error messages of a skill, for a model about to use it."""
     return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
 
 
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
-    """Return what to say of characters that a reader of the skill does not see. The texts stay as
-    they are."""
+    """Return a remark on hidden characters, if any; the texts remain unchanged."""
     remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
     if remark:
         return (f"it holds {remark}",)
@@ -181,27 +176,26 @@ def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
-    """Return the paths of the files that can be run."""
+    """Yield the paths of a skill's scripts."""
     return (path for path in skill.files if path.startswith(SCRIPTS))
 
 
 def in_workspace(path: str) -> str | None:
-    """Return what follows `/workspace/`, for a file that a script left; None for a file of a
-    skill."""
+    """Return the path below `/workspace/` of a script's output file; None for skill files."""
     if path.startswith(WORKSPACE):
         return path.removeprefix(WORKSPACE)
     return None
 
 
 def one_line(text: str) -> str:
-    """Return the text with every run of white space as one blank."""
+    """Collapse each run of white space into one blank."""
     return " ".join(text.split())
 
 
 def even(lengths: Iterable[int], budget: int) -> int:
-    """Return the one length to which these are cut so that together they fit: max-min fair.
+    """Return the greatest common limit at which the lengths fit the budget (max-min fairness).
 
-    Long ones get what short ones leave. It is the greatest length where all of them fit.
+    Shorter texts leave their unused share to longer ones.
     """
     ordered = sorted(lengths)
     for index, length in enumerate(ordered):
@@ -213,7 +207,7 @@ def even(lengths: Iterable[int], budget: int) -> int:
 
 
 def clipped(text: str, most: int) -> str:
-    """Return the text, or its beginning up to the end of a word and three dots, at most so long."""
+    """Truncate a text to `most` characters, at a word boundary, with an ellipsis."""
     if len(text) <= most:
         return text
     budget = most - len(_ELLIPSIS)
@@ -221,8 +215,7 @@ def clipped(text: str, most: int) -> str:
         return ""
     kept = text[:budget]
     if not text[budget].isspace():
-        # Where no blank is near, as in Chinese, the cut falls into a word, and must not leave half
-        # of an entity.
+        # Without a blank nearby, as in Chinese, the cut is inside a word. Do not split an entity.
         whole = kept.rpartition(" ")[0]
         if whole and len(whole) >= budget - _LONGEST_WORD:
             kept = whole
@@ -234,10 +227,10 @@ def clipped(text: str, most: int) -> str:
 
 
 def paragraphs(text: str, most: int) -> tuple[str, int]:
-    """Return the whole paragraphs at the beginning of a text, at most so long, and the position to
-    go on from.
+    """Return leading whole paragraphs of at most `most` characters, and the position after them.
 
-    A first paragraph that is longer is cut at the end of a line, a line that is longer anywhere.
+    If the first paragraph is longer, cut it at the end of a line; if the first line is longer,
+    anywhere.
     """
     if len(text) <= most:
         return text, len(text)

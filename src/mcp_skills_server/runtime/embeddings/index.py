@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEANT: Final = 60
-"""The most results of a query."""
+"""The maximum number of results of a query."""
 _LEAST: Final = 0.2
-"""The least cosine similarity of a result; models give lower values to unrelated texts."""
+"""The minimum cosine similarity of a result; models give lower values to unrelated texts."""
 _TEXT_LENGTH: Final = 2_000
-"""The most characters of a text or a query that are embedded."""
+"""The maximum number of characters of a text or a query that are embedded."""
 _QUESTION_S: Final = 2.0
 _TEXTS_S: Final = 30.0
 _PAUSE_S: Final = 30.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 """The required files of a model's folder."""
 _MOST_ANSWER: Final = 64 << 20
-"""The most bytes of an endpoint's response."""
+"""The maximum number of bytes of an endpoint's response."""
 
 
 class EmbeddingError(SkillsServerError):
@@ -47,7 +47,7 @@ class Embedder(Protocol):
 
     @property
     def batch(self) -> int:
-        """The most texts to pass to one call of `embed`."""
+        """The maximum number of texts to pass to one call of `embed`."""
         ...
 
     def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:

@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _limit(name: str, most: int, user: int | None) -> None:
-    import resource  # not on Windows, where nothing is launched
+    import resource  # late: Windows lacks it, and uses no launcher
 
     if name == "NPROC":
         running = _running(os.getuid() if user is None else user)
@@ -77,7 +77,7 @@ def _limit(name: str, most: int, user: int | None) -> None:
 
 
 def _running(user: int) -> int | None:
-    """Return the number of a user's tasks, all of which NPROC counts; None for root or no /proc."""
+    """Return a user's number of tasks, as NPROC counts them; None for root, or without /proc."""
     if user == 0 or not os.path.isdir("/proc/self/task"):
         return None
     count = 0

@@ -31,8 +31,8 @@ _SPARE: Final = 8
 class Turns:
     """A fair concurrency limit of runs: the waiting owner with the fewest runs is next.
 
-    `share` is the limit of one owner, by default `total` - 1, which leaves a slot for others. Use
-    it on one event loop.
+    `share` is the limit of one owner, by default `total` - 1 (at least 1), which leaves a slot for
+    others. Use it on one event loop.
     """
 
     def __init__(self, total: int, share: int | None = None) -> None:
@@ -43,7 +43,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, owner: Owner, patience_s: float) -> AsyncGenerator[None]:
-        """Wait up to `patience_s` seconds for a slot, and hold it inside of the `with` block.
+        """Wait up to `patience_s` seconds for a slot, and hold it inside the `with` block.
 
         `share` does not limit the owner None.
 

@@ -1,9 +1,9 @@
 """The execution policy: authorization of script runs, with their network access and secrets.
 
-A run needs the caller's grant, if there are grants, and a trusted source. Trusted are the
-operator's own folders, and skills of allowed origins whose exact content was approved. Network and
-secrets are per skill. Decisions use the digests that the runner verifies again when it lays out the
-files, which prevents a TOCTOU race.
+A run needs the caller's grant, if there are grants, and a trusted source. The operator's own
+folders are trusted, and so is a skill of an allowed origin whose exact content was approved.
+Network and secrets are per skill. Decisions use the digests that the runner verifies again when it
+lays out the files, which prevents a TOCTOU race.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class ExecutionPolicy:
 def _check_grants(
     permissions: Permissions, skill: Skill | None, laid_out: Collection[Skill]
 ) -> None:
-    """Raise RunRefusedError without a grant: of a script's skill, or of all that code can read."""
+    """Raise RunRefusedError without a grant for the script's skill, or for all skills of code."""
     if skill is not None:
         if permissions.may("scripts", skill.path):
             return

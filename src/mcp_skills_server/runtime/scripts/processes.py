@@ -49,7 +49,7 @@ _WINDOWS: Final = sys.platform == "win32"
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """A callback, awaited every `PROGRESS_S` with the seconds that a script has been running."""
 Beat: TypeAlias = Callable[["ProcessTree"], Awaitable[bool]]
-"""A callback, awaited regularly with the processes of a run, which ends the run if True."""
+"""A callback, awaited regularly with the processes of a run; a True result ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +384,7 @@ class ProcessTree:
     def processes(self) -> set[int]:
         """Return the descendants, and detached processes as found at most a second ago."""
         now = time.monotonic()
-        if now >= self._due:  # this reads the environment of every process
+        if now >= self._due:  # rate-limited: the scan reads the environment of every process
             self._strays = list(having(TOKEN, self._token))
             self._due = now + _STRAYS_S
         return {pid for start in (self._pid, *self._strays) for pid in family(start)}

@@ -290,7 +290,7 @@ class Scripts:
         self, request: _RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner
     ) -> Outcome:
         box = self._sandbox()
-        # SP-30: this process was not root when it chose to have no sandbox.
+        # SP-30: checked for each run, because the process may have become root since the start.
         if box is None and sandbox.is_off_forbidden():
             raise RequestError(
                 f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct "
@@ -482,7 +482,7 @@ class Scripts:
     def _directory(self) -> str:
         if self._top is None or not os.path.isdir(self._top):
             self._top = os.path.realpath(tempfile.mkdtemp(prefix="mcp-skills-scripts-"))
-            weakref.finalize(self, discard, self._top)  # at the latest when this process ends
+            weakref.finalize(self, discard, self._top)  # runs at process exit at the latest
         return self._top
 
     def _checked_timeout(self, timeout_s: float | None) -> float:

@@ -25,7 +25,7 @@ from mcp_skills_server.runtime.scripts.interpreters import is_program
 logger = logging.getLogger(__name__)
 
 MOST_FILES: Final = 20_000
-"""The most files and directories of a session, which bounds the time to measure and remove them."""
+"""The maximum number of files and directories of a session, for a bounded time of walks."""
 _ENTRY_BYTES: Final = 1 << 10
 """The fixed cost of a file or directory, in bytes, in addition to its size."""
 _PASSES: Final = 5
@@ -245,7 +245,7 @@ def exceeds(tops: Iterable[str], most: int) -> bool:
                     if entry.is_dir(follow_symlinks=False):
                         todo.append(entry.path)
         except FileNotFoundError:
-            continue  # removed meanwhile
+            continue  # removed during the walk
         except OSError:
             return True  # no permission, or a path beyond PATH_MAX
     return False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,24 @@ def test_nothing_is_imported_that_nobody_asked_for() -> None:
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert out.stdout == "[]\n"
+
+
+def test_an_answer_that_drips_is_cut_off_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                while True:
+                    connection.sendall(b" ")
+                    cut.wait(0.02)
+
+        cut = threading.Event()
+        thread = threading.Thread(target=drip)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        with pytest.raises(EmbeddingError, match=r"^127\.0\.0\.1: no answer in time$"):
+            Endpoint(address, "tiny").embed(["car"], 0.3)
+        thread.join(10)
+        assert not thread.is_alive()

@@ -11,6 +11,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -130,11 +131,14 @@ class Endpoint:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret}"
+        deadline = time.monotonic() + timeout_s
         try:
             raw = self._post(body, headers, timeout_s)
+            if time.monotonic() >= deadline:  # the timer cut the answer off
+                raise TimeoutError
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             reason = clipped(_line(error))
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
                 reason = "no answer in time"
             raise EmbeddingError(f"{self._host}: {reason}") from None
         try:

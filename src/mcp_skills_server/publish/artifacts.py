@@ -1,7 +1,7 @@
 """Editions of a publication, and the retention of their artifacts on disk.
 
-An artifact that a later edition drops is retained for a while, so that clients with an old index
-can still download it after the skill has changed.
+An artifact that a later edition drops is retained for a while. So clients with an old index can
+download it after the skill has changed.
 """
 
 from __future__ import annotations

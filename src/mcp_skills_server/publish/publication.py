@@ -219,7 +219,7 @@ class Publication:
     # The content of editions
 
     def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
-        """Return the artifact at a path, of the latest or a recent edition, with its bytes, or None."""
+        """Return an artifact and its bytes by path, of the latest or a recent edition, or None."""
         return self._artifacts.get(path)
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ import pytest
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
+from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
 from publish.editions import SITE, Clock, complete, fetched, offered, published
 from tables import each_row
@@ -169,6 +171,33 @@ def test_a_mode_that_changes_is_published_before_long(tmp_path: Path) -> None:
     assert fetched(publication, offered(second.index)["a"])["scripts/run.sh"] == (b"exit 0\n", True)
     clock.now = 120
     assert publication.current is None and publication.edition() is second
+
+
+def test_an_edition_without_evals_is_checked_again_after_a_while(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", evals__evals_json="{}", notes_md="x")
+    clock = Clock()
+    publication = published(tmp_path, clock=clock)
+    first = publication.edition()
+    assert "evals/evals.json" not in fetched(publication, offered(first.index)["a"])
+    clock.now = 60
+    assert publication.edition() is first
+
+
+def test_a_skill_that_was_hidden_by_its_namesake_is_published_again(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one" / "tea", notes_md="x")
+    clock = Clock()
+    publication = published(tmp_path, clock=clock, keeping=RetentionPolicy(seconds=100))
+    registry = publication.registry
+    assert "tea" in offered(publication.edition().index)
+    write_skill(tmp_path / "another" / "tea", notes_md="y")
+    for clock.now in (60, 300):  # the second time the first artifact is deleted
+        (tmp_path / "another" / "tea" / "notes.md").write_text(f"{clock.now}", encoding="utf-8")
+        registry.refresh()
+        publication.edition()
+    shutil.rmtree(tmp_path / "another")
+    registry.refresh()
+    entry = offered(publication.edition().index)["tea"]
+    assert fetched(publication, entry)["notes.md"] == (b"x", False)
 
 
 def test_an_edit_that_nobody_has_seen_yet_is_published(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Authorization: which principals may read which skills, and do what else, by the tables
-`[[grant]]`. Pure.
+"""Authorization: permissions of principals on skills, from the tables `[[grant]]`. Pure.
 
-A skill is granted by its own path. In a pattern `*` stands for any characters of one segment, `**`
-for any number of segments, none included. To judge a path takes time in proportion to its length.
+A grant matches skill paths by patterns: `*` matches any characters in one segment, `**` any number
+of segments, including none. Matching takes time linear in the length of the path.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ May: TypeAlias = Literal["read", "scripts", "code", "propose", "review", "admin"
 MAY: Final[tuple[May, ...]] = ("read", "scripts", "code", "propose", "review", "admin")
 EVERYBODY: Final = "*"
 LOCAL: Final = "local"
-"""Who is at the other end of a pipe: the user who started the server."""
+"""The client over stdio: the user who started the server."""
 KINDS: Final = ("token", "user", "group")
 _MOST_CHARACTERS: Final = 512
 _MOST_SEGMENTS: Final = 64
 EVERY_SKILL: Final = "**"
-"""The pattern of all skills, and the segment for any number of segments."""
+"""The pattern that matches every skill, and the segment that matches any number of segments."""
 _SEGMENTS: Final = "(?:[^/]*+/)*"
 _NOT_TAKEN: Final = frozenset("?[]{}\\")
-"""Wildcards of other programs, which would be taken for themselves here."""
+"""Wildcards of other programs, which would match literally here and are refused."""
 _LAST: Final = "\U0010ffff"
 _MOST_KNOWN: Final = 4096
-"""Principals whose permissions are remembered."""
+"""Most principals whose permissions are cached."""
 
 
 class PatternError(SkillsServerError, ValueError):
-    """A text is no pattern of skill paths. The message says why, in one line."""
+    """Raised for an invalid pattern of skill paths; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Skill paths, such as `acme/billing/**`.
+    """A pattern of skill paths, such as `acme/billing/**`.
 
     Attributes:
-        text: as it stands in a grant.
-        prefix: what stands before the first wildcard; every path that fits begins so, but for a
-            slash at its end.
+        text: the pattern as written in a grant.
+        prefix: the text before the first wildcard. Every matching path begins with it, or equals it
+            without its final slash.
 
     Raises:
-        PatternError: the text is no pattern.
+        PatternError: the text is invalid.
     """
 
     text: str
@@ -64,11 +63,11 @@ class Pattern:
 
     @property
     def fits_all(self) -> bool:
-        """Return whether every skill path is one of these, of skills to come too."""
+        """Return whether the pattern matches every skill path."""
         return self.text == EVERY_SKILL
 
     def fits(self, path: str) -> bool:
-        """Return whether a skill path is one of these."""
+        """Return whether the pattern matches a skill path."""
         return self._regex.fullmatch(f"{path}/") is not None
 
 
@@ -90,10 +89,10 @@ def _check(text: str, segments: Sequence[str]) -> None:
 
 
 def _translated(segments: Sequence[str]) -> str:
-    """Return a regular expression of these segments, each with a slash behind it.
+    """Return a regular expression for these segments, each followed by a slash.
 
-    What stands between two wildcards takes the first place where it fits, which leaves most for the
-    rest. Atomic groups say so, and nothing is tried again.
+    Text between two wildcards matches at its first occurrence, which leaves most for the rest.
+    Atomic groups therefore prevent backtracking without losing a match.
     """
     runs = [""]
     for each in segments:
@@ -113,9 +112,9 @@ class Grant:
     """The permissions of one `[[grant]]` table.
 
     Attributes:
-        who: "*", "local", or "token:NAME", "user:SUBJECT", "group:NAME".
-        skills: which skills.
-        may: what may be done with them; to read is always part of it.
+        who: principals: "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME".
+        skills: patterns of the granted skills.
+        may: permitted actions, out of `MAY`; "read" is implied.
     """
 
     who: tuple[str, ...]
@@ -123,17 +122,17 @@ class Grant:
     may: frozenset[str] = frozenset()
 
     def covers(self, path: str) -> bool:
-        """Return whether it is about the skill of this path."""
+        """Return whether the grant includes the skill of this path."""
         return any(each.fits(path) for each in self.skills)
 
     @property
     def covers_all(self) -> bool:
-        """Return whether it is about every skill."""
+        """Return whether the grant includes every skill."""
         return any(each.fits_all for each in self.skills)
 
 
 def is_who(text: str) -> bool:
-    """Return whether this names a principal in a grant."""
+    """Return whether a text is a valid entry of `who` in a grant."""
     kind, _, name = text.partition(":")
     return text in {EVERYBODY, LOCAL} or (
         kind in KINDS and bool(name.strip()) and text.isprintable()
@@ -141,8 +140,7 @@ def is_who(text: str) -> bool:
 
 
 class Permissions:
-    """The permissions of a principal: the grants that apply. Those that give the same are equal, in
-    any order."""
+    """The permissions of a principal, from the grants that apply; equal ones permit the same."""
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.grants = tuple(grants)
@@ -162,30 +160,28 @@ class Permissions:
 
     @property
     def reads_all(self) -> bool:
-        """Return whether there is no skill that may not be read."""
+        """Return whether every skill may be read."""
         return any(each.covers_all for each in self.grants)
 
     def may(self, what: str, path: str) -> bool:
-        """Return whether this may be done with the skill of this path; `what` is one of `MAY`."""
+        """Return whether the action `what`, out of `MAY`, is permitted on the skill at a path."""
         if what == "read":
             return self.reads(path)
         return any(what in each.may and each.covers(path) for each in self.grants)
 
     def may_any(self, what: str) -> bool:
-        """Return whether this may be done with some skill, if there is one that is granted so."""
+        """Return whether any grant permits the action `what`, even if it matches no skill now."""
         return any(what in each.may for each in self.grants)
 
     @property
     def may_admin(self) -> bool:
-        """Return whether what is for the operator may be seen; a grant of some skills is not
-        enough."""
+        """Return whether the operator's data may be seen, which needs "admin" on every skill."""
         return any("admin" in each.may and each.covers_all for each in self.grants)
 
     def readable(self, paths: Sequence[str]) -> Iterator[str]:
-        """Yield those of these skill paths, which are in code point order, that may be read, each
-        once.
+        """Yield each readable path, out of skill paths in code point order, once.
 
-        It looks only where the beginning of a pattern leads, so it costs about what it finds.
+        A binary search by the prefix of each pattern limits the paths that are matched.
         """
         seen: set[str] = set()
         for pattern in {each for grant in self.grants for each in grant.skills}:
@@ -196,7 +192,7 @@ class Permissions:
 
 
 def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
-    """Return the paths that begin so, and the one of which only the slash at the end is missing."""
+    """Return the paths that begin with a prefix, or that equal it without its final slash."""
     whole = prefix.removesuffix("/")
     at = bisect_left(paths, whole)
     own = paths[at : at + 1] if whole != prefix and at < len(paths) and paths[at] == whole else ()
@@ -204,10 +200,9 @@ def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
 
 
 class Grants:
-    """All grants that are in force, in the order of the file.
+    """All grants in force, in the order of the file.
 
-    With `local`, a caller without a proof is the user of this machine, as at the other end of a
-    pipe.
+    With `local`, an unauthenticated client counts as the user of this machine, as over stdio.
     """
 
     def __init__(self, grants: Sequence[Grant], *, local: bool) -> None:
@@ -216,12 +211,12 @@ class Grants:
         self.permissions = lru_cache(_MOST_KNOWN)(self._permissions)
 
     def _permissions(self, principal: Principal | None) -> Permissions:
-        """Return the permissions of a principal; None is a client that proves nothing."""
+        """Return the permissions of a principal; None is an unauthenticated client."""
         names = self.names(principal)
         return Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
 
     def names(self, principal: Principal | None) -> set[str]:
-        """Return the names by which a grant may call this principal in `who`."""
+        """Return all entries of `who` in a grant that mean this principal."""
         if principal is not None:
             return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}
         return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}

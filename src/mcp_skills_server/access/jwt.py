@@ -1,8 +1,8 @@
-"""Signed access tokens (JWT): the checks that need no key, and those that do.
+"""Verification of signed access tokens (JWT).
 
-PyJWT checks the signature, the times and the audience. This module refuses what PyJWT lets pass:
-duplicate keys in JSON, times that are no finite numbers, other kinds of token, and tokens that are
-bound to a key. Pure but for the clock. No error shows any part of a token.
+PyJWT checks the signature, the times and the audience. This module refuses what PyJWT accepts:
+duplicate keys in JSON, times that are not finite numbers, other kinds of token, and tokens that are
+bound to a key. It is pure except for the clock. No error shows any part of a token.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mcp_skills_server.access.principal import Principal, RefusedError, ScopeErr
 from mcp_skills_server.access.settings import OAuthSettings
 
 LONGEST: Final = 32 << 10
-"""Characters of a token."""
+"""Most characters of a token."""
 _MOST_GROUPS: Final = 1_000
 _LONGEST_NAME: Final = 512
 _LONGEST_LABEL: Final = 100
 _LAST_TIME: Final = 253_402_300_799
-"""The end of the year 9999; what is beyond was written in milliseconds."""
+"""The end of the year 9999; a later time was probably given in milliseconds."""
 _ACCESS_TOKEN_TYPES: Final = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
 _OTHER_TOKEN_TYPES: Final = frozenset(("id", "refresh", "offline", "logout"))
 _ID_TOKEN_CLAIMS: Final = frozenset(("nonce", "at_hash", "c_hash"))
@@ -47,10 +47,10 @@ _REASONS: Final = (
 
 
 def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
-    """Check what needs no key, and return the algorithm and the key id that the token names.
+    """Check a token without its key, and return the algorithm and key id from its header.
 
     Raises:
-        RefusedError: the token is invalid whatever the key.
+        RefusedError: the token is invalid under any key.
     """
     if len(token) > LONGEST or not token.isascii():
         raise RefusedError("it is no signed token")
@@ -83,11 +83,10 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
 def prove(
     token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings
 ) -> tuple[Principal, float]:
-    """Verify a token that passed `look`; return its principal and its expiry, in seconds since the
-    epoch.
+    """Verify a token that passed `look`; return (principal, expiry in seconds since the epoch).
 
     Raises:
-        RefusedError: the signature is wrong, or it has expired or is for another audience.
+        RefusedError: the signature or a claim is invalid, such as the expiry or the audience.
         ScopeError: the token is valid, but lacks a required scope.
     """
     try:
@@ -132,7 +131,7 @@ def _check_kind(claims: dict[str, Any]) -> None:
 
 
 def _claim(claims: dict[str, Any], name: str) -> Any:
-    """Return the claim of this name, else the one to which the dots of the name lead, else None."""
+    """Return the claim of this name, else the nested one of a dotted name, else None."""
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -142,8 +141,7 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
 
 
 def _label(value: Any) -> str:
-    """Return a name to show, which people may have chosen for themselves; "" for what cannot be
-    shown in one line."""
+    """Return a display name from an untrusted claim, or "" if it does not fit on one line."""
     if not isinstance(value, str):
         return ""
     label = value.strip()
@@ -153,7 +151,7 @@ def _label(value: Any) -> str:
 
 
 def _words(value: Any, name: str) -> frozenset[str]:
-    """Return the words of a claim, which is a list or a text with blanks."""
+    """Return the words of a claim that is a list of strings or a string with blanks."""
     if value is None:
         return frozenset()
     if isinstance(value, str):
@@ -176,7 +174,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    """Parse a JSON object in which no name stands twice, and each number is finite."""
+    """Parse a JSON object; refuse duplicate names and numbers that are not finite."""
     try:
         found: Any = json.loads(
             raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number

@@ -1,12 +1,11 @@
-"""The server as a resource of OAuth 2.1: discovery and cache of one issuer's keys (RFC 8414, JWKS),
-and its tokens.
+"""OAuth 2.1 resource server: token verification with cached keys of an issuer (RFC 8414, JWKS).
 
-One fetch goes on at a time, however many requests wait; key ids that are made up cause one fetch in
-thirty seconds. While the issuer does not answer, known keys stay valid.
+Concurrent requests share one fetch of the keys, and unknown key ids cause at most one fetch in
+thirty seconds. Known keys stay valid while the issuer is unreachable.
 
-PyJWT's `PyJWKClient` (2.15) lacks: a bound of the answer's size, discovery, an async or pinned HTTP
+PyJWT's `PyJWKClient` (2.15) lacks: a limit of the response size, discovery, an async or pinned HTTP
 client (it blocks all requests in urllib, under a lock), known keys while the issuer is down, a
-pause between fetches that fail, tokens without `kid`, and keys without `alg` for all but one RSA
+pause after failed fetches, tokens without `kid`, and keys without `alg` for all but one RSA
 algorithm.
 """
 
@@ -32,16 +31,14 @@ from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 logger = logging.getLogger(__name__)
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
-"""Where RFC 9728 has the metadata of a resource; the resource's own path comes after it."""
+"""The well-known path prefix of a resource's metadata (RFC 9728), before the resource's path."""
 Fetch: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
-"""From a URL to a status and a body, both bounded; raises a SkillsServerError where nothing usable
-came."""
+"""Returns (status, body of limited size) of a URL, or raises a SkillsServerError."""
 
 _UNKNOWN_S: Final = 30.0
-"""How long a look holds for names of keys that it did not find."""
+"""Seconds after a fetch of the keys in which an unknown key id causes no other."""
 _STALE_S: Final = 900.0
-"""After so long the keys are looked at again, so that one that was withdrawn is believed no
-more."""
+"""Seconds after which the keys are fetched again, so that a withdrawn key becomes invalid."""
 _RETRY_S: Final = 5.0
 _FITS: Final[Mapping[str, tuple[str, str | None]]] = {
     **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
@@ -50,7 +47,7 @@ _FITS: Final[Mapping[str, tuple[str, str | None]]] = {
     "ES512": ("EC", "P-521"),
     "EdDSA": ("OKP", "Ed25519"),
 }
-"""By algorithm: the type of its keys, and their curve."""
+"""Key type and curve for each algorithm."""
 
 
 class _UnusableError(SkillsServerError):
@@ -58,8 +55,7 @@ class _UnusableError(SkillsServerError):
 
 
 class Issuer:
-    """One issuer by the URL that its metadata spells, whose metadata and keys `fetch` gets. For one
-    event loop."""
+    """The cached metadata and keys of one issuer; for use in one event loop."""
 
     def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -73,11 +69,11 @@ class Issuer:
         self._looking: asyncio.Task[None] | None = None
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
-        """Return the key of this id, for this algorithm. Wait for a look if it is not known.
+        """Return the key with this id for this algorithm; fetch the keys if it is unknown.
 
         Raises:
             RefusedError: the issuer has no such key.
-            UnavailableError: that cannot be found out now.
+            UnavailableError: the issuer cannot be reached now.
         """
         found = self._key(kid, algorithm)
         if found is None:
@@ -92,10 +88,10 @@ class Issuer:
         return found
 
     async def metadata(self) -> Mapping[str, Any]:
-        """Return the issuer's metadata, as the last look at its keys found them.
+        """Return the issuer's metadata as of the last successful fetch.
 
         Raises:
-            UnavailableError: there was none yet, and it does not answer now.
+            UnavailableError: no fetch has succeeded yet, and the issuer cannot be reached now.
         """
         if self._metadata is None and (self._looking is not None or self._may_look()):
             await asyncio.shield(self.look())
@@ -105,12 +101,12 @@ class Issuer:
         return self._metadata
 
     def keep_fresh(self) -> None:
-        """Look at the keys in the background when the last look is long ago."""
+        """Fetch the keys in the background if they are stale."""
         if self._now() - self._found_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
             self.look()
 
     def look(self) -> asyncio.Task[None]:
-        """Look at the keys, or join the look that goes on. What goes wrong is a line in the log."""
+        """Start to fetch the keys, or return the task of the current fetch; failures are logged."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         return self._looking
@@ -143,7 +139,7 @@ class Issuer:
             self._looking = None
 
     async def _key_address(self) -> str:
-        """Return the address of the keys (`jwks_uri`) from the issuer's metadata."""
+        """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata of RFC 8414 or OpenID")
         for place in self._places:
             try:
@@ -169,8 +165,7 @@ class Issuer:
         raise failed
 
     def _may_name(self, address: str) -> bool:
-        """Return whether keys may be fetched there: only an issuer on this machine may name this
-        machine."""
+        """Return whether the URL is allowed: only a loopback issuer may name a loopback address."""
         return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(
             urlsplit(address).hostname or ""
         )
@@ -200,7 +195,7 @@ class Issuer:
             logger.info("the issuer %s has %s keys", self._url, len(raw))
 
     def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """Return the known key of this id; of a token without one, the only key that fits."""
+        """Return the known key with this id, or without an id the only suitable key, else None."""
         fitting = [
             each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)
         ]
@@ -208,14 +203,14 @@ class Issuer:
             return None
         try:
             return jwt.PyJWK(fitting[0], algorithm)
-        # of which the messages show the key
+        # Their messages show the key, so they are not logged.
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
             return None
 
 
 class ResourceServer:
-    """Verifies tokens of the issuer, whose metadata and keys `fetch` gets. For one event loop."""
+    """A verifier of one issuer's access tokens, for use in one event loop."""
 
     def __init__(self, settings: OAuthSettings, fetch: Fetch) -> None:
         self.settings = settings
@@ -223,7 +218,7 @@ class ResourceServer:
 
     @property
     def metadata_url(self) -> str:
-        """Return the URL of `metadata`."""
+        """Return the URL at which `metadata` is served (RFC 9728)."""
         parts = urlsplit(self.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"
 
@@ -241,16 +236,15 @@ class ResourceServer:
         return found
 
     def begin(self) -> None:
-        """Look at the issuer's keys, so that the first request finds them."""
+        """Prefetch the issuer's keys for the first request."""
         self.issuer.look()
 
     async def verify(self, token: str) -> Admission:
         """Return the admission of the bearer of this token.
 
         Raises:
-            RefusedError: the token is refused; a ScopeError where it has not all scopes that are
-                wanted.
-            UnavailableError: that cannot be found out now.
+            RefusedError: the token is invalid; ScopeError if it lacks a required scope.
+            UnavailableError: the issuer cannot be reached now.
         """
         self.issuer.keep_fresh()
         algorithm, kid = look(token, self.settings)
@@ -260,8 +254,7 @@ class ResourceServer:
 
 
 def metadata_urls(issuer: str) -> list[str]:
-    """Return where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then
-    as OpenID has it."""
+    """Return the possible metadata URLs of an issuer: RFC 8414's, its form for OpenID, OpenID's."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     found = (
@@ -283,7 +276,7 @@ def _object(body: bytes, place: str) -> dict[str, Any]:
 
 
 def _is_public(key: Any) -> bool:
-    """Return whether this is a public key for signatures, without its private half."""
+    """Return whether a JWK is a public key for signatures."""
     return (
         key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
     )

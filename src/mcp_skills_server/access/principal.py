@@ -1,4 +1,4 @@
-"""The caller of a request as far as its identity was proved, or the reason why it was not."""
+"""Authenticated principals, and the errors of authentication."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from mcp_skills_server.errors import SkillsServerError
 
 
 class Principal(NamedTuple):
-    """A client that proved a name.
+    """An authenticated client.
 
     Attributes:
-        kind: "token" for a line of the token file, "user" for whom an issuer vouches.
-        name: the name of the line, or the issuer's subject.
-        issuer: who vouches for a user; "" for a token.
-        groups: the groups that the line or the issuer says.
-        scopes: what the issuer lets the bearer do; empty for a token.
-        label: what the issuer calls a user for people, such as "ann"; "" where it does not. Nothing
-            is decided by it: OpenID Connect lets it change and pass on to another user.
+        kind: "token" for a line of the token file, "user" for a subject of an issuer.
+        name: name of the line, or the issuer's subject.
+        issuer: issuer of a user; "" for a token.
+        groups: groups from the line or the issuer.
+        scopes: OAuth scopes of a user; empty for a token.
+        label: display name of a user from the issuer, such as "ann", or "". It authorizes nothing:
+            OpenID Connect allows it to change and to be reassigned.
     """
 
     kind: Literal["token", "user"]
@@ -31,25 +31,23 @@ class Principal(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The name in grants, logs and the audit log, such as "token:laptop"."""
+        """Return the name in grants, logs and the audit log, such as "token:laptop"."""
         return f"{self.kind}:{self.name}"
 
     @property
     def key(self) -> str:
-        """The key of sessions and quotas: the same for each request of one principal, and for no
-        other's."""
+        """Return the unique key of the principal for sessions and quotas."""
         return f"{self.id} {self.issuer}" if self.issuer else self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A client that is admitted.
+    """The result of a successful authentication.
 
     Attributes:
-        principal: who it is.
-        hashed: SHA-256 of what was borne, by which it can be taken away.
-        expires: seconds since the epoch after which it is refused; infinite where it holds for
-            good.
+        principal: the authenticated client.
+        hashed: SHA-256 of the bearer token, by which the admission can be revoked.
+        expires: expiry in seconds since the epoch, or infinity.
     """
 
     principal: Principal
@@ -58,16 +56,15 @@ class Admission:
 
 
 class RefusedError(SkillsServerError):
-    """The credential is refused. The message is for the operator's log, and has nothing of a
-    token."""
+    """Raised for an invalid credential; the message for the log shows no part of a token."""
 
 
 class ScopeError(RefusedError):
-    """The bearer is known, and the issuer did not let it do this."""
+    """Raised for a valid token that lacks a required scope."""
 
 
 class UnavailableError(SkillsServerError):
-    """The credential cannot be verified now. `retry_after_s` is when to ask again."""
+    """Raised if a credential cannot be verified now; retry after `retry_after_s` seconds."""
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason)

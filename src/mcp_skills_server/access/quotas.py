@@ -1,4 +1,4 @@
-"""Quotas of one principal, or of one address where no proof is required, and their rates."""
+"""Quotas and rate limits for each owner: a principal, or an address without authentication."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _REFUSALS_PER_MINUTE: Final = 60
 
 
 class QuotaSettings(NamedTuple):
-    """The quotas of one owner; None for the default share of what all owners divide.
+    """The quotas of one owner; None is no rate limit, or a default share of the server's limit.
 
     Attributes:
         requests_per_minute: requests over HTTP, of any protocol.
         failed_authentications_per_minute: failed authentications of one address.
         sessions: sessions of legacy clients.
         streams: `subscriptions/listen` streams.
-        unread_bytes: bytes of answers that wait to be read.
+        unread_bytes: bytes of responses that the client has not read yet.
         runtime_sessions: sessions of the tools.
         blob_bytes: bytes of blobs of the Skills Protocol.
-        runs: scripts at once.
+        runs: scripts that run concurrently.
     """
 
     requests_per_minute: int | None = None
@@ -36,16 +36,15 @@ class QuotaSettings(NamedTuple):
 
     @property
     def lasting(self) -> QuotaSettings:
-        """The quotas that hold until the server ends: all but the rates, which `Rates` replaces at
-        any time."""
+        """Return the quotas that are fixed while the server runs: all except the rate limits."""
         return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
 
 
 class Rate:
-    """Token-bucket rate limiting by owner: each bucket holds one minute's tokens.
+    """A token-bucket rate limiter by owner; a bucket holds one minute's tokens.
 
-    The number of owners is bounded: beyond `most`, the one seen longest ago is forgotten and begins
-    with a full bucket.
+    At most `most` owners have a bucket. The least recently counted one is evicted, and so gets a
+    full bucket again.
     """
 
     def __init__(
@@ -55,14 +54,13 @@ class Rate:
         self._now = now
         self._most = most
         self._full_at: OrderedDict[Hashable, float] = OrderedDict()
-        """By owner the moment at which it may do all at once again."""
+        """The time at which the bucket of each owner will be full."""
 
     def __len__(self) -> int:
         return len(self._full_at)
 
     def wait(self, owner: Hashable) -> float:
-        """Return the seconds until the owner may do it once more; 0 where it may now. Counts
-        nothing."""
+        """Return the seconds until the owner's next token, or 0 if there is one; take none."""
         full_at = self._full_at.get(owner)
         if full_at is None:
             return 0.0
@@ -70,8 +68,7 @@ class Rate:
         return max(0.0, full_at + step - self._now() - 60)
 
     def take(self, owner: Hashable) -> float:
-        """Count that the owner does it, if it may. Returns the seconds until it may; 0 where it was
-        counted."""
+        """Take a token and return 0, or return the seconds until the owner's next token."""
         wait = self.wait(owner)
         if wait > 0:
             return wait
@@ -86,12 +83,12 @@ class Rate:
 
 
 class Rates:
-    """The rates that are in force. They may be replaced from any thread.
+    """The rate limits in force, which any thread may replace.
 
     Attributes:
-        requests: None where they are not counted.
-        failed_authentications: likewise.
-        refusals: how often who is over one of them is answered at once.
+        requests: limit of requests, or None.
+        failed_authentications: limit of failed authentications, or None.
+        refusals: limit of immediate responses to an owner over one of the other limits.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -101,7 +98,7 @@ class Rates:
         self.replace(settings)
 
     def replace(self, settings: QuotaSettings) -> None:
-        """Take these from now on. One that changes counts anew."""
+        """Apply new settings; a rate limit that changes starts with full buckets."""
         self.requests = _rate(self.requests, settings.requests_per_minute)
         self.failed_authentications = _rate(
             self.failed_authentications, settings.failed_authentications_per_minute

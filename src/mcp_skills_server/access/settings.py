@@ -1,4 +1,4 @@
-"""Settings of an issuer of access tokens."""
+"""OAuth settings for access tokens of one issuer, and checks of its URLs."""
 
 from __future__ import annotations
 
@@ -28,18 +28,16 @@ class OAuthSettings:
 
     Attributes:
         issuer: the issuer, as its metadata and `iss` spell it.
-        audience: what `aud` must name.
-        resource: the URL by which clients know this server.
-        groups_claim: the claim that has the groups; dots lead into objects, as in
-            `realm_access.roles`.
+        audience: required value of `aud`.
+        resource: URL of this server as its clients use it.
+        groups_claim: claim with the groups; dots separate nested names, as in `realm_access.roles`.
         scopes: scopes that a token must have.
-        algorithms: signature algorithms that are accepted.
-        skew_s: seconds by which clocks may differ.
-        ui_client_id: OAuth client id of the page; None where people cannot sign in at the issuer.
-        principal_claim: the claim that is shown beside the subject; it authorizes nothing.
-        request_scopes: scopes to ask the issuer for, where it spells them otherwise than its tokens
-            do.
-        ui_resource: whether the page names the resource to the issuer, as RFC 8707 has it.
+        algorithms: accepted signature algorithms.
+        skew_s: tolerated clock skew in seconds.
+        ui_client_id: OAuth client id of the page; None disables sign-in at the issuer.
+        principal_claim: claim for the display name of a principal; it authorizes nothing.
+        request_scopes: scopes to request, if the issuer names them differently in its tokens.
+        ui_resource: whether the page sends the resource indicator of RFC 8707.
     """
 
     issuer: str
@@ -56,12 +54,12 @@ class OAuthSettings:
 
     @property
     def requested_scopes(self) -> tuple[str, ...]:
-        """The scopes that clients and the page ask the issuer for."""
+        """Return the scopes that clients and the page request from the issuer."""
         return self.request_scopes or self.scopes
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether this address, or name, reaches this machine only."""
+    """Tell whether an address or host name is a loopback one."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -69,10 +67,9 @@ def is_loopback(host: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether traffic to this URL is safe from others: https, or http to a loopback
-    address."""
+    """Tell whether a URL is well-formed and protected: https, or http to a loopback address."""
     if not (url.isascii() and url.isprintable()) or any(each in url for each in ' "<>\\'):
-        return False  # it stands in a header, between quotes
+        return False  # the URL is written into a header, between quotes
     try:
         parts = urlsplit(url)
         _ = parts.port

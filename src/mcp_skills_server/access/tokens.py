@@ -1,7 +1,6 @@
-"""Tokens of the operator: the lines of a file, each with a name, and perhaps with an end and
-groups.
+"""Static bearer tokens of the operator: lines of a file with name, token, expiry and groups.
 
-They are kept as hashes, compared in constant time, and shown nowhere.
+Tokens are stored as hashes, compared in constant time, and never logged.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SOON_S: Final = 14 * 86_400.0
 _HASHED: Final = "sha256:"
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _ROTATED: Final = 2
-"""Tokens of one name: the old one and the new one."""
+"""Most tokens of one name: an old and a new one during a rotation."""
 _LONGEST_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -44,14 +43,13 @@ _FORM: Final = "name=token, and after it expires=2027-01-31 and groups=a,b if yo
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A secret that lets its bearer in. Kept as a hash, so that it cannot be logged by accident.
+    """A bearer token, stored as a hash so that it cannot be logged by accident.
 
     Attributes:
-        name: what the log calls it.
+        name: name of the token in grants and logs.
         hashed: SHA-256 of the token.
-        expires: seconds since the epoch after which it is refused; infinite where it holds for
-            good.
-        groups: what its bearer belongs to.
+        expires: expiry in seconds since the epoch, or infinity.
+        groups: groups of its bearer.
     """
 
     name: str
@@ -68,23 +66,20 @@ class Token:
 
 
 class Tokens(Collection[Token]):
-    """The tokens in force, which may be replaced by others while requests are answered, from any
-    thread.
+    """The tokens in force, which any thread may replace while requests are handled.
 
     Args:
-        tokens: the first ones. A server without tokens stays open, and one with tokens never
+        tokens: the initial tokens. A server without tokens stays open, and one with tokens never
             becomes open.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
         self.removed: Callable[[frozenset[bytes]], object] = _ignore
-        """Called by `replace` with the hashes of the tokens that are withdrawn, or stand for
-        another principal."""
+        """Callback of `replace` with the hashes of the tokens that were removed or changed."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
-        """Runs a function while no request is being answered, so that each request sees the state
-        before or after it. Blocks until it has run; a handler of requests that calls it
-        deadlocks."""
+        """Runs a function between requests, so that each request sees a consistent state. The call
+        blocks until then, and deadlocks in a request handler."""
 
     def __iter__(self) -> Iterator[Token]:
         return iter(self._tokens)
@@ -99,7 +94,7 @@ class Tokens(Collection[Token]):
         """Replace the tokens, and report to `removed` those that are gone or have changed.
 
         Raises:
-            ValueError: the server was open or would be.
+            ValueError: the old or the new tokens are empty, which means an open server.
         """
         if not tokens or not self._tokens:
             raise ValueError("tokens replace tokens")
@@ -110,16 +105,16 @@ class Tokens(Collection[Token]):
 
 
 def _ignore(_: frozenset[bytes]) -> None:
-    """Do nothing: no one follows the tokens yet."""
+    """Do nothing, as the default of `Tokens.removed`."""
 
 
 def _call(work: Callable[[], object]) -> None:
-    """Call it: there are no requests yet."""
+    """Run the function directly, as the default of `Tokens.between_requests`."""
     work()
 
 
 def find(tokens: Iterable[Token], secret: str) -> Token | None:
-    """Return the token of this secret, expired or not, in constant time; None for no token."""
+    """Return the token with this secret, expired or not, in constant time, or None."""
     hashed = hash_of(secret)
     found: Token | None = None
     for token in tokens:
@@ -133,9 +128,8 @@ class TokenLines:
     """The lines of a token file.
 
     Attributes:
-        tokens: of the lines that are right.
-        wrong: (name, reason) of each other line; the name is "" where the line has none. Shows no
-            token.
+        tokens: tokens of the valid lines.
+        wrong: (name or "", reason) of each invalid line; a reason shows no token.
     """
 
     tokens: tuple[Token, ...]
@@ -145,17 +139,17 @@ class TokenLines:
         """Return the tokens.
 
         Raises:
-            UsageError: a line is wrong.
+            UsageError: a line is invalid; the message is about the first.
         """
         for _, what in self.wrong:
             raise UsageError(what)
         return [*self.tokens]
 
     def after(self, before: Iterable[Token]) -> list[Token]:
-        """Return the tokens, and those of `before` whose name stands in wrong lines alone.
+        """Return the tokens, and those of `before` whose name is in invalid lines only.
 
-        A wrong line keeps what its name had, so that a slip locks no client out. What no line names
-        is withdrawn.
+        A typing error in a line must not revoke the old token of its name. A token whose name is in
+        no line is revoked.
         """
         kept = {name for name, _ in self.wrong} - {each.name for each in self.tokens}
         known = {each.hashed for each in self.tokens}
@@ -166,12 +160,10 @@ class TokenLines:
 
 
 def read_tokens(text: str, source: str) -> TokenLines:
-    """Parse lines `name=token` or `name=sha256:HEX`, passing over blank lines and those that begin
-    with #.
+    """Parse lines `name=token` or `name=sha256:HEX`; skip blank lines and comments (`#`).
 
-    After the token may stand `expires=2027-01-31`, the end of which day by UTC is the end of the
-    token, or a time as RFC 3339 writes it; and `groups=a,b`. A name may stand twice, with different
-    tokens, while it is rotated.
+    Optional fields after the token are `expires=2027-01-31` (the end of that day in UTC, or an RFC
+    3339 time) and `groups=a,b`. Two different tokens may have one name during a rotation.
 
     Raises:
         UsageError: there is no line.
@@ -232,23 +224,22 @@ def _token_of(line: str, place: str) -> Token:
 
 
 def hash_of(secret: str) -> bytes:
-    """SHA-256 of a token."""
+    """Return the SHA-256 of a token."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def new_token() -> str:
-    """Return a new token: 256 random bits, with a prefix by which scanners of leaked secrets know
-    it."""
+    """Return a new token: 256 random bits, with a prefix for secret scanners."""
     return f"mcpskills_{secrets.token_urlsafe(32)}"
 
 
 def hashed_line(
     name: str, token: str, *, expires: str | None = None, groups: Sequence[str] = ()
 ) -> str:
-    """Return the line of a token file that lets in who bears this token, without the token.
+    """Return the line of a token file for this token, with its hash in place of the token.
 
     Raises:
-        UsageError: it would be no such line.
+        UsageError: the arguments do not make a valid line.
     """
     words = [f"{name}={_HASHED}{hash_of(token).hex()}"]
     if expires is not None:
@@ -263,12 +254,12 @@ def hashed_line(
 
 
 def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
-    """Return when a token ends, and its groups."""
+    """Parse the optional fields of a line and return (expiry, groups)."""
     given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in {"expires", "groups"} or key in given:
-            # and not the word, which may be of the token
+            # The message omits the word, which may be part of the token.
             raise UsageError(f"{place}: write {_FORM}")
         given[key] = value
     groups: list[str] = []
@@ -300,7 +291,7 @@ def _end(text: str, place: str) -> float:
 
 
 def read_token_value(value: str, source: str) -> TokenLines:
-    """Parse the lines of a value in which commas may separate lines.
+    """Parse a value, such as an environment variable, whose lines may be separated by commas.
 
     Raises:
         UsageError: as for `read_tokens`.
@@ -311,19 +302,19 @@ def read_token_value(value: str, source: str) -> TokenLines:
 
 
 def _begins_line(part: str) -> bool:
-    """Return whether the comma before this part ends a line, and does not stand between groups."""
+    """Return whether the comma before this part separates lines rather than groups."""
     plain = part.lstrip(" \t")
     name, equals, _ = plain.partition("=")
     return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
 
 
 def read_token_file(path: str, *, again: bool = False) -> TokenLines:
-    """Read the lines of a file. Log a warning where other users may read it.
+    """Read the lines of a token file; log a warning if all users can read it.
 
-    With `again` a FIFO is refused, for whose writer a running server would wait for ever.
+    With `again` (a reload) a FIFO is refused: a running server would wait for its writer forever.
 
     Raises:
-        UsageError: it cannot be read, or has no line.
+        UsageError: the file cannot be read, or has no line.
     """
     text, mode = read_token_text(path, wait=not again)
     if os.name == "posix" and mode & 0o007:
@@ -332,10 +323,10 @@ def read_token_file(path: str, *, again: bool = False) -> TokenLines:
 
 
 def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
-    """Return the whole text of a token file, and its mode. With `wait` a FIFO is read too.
+    """Return the text and the mode of a token file; with `wait`, wait for the writer of a FIFO.
 
     Raises:
-        UsageError: it cannot be read, or is too long.
+        UsageError: the file cannot be read, or is too long.
     """
     try:
         raw, status = read_regular(path, _LONGEST_FILE, wait=wait)
@@ -350,8 +341,7 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
 
 
 def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
-    """Log the tokens that expire within 14 days of `now` (seconds since the epoch), and those that
-    have expired."""
+    """Warn of tokens that have expired at `now` (seconds since the epoch) or will in 14 days."""
     ending = sorted(
         (each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires
     )
@@ -364,5 +354,5 @@ def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
 
 
 def at(seconds: float) -> str:
-    """Return a time since the epoch for people."""
+    """Format seconds since the epoch as a UTC time, to the minute."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")

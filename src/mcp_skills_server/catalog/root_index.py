@@ -269,7 +269,7 @@ class GracePeriod:
     """Grace period of skills whose SKILL.md is gone or has become worse: they stay as they were.
 
     An editor may unlink a file and create it anew, a tool may truncate it and write, and a checkout
-    may do either for a second; the author intends none of that. Guarded by the registry's lock.
+    may do either for a second. The author intends none of that. Guarded by the registry's lock.
 
     Args:
         look_again: called in a timer thread when a state may have lasted long enough.

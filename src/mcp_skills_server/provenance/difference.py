@@ -1,8 +1,8 @@
-"""Diff of two states of a skill, with what a reviewer must see first.
+"""Diff of two states of a skill, with the parts that matter most to a reviewer first.
 
-First the description and what the skill may use, then scripts, hidden text and links; then every
-other field of the frontmatter, and a unified diff of the text files. All of it is foreign text: who
-prints it escapes it.
+The order is: description and permissions, scripts, hidden text, links, other fields of the
+frontmatter, and unified diffs of the text files. The lines hold untrusted text, which must be
+escaped before it is printed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ _FIRST: Final = ("name", "description", "allowed-tools", "hooks")
 """Fields that decide when a skill is used and what it may do."""
 _URL: Final = re.compile(r"\bhttps?://[^\s<>\"'`\])}]{1,2000}", re.IGNORECASE)
 _MOST_LINES: Final = 2_000
-"""Lines that are compared of one file: the comparison takes up to their square."""
+"""Most differing lines of a file that are compared, since comparison may take quadratic time."""
 _MOST_SHOWN: Final = 20
 _CONTEXT: Final = 3
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
-"""The files of one state of a skill by their path in it: bytes, and whether the file may be
-executed."""
+"""The files of a skill in one state: (content, is executable) by path in the skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One skill in two states.
+    """The differences between two states of a skill.
 
     Attributes:
-        path: the skill path.
+        path: skill path.
         kind: "added", "removed" or "changed".
-        first: what a reviewer must see first, one line each.
-        rest: the remaining lines: other fields, files, unified diffs.
+        first: the lines that matter most to a reviewer.
+        rest: the other lines: other fields, files, unified diffs.
     """
 
     path: str
@@ -49,8 +48,7 @@ class Difference:
 
 
 def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:
-    """Compare two states of a skill, each None if the skill is absent; return None if they are
-    equal."""
+    """Compare two states of a skill, None if absent; return None for equal ones."""
     if before == after:
         return None
     if after is None:
@@ -63,7 +61,7 @@ def compare(path: str, before: Files | None, after: Files | None) -> Difference 
         *_hidden(old, new),
         *_links(old, new),
     ]
-    if before is None:  # all of it is new: what it is, and no diff against nothing
+    if before is None:  # a new skill: list its files without diffs
         return Difference(path, kind, tuple(first), tuple(f"file {each}" for each in sorted(new)))
     return Difference(
         path, kind, tuple(first), (*_fields(old, new, first=False), *_files(path, old, new))
@@ -71,7 +69,7 @@ def compare(path: str, before: Files | None, after: Files | None) -> Difference 
 
 
 def _fields(old: Files, new: Files, *, first: bool) -> Iterator[str]:
-    """List the fields of the frontmatter that differ: those that decide, or all others."""
+    """Yield lines for the frontmatter fields that differ: those in `_FIRST`, or all others."""
     before, after = _frontmatter(old), _frontmatter(new)
     names = [*_FIRST] if first else sorted((before.keys() | after.keys()) - {*_FIRST})
     for name in names:
@@ -104,7 +102,7 @@ def _scripts(old: Files, new: Files) -> Iterator[str]:
 
 
 def _hidden(old: Files, new: Files) -> Iterator[str]:
-    """List hidden text, which no reviewer would see in the diff."""
+    """Yield lines for files with more hidden characters than before, which a diff does not show."""
     for each in sorted(new):
         if old.get(each) == new[each]:
             continue
@@ -163,31 +161,30 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
             "many to compare"
         )
         return
-    # Only what lies between the common ends is compared, with a little of them around it.
+    # Compare only the lines between the common prefix and suffix, with lines of context.
     begin, stop = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
     old, new = old[begin : len(old) - stop], new[begin : len(new) - stop]
     yield f"--- a/{path}"
     yield f"+++ b/{path}"
-    # without its own two heads
+    # Skip the two header lines, which are yielded above.
     for line in islice(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT), 2, None):
         yield _renumbered(line, begin) if line.startswith("@@") else line
 
 
 def unified(name: str, before: str, after: str) -> str:
-    """Return the unified diff of two states of a file, as `patch` takes it; "" for no
-    difference."""
+    """Return a unified diff of two states of a file for `patch`, or "" if they are equal."""
     return "\n".join(difflib.unified_diff(_lines(before), _lines(after), name, name, lineterm=""))
 
 
 def _lines(text: str) -> list[str]:
-    """Split a file into lines. A last line without a newline differs from one with it."""
+    """Split a file into lines, and mark a last line without a newline as `diff` does."""
     lines = text.split("\n")
     last = lines.pop()
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
 def _common_length(old: list[str], new: list[str]) -> int:
-    """Return the number of lines that both begin with."""
+    """Return the length of the common prefix of two lists of lines."""
     return next(
         (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
         min(len(old), len(new)),
@@ -195,7 +192,7 @@ def _common_length(old: list[str], new: list[str]) -> int:
 
 
 def _renumbered(line: str, by: int) -> str:
-    """Return the header of a hunk with its line numbers counted from the beginning of the file."""
+    """Return the header of a hunk with `by` added to its line numbers."""
     return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
 
 

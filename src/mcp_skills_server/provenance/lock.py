@@ -1,5 +1,4 @@
-"""The lock file and its gate: the revision of each source, and of each of its skills the digest
-over all files.
+"""Lock file, with the revision of each source and the digests of its skills, and the gate for it.
 
     version = 1
 
@@ -10,8 +9,8 @@ over all files.
     [source.skills]
     "billing/refunds" = "sha256:..."
 
-A source may stand there twice with two revisions; each entry then has the skills that come from its
-revision.
+A digest covers all files of a skill. A source may have several entries with different revisions;
+each entry then lists the skills of its revision.
 """
 
 from __future__ import annotations
@@ -44,9 +43,8 @@ class LockedSource:
     """One source at one revision.
 
     Attributes:
-        given: the ROOT that names it, as a command takes it; a path is as it is from the lock
-            file's folder.
-        revision: what the source calls its state; "" for a folder, which has none.
+        given: ROOT argument of the source; a path is relative to the lock file's folder.
+        revision: revision of the source; "" for a folder.
         skills: digest over all files by skill path, of the skills that may be served.
     """
 
@@ -59,7 +57,7 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     """Parse the text of a lock file into its sources.
 
     Raises:
-        ValueError: it is no lock file; the message says why, and where.
+        ValueError: the text is not a valid lock file; the message has the reason and the place.
     """
     content = tomllib.loads(text)
     if content.get("version") != _VERSION:
@@ -103,7 +101,7 @@ def _source(number: int, found: Any) -> LockedSource:
 
 def text_of(sources: Sequence[LockedSource]) -> str:
     """Return the text of a lock file: sources in their order, the skills of each sorted by path."""
-    import tomli_w  # only those who write one need it
+    import tomli_w  # imported here: only writing needs it
 
     tables = [
         {"from": each.given, "revision": each.revision, "skills": dict(sorted(each.skills.items()))}
@@ -116,7 +114,7 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     """Read the sources of a lock file.
 
     Raises:
-        UsageError: it is not there, cannot be read, or is no lock file.
+        UsageError: the file is missing, unreadable or invalid.
     """
     shown = printable(str(path))
     try:
@@ -141,12 +139,12 @@ def read(path: Path) -> tuple[LockedSource, ...]:
 
 
 def write(path: Path, sources: Sequence[LockedSource]) -> None:
-    """Replace a lock file whole; who reads it meanwhile sees the old one or the new one.
+    """Replace a lock file atomically.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
-    path = path.resolve()  # a link stays, and what it leads to is changed
+    path = path.resolve()  # keeps a symlink and replaces its target
     try:
         replace_file(path, text_of(sources).encode(), _mode(path))
     except OSError as error:
@@ -156,7 +154,7 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of the existing file; None for a new one, which is made to be shared."""
+    """Return the permission bits of an existing file, or None for a new one, to use the default."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
@@ -164,13 +162,13 @@ def _mode(path: Path) -> int | None:
 
 
 class Pins:
-    """Gate of the registry: serves only skills that the lock file names, and reports the others.
+    """A gate of the registry that admits only locked skills, and reports the others.
 
     Args:
-        skills: digest over all files by skill path, by the folder that a root is given as,
-            absolute. Of a root that is not there nothing is served.
-        elsewhere: by the same folders, the skill paths that the lock file takes from another
-            revision of that source.
+        skills: digest over all files by skill path, for each root by its absolute folder. A root
+            without an entry has no locked skills.
+        elsewhere: for the same folders, the paths of skills that are locked to another revision of
+            the source.
     """
 
     def __init__(
@@ -186,10 +184,10 @@ class Pins:
         self._elsewhere = elsewhere
 
     def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
-        """Return why this skill is not served, or None if it is the one that was locked."""
+        """Return the refusal of a skill, or None if its files match the lock file."""
         root = reader.roots[skill.root].given
-        # One that is unusable may be of any size, and is not served. Nor does it hide one of a
-        # later root.
+        # An unusable skill may have any size, so it is not hashed. Its refusal is silent, and a
+        # later root may serve the path.
         if skill.standing is Standing.UNUSABLE:
             return GateRefusal(None)
         locked = self._skills.get(root, {}).get(skill.path)

@@ -1,9 +1,8 @@
-"""Signatures of skills, and their gate: OpenSSF model signing, in the file `skill.oms.sig` of each
-skill.
+"""Signatures of skills by OpenSSF model signing, in a file `skill.oms.sig`, and the gate for them.
 
-The library proves that the signature is the key's and that the files are those that were signed.
-What it leaves to its caller is done here: every file that is served must be signed, whatever the
-signature says may be ignored, and a certificate must still be valid.
+The library verifies the signature and the signed files. This module adds two checks: every served
+file must be signed, even one that the signature declares as ignored, and certificates must still be
+valid.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _UNUSED_S: Final = 30 * 86400.0
 _MOST_BYTES: Final = 1 << 20
 
 Files: TypeAlias = Mapping[str, bytes]
-"""The bytes of a skill's files by their path in it."""
+"""Contents of a skill's files by path in the skill."""
 
 
 class UnsignedError(SkillsServerError):
-    """A skill is not signed as it should be."""
+    """Raised for a skill without a valid signature; `code` is the code of its problem."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -50,10 +49,10 @@ class UnsignedError(SkillsServerError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An identity that may sign without a key, by a certificate of sigstore.
+    """An identity for keyless signing with sigstore.
 
-    `name` is an e-mail address or that of a workflow, `issuer` an OpenID Connect issuer, and
-    `trust` a file with the trust root, None for sigstore's own.
+    `name` is an e-mail address or a workflow, `issuer` an OpenID Connect issuer, and `trust` a file
+    with the trust root, or None for sigstore's own.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Identity:
 
 
 class Verifier:
-    """Proves signatures by some keys. One skill passes where one of the keys signed it.
+    """A verifier of skills that accepts a signature by any of its keys or its identity.
 
     Raises:
         UsageError: a key cannot be used, or the library is not installed.
@@ -70,8 +69,8 @@ class Verifier:
 
     def __init__(self, keys: Sequence[Path], identity: Identity | None = None) -> None:
         self._keys = [*keys]
-        # The library's objects are made anew for each skill: they remember how the last signature
-        # was hashed.
+        # Each check makes new library objects, because they keep the hashing configuration of the
+        # last signature.
         self._configs: list[Callable[[], _Config]] = [
             partial(_by_key, path, _is_certificate(_read(path))) for path in keys
         ]
@@ -80,7 +79,7 @@ class Verifier:
                 make()
             except UsageError:
                 raise
-            except Exception as error:  # whatever the library finds wrong with it
+            except Exception as error:  # of any type, for any fault that the library finds
                 raise _unusable(
                     path, "this is no public key or certificate that can be used", error
                 ) from None
@@ -96,10 +95,10 @@ class Verifier:
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
 
     def asked(self) -> str | None:
-        """Return the cache key of a proof: digests of the keys, and the day where a certificate is
-        used.
+        """Return the key for caching proofs, or None if they must not be cached.
 
-        None where there is no such key: for an identity, and for a key that can no longer be read.
+        It has the digests of the keys, and the day if one is a certificate. Proofs by an identity,
+        or by a key that has become unreadable, are not cached.
         """
         if len(self._keys) != len(self._configs):
             return None
@@ -113,10 +112,10 @@ class Verifier:
         )
 
     def check(self, files: Files) -> None:
-        """Prove a skill.
+        """Verify the signature of a skill.
 
         Raises:
-            UnsignedError: it is not signed, or not by these keys, or not as it is.
+            UnsignedError: the signature is missing, untrusted or expired, or a file was changed.
         """
         if SIGNATURE_FILE not in files:
             raise UnsignedError(
@@ -127,7 +126,7 @@ class Verifier:
             skill, signature = _written(Path(place), files), Path(place, SIGNATURE_FILE)
             signature.write_bytes(files[SIGNATURE_FILE])
             reasons: list[UnsignedError] = []
-            for make in self._configs:  # each of which hashes the whole skill
+            for make in self._configs:  # each verification hashes the whole skill
                 reason = _refusal(make, skill, signature)
                 if reason is None:
                     break
@@ -141,7 +140,7 @@ class Verifier:
 
 
 class _Config(Protocol):
-    """A key as the library wants it."""
+    """The part of the library's `verifying.Config` that is used here."""
 
     def verify(self, model_path: Path, signature_path: Path, /) -> None: ...
 
@@ -150,7 +149,7 @@ def _by_key(path: Path, certificate: bool) -> _Config:
     config = _library().verifying.Config()
     with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
         copy = Path(place, "key.pem")
-        copy.write_bytes(_read(path))  # the library would wait for the writer of a FIFO
+        copy.write_bytes(_read(path))  # `_read` refuses a FIFO, on which the library would block
         if certificate:
             return config.use_certificate_verifier(certificate_chain=[copy])
         return config.use_elliptic_key_verifier(public_key=copy)
@@ -190,7 +189,7 @@ def sign(
             )
         else:
             config.use_elliptic_key_signer(private_key=key, password=password)
-    except Exception as error:  # whatever the library finds wrong with it
+    except Exception as error:  # of any type, for any fault of the key
         raise _unusable(key, "this key cannot sign", error) from None
     config.set_hashing_config(
         library.hashing.Config().set_ignored_paths(paths=[], ignore_git_paths=False)
@@ -209,7 +208,7 @@ def _unusable(path: Path, what: str, error: Exception) -> UsageError:
 
 
 def _library() -> Any:
-    """Import the library, which takes a third of a second."""
+    """Import the library on first use, since this takes a third of a second."""
     try:
         import model_signing
     except ImportError:
@@ -227,7 +226,7 @@ def _read(path: Path) -> bytes:
 
 
 def _written(place: Path, files: Files) -> Path:
-    """Write the files into a folder, since the library reads folders. Nothing else is in it."""
+    """Write the files into a new folder for the library, and return the folder."""
     skill = place / "skill"
     skill.mkdir()
     for path, raw in files.items():
@@ -248,7 +247,7 @@ def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> Unsig
         return UnsignedError(
             "signature-invalid", "the signature is not by a key that is trusted, or was changed"
         )
-    except Exception:  # foreign bytes: the library raises much
+    except Exception:  # untrusted input makes the library raise many types
         return UnsignedError(
             "signature-invalid", "the signature is not by a key that is trusted, or was changed"
         )
@@ -264,7 +263,7 @@ def _bundle(raw: bytes) -> dict[str, Any]:
         if _has_other_names(bundle):
             raise ValueError("names")
         material = bundle["verificationMaterial"]
-        # Without it the library prints to stdout.
+        # Without a hint the library prints to stdout.
         if "publicKey" in material and not material["publicKey"]["hint"]:
             raise ValueError("hint")
         json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
@@ -276,8 +275,7 @@ def _bundle(raw: bytes) -> dict[str, Any]:
 
 
 def _has_other_names(value: Any) -> bool:
-    """Tell whether a field has its alias (`public_key` for `publicKey`), which the library would
-    read too."""
+    """Tell whether a field name is in snake case, an alias that the library accepts as well."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))
@@ -285,7 +283,7 @@ def _has_other_names(value: Any) -> bool:
 
 
 def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
-    """Refuse a signature with paths to ignore, which would be served unsigned."""
+    """Check that the signature covers every file, even ignored paths, which are served as well."""
     try:
         signed = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))["predicate"][
             "resources"
@@ -302,7 +300,7 @@ def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
 
 
 def _check_is_valid(bundle: Mapping[str, Any]) -> None:
-    """Check that the certificate is valid today. The library checks the day of issue alone."""
+    """Check that no certificate has expired; the library checks the day of issue only."""
     chain = bundle["verificationMaterial"].get("x509CertificateChain")
     if chain is None:
         return
@@ -318,20 +316,18 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
 
 
 class Proofs:
-    """The proofs of one user for the next start, since verification takes long: an empty file for
-    each skill.
+    """A persistent cache of successful verifications, which take long: an empty file for each.
 
-    It is named after what was proved. A proof is as good as who may write it. So folder and file
-    must belong to this user and be writable by nobody else. Only what passed is kept, and all of it
-    may be deleted at any time. A folder that cannot be used holds none and takes none.
+    The file's path is made of hashes of the cache key and the skill's digest. Folder and file must
+    belong to this user and be writable by no other, since writing a file forges a proof. Files may
+    be deleted at any time. An unusable folder disables the cache.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def has(self, asked: str, digest: str) -> bool:
-        """Tell whether the skill with this digest over its files passed what was asked: by which
-        keys, on which day."""
+        """Tell whether a skill with this digest was verified before under the cache key `asked`."""
         place = self._place(asked)
         try:
             return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)
@@ -339,7 +335,7 @@ class Proofs:
             return False
 
     def keep(self, asked: str, digest: str) -> None:
-        """Keep the proof that a skill passed what was asked."""
+        """Record that a skill with this digest was verified under the cache key `asked`."""
         place = self._place(asked)
         with suppress(OSError):
             if not place.is_dir():
@@ -352,7 +348,7 @@ class Proofs:
                 )
 
     def _place(self, asked: str) -> Path:
-        # Another version may ask more of a signature.
+        # Another version of this program may check more.
         return self._folder / _sha256(f"{__version__} {asked}")
 
     def _remove_unused(self, but: Path) -> None:
@@ -362,19 +358,18 @@ class Proofs:
 
 
 class SignatureGate:
-    """Gate of the registry: refuses skills that are not signed as they should be, and proves each
-    only once."""
+    """A gate of the registry that refuses skills without a valid signature; results are cached."""
 
     def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
         self._verifier = verifier
         self._kept = proofs
         self._asked: str | None = None
-        """What `_proved` depends on: the keys, and the day if one of them is a certificate."""
+        """The cache key under which `_proved` is valid."""
         self._proved: dict[str, GateRefusal | None] = {}
 
     def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
-        """Return why this skill is not served, or None if it is signed as it is."""
-        if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is not served
+        """Return the refusal of a skill, or None if its signature is valid."""
+        if skill.standing is Standing.UNUSABLE:  # may have any size, and is not served anyway
             return GateRefusal(None)
         digest, asked = reader.digest_over(skill), self._verifier.asked()
         if asked != self._asked or len(self._proved) >= _MOST_PROVED:

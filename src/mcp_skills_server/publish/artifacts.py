@@ -1,7 +1,7 @@
 """Editions of a publication, and the retention of their artifacts on disk.
 
-An artifact that a later edition drops is retained for a while, so that clients with an old index
-can still download it after the skill has changed.
+An artifact that a later edition drops is retained for a while. So clients with an old index can
+download it after the skill has changed.
 """
 
 from __future__ import annotations
@@ -85,9 +85,6 @@ class Artifacts:
         self._retired: dict[str, float] = {}
         self._former: dict[str, Published] = {}
         self._unpacked: tuple[str, archive.Files] = ("", {})
-
-    def __contains__(self, artifact: Artifact) -> bool:
-        return artifact.path in self._slots
 
     def put(self, artifact: Artifact, raw: bytes) -> None:
         """Spool an artifact, or raise OSError if there is no space."""

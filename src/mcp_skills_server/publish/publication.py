@@ -118,9 +118,8 @@ class Publication:
         made = self.latest
         if made is None or made.snapshot is not self.registry.snapshot or not self._settled:
             return None
-        for each in made.skills.values():
-            if self._packed[each.skill].modes != _modes(each.skill):
-                return None
+        if any(known.modes != _modes(skill) for skill, known in self._packed.items()):
+            return None
         self._fresh_until = self._clock() + _FRESH_S
         return made
 
@@ -157,6 +156,9 @@ class Publication:
         snapshot = self.registry.snapshot
         choice = wellknown.choose(snapshot)
         picked = _Selection(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
+        # Forget a skill that is left out: its artifact may be gone when it is published again.
+        packed = {skill: self._packed.get(skill) for skill in choice.skills}
+        self._packed = {skill: known for skill, known in packed.items() if known is not None}
         for skill in choice.skills if self._progress is None else self._progress(choice.skills):
             try:
                 made = self._pack(skill)
@@ -212,14 +214,11 @@ class Publication:
         before, self.latest = self.latest, made
         self._fresh_until = self._clock() + (_FRESH_S if self._settled else _FRESH_AFTER_FAILURE_S)
         self._artifacts.renew(before, made)
-        wanted = {each.skill for each in made.skills.values()} | set(made.snapshot.skills.values())
-        for skill in self._packed.keys() - wanted:
-            del self._packed[skill]
 
     # The content of editions
 
     def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
-        """Return the artifact at a path of the latest or a recent edition, and its bytes."""
+        """Return an artifact and its bytes by path, of the latest or a recent edition, or None."""
         return self._artifacts.get(path)
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:

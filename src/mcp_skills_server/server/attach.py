@@ -1,8 +1,7 @@
-"""Attach the skills of a registry to an MCP server of the Python SDK, or of FastMCP.
+"""Add the skills of a registry to an MCP server of the Python SDK, or to one of FastMCP.
 
-What the server already has stays. Its handlers are asked for what is not a skill, its lists are
-joined with ours, and a tool or a prompt of its own takes precedence over one of ours with the same
-name.
+The server keeps its own features. Its handlers still answer everything that is not about a skill,
+its lists are joined with ours, and its tools and prompts take precedence on equal names.
 """
 
 from __future__ import annotations
@@ -58,17 +57,16 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
 Test: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
-"""Tells whether a request is about ours."""
+"""Returns whether our handler should answer a request."""
 
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
-"""Where the SDK's `MCPServer` and FastMCP's `FastMCP` keep their lowlevel server; neither has a
-public name for it."""
+"""Private attributes of the SDK's `MCPServer` and of FastMCP with their lowlevel server."""
 _ATTACHED: Final = WeakSet[Server[Any]]()
 _MOST_PAGES: Final = 100
-"""Pages of another handler's list that are read for its names."""
+"""The maximum pages of another handler's list that are read to collect its names."""
 _THEIRS: Final = "theirs"
 _SKILL: Final = "mcp-skills-server/skill"
-"""The key in a tool's `_meta` of the URI of the skill that tells how to use it."""
+"""The key in a tool's `_meta` for the URI of the skill that documents the tool."""
 
 _LISTS: Final = {
     "resources/list": "resources",
@@ -76,7 +74,7 @@ _LISTS: Final = {
     "tools/list": "tools",
     "prompts/list": "prompts",
 }
-"""The lists that a server may have itself, and where in a result their items are."""
+"""List methods that a server may have itself, with the key of the items in the result."""
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _CALL: Final = "tools/call"
@@ -84,7 +82,7 @@ _LISTEN: Final = "subscriptions/listen"
 
 
 def make_server() -> Server[Any]:
-    """Our own server, with nothing attached yet."""
+    """Return the standalone server, with nothing attached yet."""
     return Server(
         "mcp-skills-server",
         version=mcp_skills_server.__version__,
@@ -103,30 +101,27 @@ def attach(
     views: Views | None = None,
     tool_skills: Mapping[str, str] | None = None,
 ) -> Attachment:
-    """Give an MCP server the skills of a registry: methods, capabilities, notifications.
+    """Add the skills of a registry to an MCP server: methods, capabilities, notifications.
 
-    Call it last, before the server runs: what the server has by then stays and is joined with the
-    skills.
+    Call this last, before the server runs: earlier handlers are kept and joined with the skills.
 
     Args:
         server: a lowlevel `Server` or an `MCPServer` of the Python SDK, or a `FastMCP` of the
             package fastmcp.
-        registry: not yet loaded; it is loaded when the first client has shaken hands.
-        settings: what the operator chose.
-        watch: follow changes of the folders, as the given watcher does or by default; False serves
-            the first scan.
-        runtime: what the tools run on, with its limits and how scripts are run; by default no
-            script is.
-        sessions: makes what keeps the sessions of the tools; by default this process does.
-        views: which skills each principal has; by default all.
-        tool_skills: by name of a tool of the server the skill that tells how to use it: a skill
-            path, or the URI of a SKILL.md. `_meta` of the tool has the URI as
-            `mcp-skills-server/skill` for each client that has the skill, and what loads the skill
-            names the tool.
+        registry: not yet loaded; the first client's handshake starts the first scan.
+        settings: the operator's settings.
+        watch: True or a watcher to follow changes of the folders; False to serve the first scan.
+        runtime: runs the tools, with its limits and its way to run scripts; by default scripts are
+            disabled.
+        sessions: makes the store of tool sessions; by default the memory of this process.
+        views: the skills of each principal; by default all.
+        tool_skills: the skill that documents a tool of the server, by tool name: a skill path, or
+            the URI of a SKILL.md. The tool's `_meta` then has the URI as `mcp-skills-server/skill`
+            for clients that may read the skill, and the result of loading the skill names the tool.
 
     Raises:
-        TypeError: the server is of another kind, or `registry` is no registry.
-        UsageError: the server has skills already.
+        TypeError: the server's type is unsupported, or `registry` is not a Registry.
+        UsageError: the server already has skills.
     """
     if not isinstance(cast("object", registry), Registry):
         raise TypeError(
@@ -173,12 +168,12 @@ def _lowlevel(server: object) -> Server[Any]:
 
 
 class MergedHandlers:
-    """Puts our handlers into a server, with its own behind them.
+    """Handlers that combine our results with those of the server they are added to.
 
     Args:
         server: the server.
-        attachment: what is attached to it.
-        tool_skills: the skills of the server's own tools, as `attach` takes them.
+        attachment: the attached registry.
+        tool_skills: the skills of the server's own tools, as in `attach`.
     """
 
     def __init__(
@@ -193,7 +188,7 @@ class MergedHandlers:
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
 
     def add_handlers(self) -> None:
-        """Put ours in place of theirs."""
+        """Replace the server's handlers by ours, which call the server's as needed."""
         tools = self._server.get_request_handler("tools/list")
         if self._tool_skills and tools is not None:
             listed = partial(self._list_with_skills, tools.handler)
@@ -230,8 +225,7 @@ class MergedHandlers:
             self._attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Declare the capabilities that the SDK does not know, and note when a legacy client is
-        ready."""
+        """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
             return await self._attachment.declared(result, principal(scope_of(ctx)), *host_of(ctx))
@@ -251,7 +245,7 @@ class MergedHandlers:
     def _add_routed(
         self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Test
     ) -> None:
-        """Ours where it is about a skill, or where the server has nothing of its own."""
+        """Add a handler that answers if a skill is concerned, or if the server has no handler."""
 
         async def call(ctx: Context, params: Any) -> Any:
             theirs = self._theirs[method]
@@ -263,7 +257,7 @@ class MergedHandlers:
         self._add(method, params_type, call)
 
     def _add_list(self, method: str, key: str, ours: Call) -> None:
-        """Their pages first, then ours; a cursor of theirs travels inside one of ours."""
+        """Add a list handler: the server's pages, their cursors wrapped in ours, then our pages."""
 
         async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
             theirs = self._theirs[method]
@@ -294,8 +288,7 @@ class MergedHandlers:
     # The skills of the server's own tools
 
     def _skill_of(self, ctx: Context, tool: str) -> str | None:
-        """Return the URI of the skill that a tool of the server names, None if this client does not
-        have it."""
+        """Return the URI of a tool's skill, or None if this client has no such skill."""
         named = self._tool_skills.get(tool)
         if named is None:
             return None
@@ -313,7 +306,7 @@ class MergedHandlers:
         return page | {"tools": tools}
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
-        """Call a tool of ours; what loads skills names the server's tools that they are about."""
+        """Call one of our tools; after a load, add the names of tools that the skills document."""
         result = await self._ours(_CALL, ctx, params)
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
@@ -330,7 +323,7 @@ class MergedHandlers:
                 return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
         return result
 
-    # What is about a skill, and what is the server's own
+    # Routing between our handlers and the server's own
 
     def _view(self, ctx: Context) -> View:
         return self._attachment.view(principal(scope_of(ctx)))
@@ -359,7 +352,7 @@ class MergedHandlers:
         return resources.is_our_template(params.ref)
 
     async def _served(self, ctx: Context, view: View) -> Served:
-        """Return the names of what the server has beside skills."""
+        """Return the names of the server's other tools, prompts and resources."""
         return served(
             self._attachment,
             view,
@@ -372,7 +365,7 @@ class MergedHandlers:
         )
 
     async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
-        """Return the values of this field in one of the server's own lists."""
+        """Return the values of a field in one of the server's own lists, from at most 100 pages."""
         if method in self._theirs:
             entry = self._theirs[method]
         else:
@@ -410,10 +403,9 @@ class MergedHandlers:
             and not notifier.relays
             and not self._is_about_skills(params.notifications)
         ):
-            # a handler of their own making, whose events we cannot relay
+            # a custom handler, whose events cannot be relayed
             return await theirs.handler(ctx, params)
-        # Acknowledged after the first scan, so that a notification follows whatever changes after
-        # it.
+        # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()
         wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
         stream, owner = stream_of(ctx), counted(scope_of(ctx))
@@ -423,7 +415,7 @@ class MergedHandlers:
         relayed = replace(ctx, session=cast("ServerSession", relay))
 
         async def pass_on() -> None:
-            with suppress(MCPError):  # it has too many streams
+            with suppress(MCPError):  # the server's handler has too many streams
                 await theirs.handler(relayed, params)
 
         relaying = asyncio.create_task(pass_on())
@@ -441,15 +433,14 @@ class MergedHandlers:
 
 
 class _Relay:
-    """The session of the server's own listen handler: its events go to the client after our
-    acknowledgement."""
+    """Session proxy that delays events of the server's listen handler until our stream opens."""
 
     def __init__(self, ctx: Context) -> None:
         self._session = ctx.session
         self._acknowledged = anyio.Event()
 
     def opened_by(self, stream: Stream) -> Stream:
-        """Return our stream, whose first message lets theirs pass."""
+        """Return our stream, wrapped so that its first message releases the server's events."""
 
         async def send(method: str, params: dict[str, Any] | None) -> None:
             await stream.send(method, params)
@@ -462,7 +453,7 @@ class _Relay:
         notification: types.ServerNotification,
         related_request_id: types.RequestId | None = None,
     ) -> None:
-        """Pass on what theirs has to say, but for its own acknowledgement."""
+        """Forward a notification of the server's handler, except its acknowledgement."""
         if not isinstance(notification, types.SubscriptionsAcknowledgedNotification):
             await self._acknowledged.wait()
             await self._session.send_notification(notification, related_request_id)

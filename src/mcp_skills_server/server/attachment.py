@@ -1,8 +1,7 @@
-"""A registry attached to a server: its methods, the first scan, the watch, and the notifications of
-changes.
+"""A registry attached to a server: methods, first scan, watch, and notifications of changes.
 
-No SDK here: each transport turns its requests into a `Caller` and parameters, and the errors into
-its own.
+This module does not use the SDK. Each transport converts its requests into a `Caller` and params,
+and maps errors to its own.
 """
 
 from __future__ import annotations
@@ -41,14 +40,13 @@ from mcp_skills_server.server.requests import Caller, Handler, Params, Result, S
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
-"""Seconds that a handshake and a list of tools wait for the first scan; it reads some thousand
-skills in that time."""
+"""Seconds that handshake and `tools/list` wait for the first scan: some thousand skills."""
 _TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
 _LIST_TOOLS: Final = "tools/list"
 
 
 async def _complete(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`completion/complete`: of a prompt's argument, or of the template of skill files."""
+    """Complete an argument of a prompt, or the resource template (`completion/complete`)."""
     complete = resources.complete
     if settings.prompts and params["ref"].get("type") == "ref/prompt":
         complete = prompts.complete_argument
@@ -56,17 +54,17 @@ async def _complete(view: View, settings: Settings, caller: Caller, params: Para
 
 
 class Attachment:
-    """A registry attached to a server: what `attach` returns.
+    """A registry attached to a server, the result of `attach`.
 
-    Entered with the server's own lifespan. The first scan begins with the handshake. The handshake
-    and the list of tools say what the index has until the scan is done, or wait a moment for it;
-    every other question about skills waits.
+    `running` is entered in the server's lifespan. The handshake starts the first scan. Until it
+    ends, the handshake and `tools/list` use the index, or wait for a moment; all other requests
+    about skills wait for the end.
 
     Attributes:
         handlers: by method.
-        events: what happens at this server.
-        is_ready: whether the first scan is over.
-        recent: what clients were notified of lately; None where no replica serves the same.
+        events: the event stream of this server.
+        is_ready: whether the first scan has ended.
+        recent: recent notifications, to repeat for other replicas; None without replicas.
     """
 
     def __init__(
@@ -117,12 +115,11 @@ class Attachment:
         self._begun = False
 
     def view(self, principal: Principal | None) -> View:
-        """Return the skills that a principal has, as they are now."""
+        """Return the current view of a principal."""
         return View(self.views.of(principal))
 
     async def call(self, method: str, caller: Caller, params: Params) -> Result:
-        """Return the result of a method, over the skills of its caller, once the first scan is
-        done."""
+        """Return the result of a method for the view of its caller, after the first scan."""
         handler = self.handlers[method]
         if method == _LIST_TOOLS:
             await self.glimpse()
@@ -134,11 +131,11 @@ class Attachment:
         )
 
     async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
-        """`resources/subscribe`, which only the legacy era has.
+        """Subscribe a legacy client to a resource (`resources/subscribe`, legacy era only).
 
         Raises:
-            NotServedError: there is no such resource.
-            RequestError: the client watches too many.
+            NotServedError: the resource does not exist.
+            RequestError: the client has too many subscriptions.
         """
         await self.ready()
         canonical = resources.canonical(self.view(peer.principal), self.settings, uri)
@@ -147,12 +144,12 @@ class Attachment:
         self.notifier.watch(peer, canonical, owner)
 
     def unsubscribe(self, peer: Peer, uri: str) -> None:
-        """`resources/unsubscribe`. A URI that is not watched is passed over."""
+        """End a subscription (`resources/unsubscribe`); ignore a URI without one."""
         canonical = resources.canonical(self.view(peer.principal), self.settings, uri)
         self.notifier.unwatch(peer, canonical or uri)
 
     def begin(self) -> None:
-        """Start the first scan, and the watch. Later calls do nothing."""
+        """Start the first scan and the watch, once; later calls do nothing."""
         if self._begun:
             return
         self._begun = True
@@ -181,14 +178,14 @@ class Attachment:
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
 
     async def ready(self) -> None:
-        """Wait for the first scan."""
+        """Start the first scan if necessary, and wait for its end."""
         if not self.is_ready:
             self.begin()
             await self._ready.wait()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Notify clients of changes while this is entered; stop the watch afterwards."""
+        """Notify clients of changes in this context; at its end stop watch and sessions."""
         async with self.notifier.running():
             try:
                 yield
@@ -198,11 +195,10 @@ class Attachment:
                 self.sessions.close()
 
     async def glimpse(self) -> None:
-        """Wait until there are skills to show: those of the index at once, else those of the first
-        scan, for a moment.
+        """Wait for skills to list: those of the index, or the first scan for at most a second.
 
-        The index knows neither grants nor a source that was never read: with grants, or with a
-        source that the operator awaits, wait for the scan.
+        The index knows neither grants nor sources that were never read. With grants, or with
+        sources that the operator awaits, wait for the end of the scan.
         """
         if self.is_ready:
             return
@@ -225,11 +221,10 @@ class Attachment:
         client: str | None,
         extensions: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the result of a handshake with the capabilities that the SDK's types leave out and
-        our instructions.
+        """Add our capabilities and instructions to a handshake's result.
 
-        It does not wait long, unless grants are in force. The instructions of the server that we
-        are attached to come first. A host that shows skills by itself gets none of ours.
+        Without grants this waits for a moment at most. The instructions of the server to which this
+        is attached come first. A host that lists skills natively gets none of ours.
         """
         settings = self.settings
         capabilities = settings.spoken.declared(result.get("capabilities") or {})
@@ -256,11 +251,10 @@ class Attachment:
         self.is_ready = True
         self._ready.set()
         if shown is not None and shown != self._tools_shown:
-            # After the tasks that wait for the scan, so that a stream that they open hears of it.
+            # After tasks that wait for the scan, so that streams they open are notified.
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
-            # A client of this replica may still read from one that is behind what this one began
-            # with.
+            # A client of this replica may still read from a replica with older skills.
             every: list[Notice] = [(method, None) for method in lists(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
@@ -270,7 +264,7 @@ class Attachment:
             self.recent.add(notify)
 
     def _publish(self, changes: Changes) -> None:
-        # No client has seen anything before the first scan.
+        # Clients know no skills before the first scan, so no change either.
         if not self.is_ready:
             return
         if self.views.are_restricted:
@@ -293,8 +287,7 @@ class Attachment:
         self._notify(lambda: self.notifier.publish_to_each(lambda who: left_to(self.views.of(who))))
 
     def _notices(self, left: Changes) -> list[Notice]:
-        # Whether the list of tools is another one is not proved: it would be written anew for each
-        # set of grants.
+        # May notify in vain: an exact comparison would render the tools for each set of grants.
         tools = self.settings.tools and runtime.changed(left.before, left.after)
         if left:
             return notices(left, self.settings, tools=tools)
@@ -327,11 +320,11 @@ def served(
     others: Container[str] = (),
     uris: Container[str] = (),
 ) -> Served:
-    """Return what the server has beside skills: our tools and prompts, and what it is given.
+    """Return the server's other features: our tools and prompts, and the server's own.
 
     Args:
-        attachment: what is attached to the server.
-        view: what the request sees of the skills.
+        attachment: the attached registry.
+        view: the view of the request.
         tools: names of the server's own tools.
         others: names of its own prompts.
         uris: of its own resources.

@@ -1,8 +1,7 @@
-"""Adapter from requests of the SDK to handlers: the caller, its view, and the error that answers
-it.
+"""Adapter from the SDK's requests to our handlers: callers, views, errors and events.
 
-Sessions are bound to the principal. Quotas count by the principal or, where none is required, by
-the address.
+Sessions are bound to the principal. Quotas count by principal or, without authentication, by
+address.
 """
 
 from __future__ import annotations
@@ -37,23 +36,21 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import of_headers, trace_of
 
 PRINCIPAL: Final = "principal"
-"""The key of the ASGI scope that holds the principal, set by our guard."""
+"""The key of the ASGI scope under which our guard stores the principal."""
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
 Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
-"""Returns what a server has beside skills, for one of its callers."""
+"""Returns the server's other features for one caller."""
 
 
 def principal(scope: Mapping[str, Any]) -> Principal | None:
-    """Return the proved identity of a request's caller, None where none is required; takes the ASGI
-    scope, empty for a pipe.
-    """
+    """Return the authenticated principal from the ASGI scope (empty for a pipe), or None."""
     found: Principal | None = scope.get(PRINCIPAL)
     if found is not None:
         return found
     user = scope.get("user")
-    if not isinstance(user, AuthenticatedUser):  # of the server that we are attached to
+    if not isinstance(user, AuthenticatedUser):  # set by the server to which this is attached
         return None
     client, issuer, subject = principal_components(user.access_token)
     return Principal(
@@ -62,14 +59,13 @@ def principal(scope: Mapping[str, Any]) -> Principal | None:
 
 
 def counted(scope: Mapping[str, Any]) -> Owner:
-    """Return the owner whose quotas count what a request opens; takes the ASGI scope, empty for a
-    pipe."""
+    """Return the owner whose quotas a request counts against, from the ASGI scope."""
     who = principal(scope)
     return owner_of(None if who is None else who.key, address(scope))
 
 
 def address(scope: Mapping[str, Any]) -> str | None:
-    """Return the address that a request comes from; takes the ASGI scope, empty for a pipe."""
+    """Return the client's address from the ASGI scope, or None for a pipe."""
     client: tuple[str, int] | None = scope.get("client")
     if client:
         return client[0]
@@ -97,8 +93,7 @@ def caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
 
 
 def guarded(call: Call) -> Call:
-    """Errors become the protocol's: the client's fault by its code, a bug as -32603 without
-    internals."""
+    """Wrap a handler to raise MCPError: client errors by code, bugs as -32603 without internals."""
 
     async def guarded(ctx: Context, params: Any) -> Any:
         try:
@@ -113,7 +108,7 @@ def guarded(call: Call) -> Call:
 
 
 async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Middleware: have every request become an event of the server, while events are read."""
+    """Record each request as an event of the server, if events have readers (middleware)."""
     if ctx.request_id is None or not attachment.events.has_readers:
         return await call_next(ctx)
     client = ctx.session.client_params
@@ -127,7 +122,7 @@ async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) ->
             address=address(scope),
             era=era_of_version(ctx.protocol_version).name,
             host=None if client is None else client.client_info.name,
-            # A session of the SDK lives in the context of the request that began it.
+            # An SDK session runs in the context of its first request, whose trace would be wrong.
             trace=lambda: trace_of(
                 ctx.method,
                 ctx.params,
@@ -153,9 +148,9 @@ async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) ->
 
 
 def host_of(ctx: Context) -> tuple[str | None, Mapping[str, Any]]:
-    """Return what the client calls itself, and the extensions of MCP that it declared."""
+    """Return the client's name and its declared MCP extensions."""
     client, capabilities = ctx.session.client_params, ctx.session.client_capabilities
-    if ctx.method == "initialize":  # the session knows it one request later
+    if ctx.method == "initialize":  # the session has it only after this request
         client = types.InitializeRequestParams.model_validate(ctx.params)
         capabilities = client.capabilities
     name = None
@@ -167,28 +162,27 @@ def host_of(ctx: Context) -> tuple[str | None, Mapping[str, Any]]:
 
 
 def scope_of(ctx: Context) -> Mapping[str, Any]:
-    """The ASGI scope of a request, empty where it came over a pipe."""
+    """Return the ASGI scope of a request, empty for a pipe."""
     return getattr(ctx.request, "scope", {})
 
 
 def connection_of(ctx: Context) -> Connection:
-    """Return the connection of a request. It lasts from the handshake on, and its exit stack tells
-    of its end."""
-    # The one private name of the SDK in this package. `ctx.session` is made anew for each message,
-    # and mcp 2.3.0 gives handlers and middleware nothing public that lasts as long as the client:
-    # `mcp.server.context.Context` has a public `connection`, and `ServerRunner` does not construct
+    """Return a request's connection, which lasts for the client's session and has an exit stack."""
+    # The only use of a private SDK name in this package. `ctx.session` is new for each message, and
+    # mcp 2.3.0 has no public object with the client's lifetime for handlers and middleware:
+    # `mcp.server.context.Context` has a public `connection`, but `ServerRunner` does not construct
     # it yet.
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
 
 
 class SessionPeer:
-    """A legacy client that the SDK's session reaches.
+    """A legacy client reached through the SDK's session.
 
     Args:
-        ctx: of one of its messages.
+        ctx: the context of one of its messages.
 
     Attributes:
-        principal: the proved identity, None where none is required.
+        principal: the authenticated principal, or None.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -197,14 +191,14 @@ class SessionPeer:
         self.connection = connection_of(ctx)
 
     def at_end(self, work: Callable[[], object]) -> None:
-        """Have `work` called when the connection ends."""
+        """Call `work` when the connection ends."""
         self.connection.exit_stack.callback(work)
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """Send a notification that belongs to no request.
+        """Send a notification outside any request.
 
         Raises:
-            ClientLeftError: the client has left.
+            ClientLeftError: the client is gone.
         """
         try:
             await self._session.send_notification(_notification(method, params))
@@ -213,7 +207,7 @@ class SessionPeer:
 
 
 def stream_of(ctx: Context) -> Stream:
-    """The stream that answers this request."""
+    """Return the stream for responses to this request."""
 
     async def send(method: str, params: dict[str, Any] | None) -> None:
         await ctx.session.send_notification(
@@ -224,7 +218,7 @@ def stream_of(ctx: Context) -> Stream:
 
 
 class _Notification(types.Notification[dict[str, Any] | None, str]):
-    """Any notification, whether the SDK knows it or not."""
+    """Any notification, including methods unknown to the SDK."""
 
 
 def _notification(method: str, params: dict[str, Any] | None) -> types.ServerNotification:

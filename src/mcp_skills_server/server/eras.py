@@ -1,12 +1,11 @@
-"""The two eras of MCP: what opens each, the shapes of its parameters, its faults, and what
-surrounds its results.
+"""The two eras of MCP: their requests' parameter shapes, errors, and result envelopes.
 
-The first request of a connection decides its era. In the legacy era a handshake says who the client
-is; in the modern one every request does, in an envelope.
+The first request of a connection decides its era. In the legacy era a handshake identifies the
+client; in the modern era every request does, in an envelope.
 
 A shape is a type, a tuple of alternatives, a set of words, `[shape]` for an array, or a mapping for
-an object. A key of such a mapping that ends with `?` may be absent, or null: many clients write
-null for what they leave out. The key `*` stands for all others, which are otherwise not looked at.
+an object. A key that ends with `?` may be absent or null, because many clients write null for an
+absent field. The key `*` stands for all other keys, which are otherwise unchecked.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from mcp_skills_server.telemetry.events import Outcome
 logger = logging.getLogger(__name__)
 
 MODERN_VERSIONS: Final = ("2026-07-28",)
-"""Revisions of the protocol in which every request carries its own envelope."""
+"""Protocol revisions in which every request has its own envelope."""
 _LEGACY_NOT_FOUND: Final = -32002
 """The code of an unknown resource in the legacy era."""
 SKILLS: Final = frozenset({"skills/list", "skills/get", "resources/directory/read"})
-"""Methods that MCP itself does not have. What they take beside `_meta` depends on the dialect and
-is checked there."""
+"""Extension methods. Each dialect checks their params other than `_meta`."""
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | frozenset[str] | list[Shape] | Mapping[str, Shape]"
 
@@ -54,7 +52,7 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
-    """Return what is wrong with a value, by its name; None if it has the shape."""
+    """Return an error message that names the value, or None if it has the shape."""
     if isinstance(shape, type):
         if type(value) is shape or (shape is int and type(value) is float and value.is_integer()):
             return None
@@ -131,7 +129,7 @@ _LEGACY_CAPABILITIES: Final[Shape] = {
 _MODERN_CAPABILITIES: Final[Shape] = {**_BOTH_CAPABILITIES, "roots?": dict}
 
 LEGACY_META: Final[Mapping[str, Shape]] = {"progressToken?": (str, int)}
-"""The shape of `_meta`, which may be absent."""
+"""The shape of the optional `_meta` in the legacy era."""
 MODERN_META: Final[Mapping[str, Shape]] = {
     VERSION: str,
     CAPABILITIES: _MODERN_CAPABILITIES,
@@ -139,7 +137,7 @@ MODERN_META: Final[Mapping[str, Shape]] = {
     f"{_LOG_LEVEL}?": _LEVEL,
     **LEGACY_META,
 }
-"""The shape of `_meta` in the modern era, the envelope that every request carries."""
+"""The shape of the envelope, the required `_meta` of the modern era."""
 _INPUT_ANSWERS: Final[Mapping[str, Shape]] = {"inputResponses?": dict, "requestState?": str}
 _REFERENCE: Final[Shape] = (
     {"type": frozenset({"ref/prompt"}), "name": str, "title?": str},
@@ -184,16 +182,15 @@ _MODERN: Final[Mapping[str, Mapping[str, Shape]]] = {
 }
 
 LEGACY_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_LEGACY}
-"""The methods of the legacy era, whose revisions share one table, and the shapes of their
-parameters beside `_meta`."""
+"""Shapes of the params other than `_meta`, by method, for all revisions of the legacy era."""
 MODERN_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_MODERN}
-"""The same of the modern era."""
+"""Shapes of the params other than `_meta`, by method, in the modern era."""
 
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
 PING: Final = "ping"
 LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions that a handshake can settle on; the last where the client asks for none of them."""
+"""Revisions for the handshake; the last one is the default for an unknown request."""
 _UNSUPPORTED_VERSION: Final = -32022
 _SERVER: Final = {
     "name": "mcp-skills-server",
@@ -202,7 +199,7 @@ _SERVER: Final = {
 }
 _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
-"""Fields of results that revisions of the legacy era do not have."""
+"""Result fields that the legacy era does not have."""
 
 _LEGACY_ENVELOPE: Final[Shape] = {"_meta?": LEGACY_META}
 _MODERN_ENVELOPE: Final[Shape] = {"_meta": MODERN_META}
@@ -211,12 +208,12 @@ Params: TypeAlias = Mapping[str, Any]
 
 
 class Fault(NamedTuple):
-    """The error that answers a request.
+    """The error response to a request.
 
     Attributes:
         code: of JSON-RPC.
         message: for people, one line.
-        data: beside it; None for nothing.
+        data: additional data, or None.
     """
 
     code: int
@@ -225,7 +222,7 @@ class Fault(NamedTuple):
 
 
 class FaultError(SkillsServerError):
-    """A request is refused with a fault."""
+    """Raised to respond to a request with a fault."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
@@ -233,15 +230,14 @@ class FaultError(SkillsServerError):
 
 
 def outcome_of_error(code: int) -> Outcome:
-    """Return the outcome, in events, of a request that is answered by an error of this code."""
+    """Return the event outcome of an error response with this code."""
     if code == INTERNAL_ERROR:
         return "failed"
     return "refused"
 
 
 def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
-    """Return the outcome, in events, of a request with this result; None where the result decides
-    nothing."""
+    """Return the event outcome of a result: "refused" for `isError`, else None."""
     if result.get("isError"):
         return "refused"
     return None
@@ -251,9 +247,9 @@ class McpClient(NamedTuple):
     """The client of a request.
 
     Attributes:
-        extensions: the extensions of MCP that it declared, with its settings of each.
-        name: what it calls itself, None where it does not say.
-        version: the revision of MCP that it speaks; "" where that is not settled.
+        extensions: the MCP extensions that it declared, with its settings.
+        name: its name, or None.
+        version: its protocol revision, or "" before negotiation.
     """
 
     extensions: Mapping[str, Any] = MappingProxyType({})
@@ -268,9 +264,9 @@ class Era(NamedTuple):
     """One era.
 
     Attributes:
-        name: as events have it.
-        modern: whether each request stands alone.
-        shapes: by method the shape of its parameters; what is not here is unknown.
+        name: in events.
+        modern: whether requests are stateless.
+        shapes: shapes of the params by method; other methods are unknown.
     """
 
     name: str
@@ -278,19 +274,18 @@ class Era(NamedTuple):
     shapes: Mapping[str, Shape]
 
     def envelope_fault(self, method: str, params: Params | None) -> Fault | None:
-        """Return the fault of a request's envelope, which names the client, or None."""
+        """Return the fault of a request's envelope, or None."""
         return (_not_modern if self.modern else _not_legacy)(method, params or {})
 
     def params_fault(self, method: str, params: Params | None) -> Fault | None:
-        """Return why the parameters of a request are refused, or its method, or None."""
+        """Return the fault of a request's method or params, or None."""
         shape = self.shapes.get(method)
         if shape is None:
             return unknown(method)
         return _misfit(params or {}, shape)
 
     def fault_of(self, error: Exception, method: str) -> Fault:
-        """Return the fault of a handler's error: the client's by its code, a bug as -32603 without
-        internals."""
+        """Map a handler's exception to a fault: client errors by code, bugs as -32603, logged."""
         if isinstance(error, FaultError):
             return error.fault
         if isinstance(error, NotServedError):
@@ -304,12 +299,12 @@ class Era(NamedTuple):
         return Fault(INTERNAL_ERROR, "Internal error")
 
     def written(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a handler's result in the shape of this era."""
+        """Convert a handler's result to the form of this era."""
         out = dict(result)
         if self.modern:
             out.setdefault("resultType", "complete")
             out["_meta"] = {**(out.get("_meta") or {}), _SERVER_KEY: _SERVER}
-        elif method not in SKILLS:  # those are the same in both eras
+        elif method not in SKILLS:  # the same in both eras
             for key in _ONLY_MODERN:
                 out.pop(key, None)
         return out
@@ -320,7 +315,7 @@ MODERN: Final = Era("modern", True, MODERN_SHAPES)
 
 
 def unknown(method: str) -> Fault:
-    """Return the fault of a method that is not served."""
+    """Return the fault of an unknown method."""
     return Fault(METHOD_NOT_FOUND, "Method not found", method)
 
 
@@ -382,7 +377,7 @@ def _not_modern(method: str, params: Params) -> Fault | None:
     version = None
     if isinstance(meta, dict):
         version = cast(Params, meta).get(VERSION)
-    # whose envelope may have another shape
+    # checked first, because another revision may have another envelope
     if isinstance(version, str) and version not in MODERN_VERSIONS:
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
@@ -390,33 +385,33 @@ def _not_modern(method: str, params: Params) -> Fault | None:
 
 
 def client_of_handshake(params: Params) -> McpClient:
-    """Return the client whose `initialize` has these parameters, which have their shape."""
+    """Return the client of an `initialize` request with valid params."""
     extensions: Params = params["capabilities"].get("extensions") or {}
     return McpClient(extensions, params["clientInfo"]["name"], settled(params["protocolVersion"]))
 
 
 def client_of_envelope(params: Params) -> McpClient:
-    """Return the client of a modern request whose parameters have a whole envelope."""
+    """Return the client of a modern request with a valid envelope."""
     meta = params["_meta"]
     info: Params = meta.get(CLIENT) or {}
     return McpClient(meta[CAPABILITIES].get("extensions") or {}, info.get("name"), meta[VERSION])
 
 
 def settled(asked: str) -> str:
-    """Return the revision that a handshake settles on, for the one that the client asks for."""
+    """Negotiate a legacy revision: the requested one if it is supported, else the latest."""
     if asked in LEGACY_VERSIONS:
         return asked
     return LEGACY_VERSIONS[-1]
 
 
 def handshake(params: Params, capabilities: Params) -> dict[str, Any]:
-    """Return the result of `initialize`, but for what the skills add."""
+    """Return the result of `initialize`, without the additions for skills."""
     version = settled(params["protocolVersion"])
     return {"capabilities": capabilities, "protocolVersion": version, "serverInfo": _SERVER}
 
 
 def discovery(capabilities: Params) -> dict[str, Any]:
-    """Return the result of `server/discover`, but for what the skills add."""
+    """Return the result of `server/discover`, without the additions for skills."""
     return {
         "cacheScope": "private",
         "capabilities": capabilities,

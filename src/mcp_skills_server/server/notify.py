@@ -1,11 +1,9 @@
-"""Notifications of catalogue changes: what there is to tell, and each client's queue of what it is
-owed.
+"""Notifications of catalogue changes: their derivation, and a coalescing queue for each client.
 
-A legacy client hears of everything over its connection, once it is initialized. A modern client
-hears what its `subscriptions/listen` request named, on that request's own stream, and nothing else
-(MCP-34). A notification says "fetch again" and carries no data; so a queue holds each one at most
-once, and is bounded by what its client subscribed to. Quotas bound the streams and subscriptions of
-each client. No SDK here: a `Peer` is how a transport reaches one.
+A legacy client gets all notifications over its connection, once it is initialized. A modern client
+gets those that its `subscriptions/listen` request named, on that request's stream (MCP-34).
+Notifications carry no data, only the advice to fetch again. A queue therefore holds each one at
+most once, which bounds its length. Quotas bound each client's streams and subscriptions.
 """
 
 from __future__ import annotations
@@ -35,33 +33,32 @@ from mcp_skills_server.server.requests import Settings
 logger = logging.getLogger(__name__)
 
 MOST_SUBSCRIPTIONS: Final = 1024
-"""URIs that one client may watch."""
+"""The most resource subscriptions of one client."""
 MOST_STREAMS: Final = 1024
-"""`subscriptions/listen` streams that may be open at once."""
+"""The most concurrent `subscriptions/listen` streams of all clients."""
 MOST_WATCHED: Final = 64 * MOST_SUBSCRIPTIONS
-"""Subscriptions of all legacy clients together."""
+"""The most resource subscriptions of all legacy clients together."""
 LONGEST_URI: Final = 4096
-"""Characters of a URI that may be watched."""
+"""The maximum length of a subscribed URI, in characters."""
 MOST_TEXT: Final = 32 << 10
-"""Characters of all URIs that one stream may name."""
+"""The maximum total length of the URIs of one stream, in characters."""
 _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
-"""The key of `_meta` that names the stream of a message."""
+"""The `_meta` key with the id of a message's stream."""
 
 _URIS: Final = "resourceSubscriptions"
 
 _REMEMBERED_S: Final = 600.0
-"""Seconds for which notifications are repeated for other replicas: fetching a large repository
-takes minutes."""
+"""Seconds for which sent notifications may be repeated: large repositories take minutes."""
 _MOST_REMEMBERED: Final = 256
 
 Notice: TypeAlias = "tuple[str, str | None]"
-"""A notification method, and the URI that it is about, if it is about one."""
+"""A notification method, and the URI of its resource or None."""
 Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
-"""Sends a notification: its method and its parameters, None for none."""
+"""Sends a notification with this method and params."""
 
 
 class ClientLeftError(SkillsServerError):
-    """A client has left, so that a notification cannot be sent to it."""
+    """A notification cannot be sent because the client is gone."""
 
 
 def _nothing() -> None:
@@ -69,20 +66,20 @@ def _nothing() -> None:
 
 
 class Peer(Protocol):
-    """A legacy client, as its transport reaches it."""
+    """Interface of a legacy client, implemented by each transport."""
 
     @property
     def connection(self) -> object:
-        """An object that lasts as long as the client is there, and can be weakly referenced."""
+        """A weakly referenceable object with the lifetime of the client's connection."""
         ...
 
     @property
     def principal(self) -> Principal | None:
-        """The proved identity, None where none is required."""
+        """The authenticated principal, or None."""
         ...
 
     def at_end(self, work: Callable[[], object]) -> None:
-        """Have `work` called when the connection ends; what was added last is called first."""
+        """Call `work` when the connection ends, in LIFO order."""
         ...
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
@@ -92,13 +89,13 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The stream that answers a `subscriptions/listen`.
+    """The response stream of a `subscriptions/listen` request.
 
     Attributes:
-        id: of the request; None where it came as a notification.
-        send: sends on this stream.
-        shared: whether other messages share its channel, so that its end takes a message.
-        principal: the proved identity, None where none is required.
+        id: of the request; None if it was sent as a notification.
+        send: sends a notification on this stream.
+        shared: whether the channel carries other messages, so that the end needs a message.
+        principal: the authenticated principal, or None.
     """
 
     id: str | int | None
@@ -108,10 +105,9 @@ class Stream:
 
 
 def lists(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
-    """Return the notification of each list that is served, by the key of the filter that asks for
-    it.
+    """Return the list-changed notification of each list, by its key in a subscription filter.
 
-    `foreign` is whether the server that we are attached to may have lists of its own.
+    With `foreign`, include lists that the server to which this is attached may have.
     """
     found: dict[str, str] = {}
     if settings.tools or foreign:
@@ -126,7 +122,7 @@ def lists(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
 
 
 def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice]:
-    """Return the notices of these changes; `tools` is whether the list of tools has changed."""
+    """Return the notices of these changes; `tools` tells whether the list of tools changed."""
     least = settings.least
     before = {path: skill for path, skill in changes.before.items() if skill.standing >= least}
     after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
@@ -149,11 +145,11 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
 
 
 class Mailbox:
-    """The queue of what one client is owed: each notification once, in order.
+    """A client's queue of notifications: FIFO, without duplicates.
 
     Args:
-        wants: whether the client asked for a notification.
-        principal: the proved identity, None where none is required.
+        wants: returns True for a notification that the client subscribed to.
+        principal: the authenticated principal, or None.
 
     Attributes:
         principal: as given.
@@ -167,32 +163,31 @@ class Mailbox:
         self._closed = False
 
     def put(self, notices: Iterable[Notice]) -> None:
-        """Queue those of the notices that the client wants."""
+        """Queue the notices that the client wants."""
         if not self._closed:
             self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
             self._changed.set()
 
     def close(self) -> None:
-        """Queue no more. What is queued can still be taken."""
+        """Reject further notices; queued ones can still be taken."""
         self._closed = True
         self._changed.set()
 
     async def take(self) -> Notice | None:
-        """Return the next notice, or None when there will be no more."""
+        """Return the next notice, or None once the queue is closed and empty."""
         while not self._pending:
             if self._closed:
                 return None
             self._changed = asyncio.Event()
             await self._changed.wait()
-        # Out of the queue before it is sent: a change during a slow send is news again.
+        # Dequeue before sending, so that a change during a slow send is queued again.
         notice = next(iter(self._pending))
         del self._pending[notice]
         return notice
 
 
 class _Legacy:
-    """A client that shook hands: its mailbox, the URIs that it watches, and its permissions when it
-    began to listen."""
+    """An initialized legacy client: mailbox, subscribed URIs, and permissions at registration."""
 
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
@@ -203,16 +198,16 @@ class _Legacy:
 
 
 class Notifier:
-    """Sends every connected client the notifications that it may have.
+    """Delivers notifications to the connected clients that may have them.
 
     Args:
-        settings: what the operator chose.
-        permissions: returns what a principal may do, None where no grants are in force.
+        settings: the operator's settings.
+        permissions: returns the permissions of a principal, or None without grants.
         between: returns the notices for a principal whose permissions change from the first to the
             second.
 
     Attributes:
-        relays: whether events of the server that we are attached to reach listen streams too.
+        relays: whether listen streams also carry events of the server to which this is attached.
     """
 
     def __init__(
@@ -239,7 +234,7 @@ class Notifier:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Notify legacy clients while this is entered."""
+        """Notify legacy clients in this context."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -250,29 +245,28 @@ class Notifier:
                     each.cancel()
 
     def publish(self, notices: Iterable[Notice]) -> None:
-        """Notify everyone. Returns at once."""
+        """Queue notices for all clients, without waiting."""
         found = list(notices)
         self.publish_to_each(lambda _: found)
 
     def publish_to_each(
         self, notices_for: Callable[[Principal | None], Collection[Notice]]
     ) -> None:
-        """Notify each client of the notices for its principal. Returns at once."""
+        """Queue for each client the notices of its principal, without waiting."""
         for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices_for(mailbox.principal))
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is queued, then the result of the
-        request.
+        """End all listen streams gracefully: send queued notifications, then the request's result.
 
-        A later one is acknowledged and ended in the same way.
+        Later streams are acknowledged and ended in the same way.
         """
         self._is_closing = True
         for mailbox in list(self._streams):
             mailbox.close()
 
     def add_legacy_client(self, peer: Peer) -> None:
-        """Begin to notify a legacy client."""
+        """Start to notify a legacy client."""
         if self._tasks is not None:
             client = self._client(peer)
             if client.mailbox not in self._sent_to:
@@ -282,19 +276,18 @@ class Notifier:
                 telling.add_done_callback(self._telling.discard)
 
     def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
-        """Have a legacy client that opens its stream notified as the principal that it proves to be
-        by that.
+        """Rebind a legacy client to the principal that opened its stream.
 
-        Its groups, and so its skills, may be others than when it shook hands. What it was sent
-        meanwhile was lost.
+        That principal's groups, and so its skills, may differ from those at the handshake.
+        Notifications sent in between were lost.
 
         Returns:
-            a function that notifies it of the difference, to be called when its stream is open.
+            a function that notifies the client of the difference; call it once the stream is open.
         """
         client = self._legacy.get(connection)
         if client is None or client.mailbox.principal == principal:
             return _nothing
-        # When grants changed meanwhile too, it may have heard of that or not.
+        # If grants changed in between, the client may or may not know the newer ones.
         before = {client.permissions, self._permissions(client.mailbox.principal)}
         client.mailbox.principal = principal
 
@@ -311,18 +304,18 @@ class Notifier:
 
         Args:
             peer: the client.
-            uri: of a resource that is served, as notifications have it.
-            owner: whose quota of subscriptions counts it.
+            uri: the canonical URI of a served resource.
+            owner: the owner whose quota counts the subscription.
 
         Raises:
-            RequestError: it has too many.
+            RequestError: the client, its owner or the server has too many subscriptions.
         """
         client = self._client(peer)
         if uri in client.uris:
             return
         if len(client.uris) >= MOST_SUBSCRIPTIONS:
             raise RequestError(f"Too many subscriptions: at most {MOST_SUBSCRIPTIONS}")
-        # none ends without a word
+        # busy: a subscription is never evicted silently
         self._watched.claim((id(client), uri), owner, busy=lambda _: True)
         client.uris.add(uri)
 
@@ -335,18 +328,18 @@ class Notifier:
     async def listen(
         self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None
     ) -> dict[str, Any]:
-        """`subscriptions/listen`: acknowledge, then notify of what the filter wants, until either
-        side ends it.
+        """Serve `subscriptions/listen`: acknowledge, then send notifications until a side ends it.
 
-        The oldest stream of an owner with too many is ended, with its result.
+        If the owner has too many streams, its oldest one is ended with a result.
 
         Args:
-            stream: where to send.
-            wanted: the filter, its known fields of the types of the protocol.
-            owner: whose quota of streams counts it.
+            stream: the response stream.
+            wanted: the filter, whose known fields have the types of the protocol.
+            owner: the owner whose quota counts the stream.
 
         Raises:
-            RequestError: it names too many resources, or the streams of others leave no place.
+            RequestError: the filter has too many resources, or all streams are in use by other
+                owners.
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
@@ -370,11 +363,11 @@ class Notifier:
                 "notifications/subscriptions/acknowledged",
                 {"_meta": meta, "notifications": honoured},
             )
-            del honoured, wanted  # a stream may last for days; what it needs is in its mailbox
+            del honoured, wanted  # free memory: a stream may last for days
             while (notice := await mailbox.take()) is not None:
                 await stream.send(notice[0], _params(notice, meta))
             if stream.shared:
-                # No stream closes with the request, so its end is a message of its own (MCP-38).
+                # The channel stays open, so a message signals the end of the stream (MCP-38).
                 ended = {"requestId": stream.id, "reason": "the server ends the stream"}
                 await stream.send("notifications/cancelled", ended)
         finally:
@@ -383,9 +376,9 @@ class Notifier:
         return {"_meta": meta, "resultType": "complete"}
 
     def _honoured(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a filter that this server can honour.
+        """Return the part of a filter that this server honours, which the acknowledgement shows.
 
-        A URI that can never name anything here is left out, as the acknowledgement shows.
+        URIs that can never identify a resource here are omitted.
         """
         asked = dict.fromkeys(requested.get(_URIS) or ())
         watched = [
@@ -437,9 +430,9 @@ class Notifier:
 class RecentNotifications:
     """Repeats the notifications of the last ten minutes when another replica has caught up.
 
-    A client that hears of a change from one replica may read the old list from a replica that is
-    behind. When that one catches up, it notifies its own clients and says so, and all other
-    replicas repeat what they notified theirs of.
+    A client notified by one replica may fetch the old list from a replica that is behind. Once that
+    replica catches up, it notifies its own clients and announces this to the other replicas, which
+    then repeat their notifications.
     """
 
     def __init__(self, announce: Callable[[], object]) -> None:
@@ -448,16 +441,16 @@ class RecentNotifications:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
-        """Remember a notification that was just sent. Called in the event loop."""
+        """Store a notification that was just sent; call it in the event loop."""
         self._notified.append((monotonic(), notify))
-        # What it refers to may be large, and no other notification may follow.
+        # The timer frees memory even if no other notification follows.
         self._loop = asyncio.get_running_loop()
         self._loop.call_later(_REMEMBERED_S, self._forget)
         if announced:
             self._announce()
 
     def repeat(self) -> None:
-        """Send them once more. Called in any thread."""
+        """Send the stored notifications again; callable from any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: no client is left
                 self._loop.call_soon_threadsafe(self._repeat)

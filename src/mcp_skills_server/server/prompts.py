@@ -1,4 +1,4 @@
-"""`prompts/*` and the completion of their arguments. No SDK here."""
+"""Handlers of `prompts/*`, and completion of prompt arguments."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _ALONE: Final = Snapshot({})
 
 
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`prompts/list`: the skills that a user may start, by skill path, in full pages.
+    """Return a page of the skills that a user may start, in path order (`prompts/list`).
 
-    A host that shows skills by itself gets prompts for the others alone.
+    A host that lists skills natively gets prompts only for the other skills.
     """
     after = cursors.key_of(params, _CURSOR)
     elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
@@ -50,13 +50,13 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`prompts/get`: the skill's instructions, filled in, and the URIs of the files they refer to.
+    """Return a skill's filled-in instructions, and the URIs of linked files (`prompts/get`).
 
-    Where they could be taken for a template, and for skills from elsewhere, a pointer to them
-    instead.
+    If the skill is fetched, or if the host turns prompts into templates, return a pointer instead:
+    a prompt that makes the model load the skill.
 
     Raises:
-        RequestError: there is no such prompt, or its arguments are not as they were declared.
+        RequestError: the prompt does not exist, or its arguments are invalid.
     """
     target, given = str(params["name"]), given_arguments(params)
     skill = _find(view.snapshot, settings, target)
@@ -67,7 +67,7 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     if _is_free(skill):
         words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
         text = prompts.put_in(body.text, words, name)
-        words = "" if text != body.text else words  # they stand where the author wants them
+        words = "" if text != body.text else words  # the body has them already
     else:
         text = arguments.fill_in(body.text, declared, given, name)
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
@@ -79,10 +79,10 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
 
 
 async def complete_argument(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`completion/complete` for an argument of a prompt: the values that its author suggests.
+    """Complete an argument of a prompt with its author's suggestions (`completion/complete`).
 
     Raises:
-        RequestError: there is no such prompt, or it has no such argument.
+        RequestError: the prompt or its argument does not exist.
     """
     name, wanted = str(params["ref"]["name"]), params["argument"]
     declared = {str(each["name"]): each for each in _declared(_find(view.snapshot, settings, name))}
@@ -96,17 +96,17 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
 
 
 def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
-    """Return whether `prompts/get` knows this name."""
+    """Return whether `prompts/get` accepts this name."""
     return _known(view.snapshot, settings, name) is not None
 
 
 class Names(NamedTuple):
-    """The names that `prompts/list` has, without going through it.
+    """A container of the names in `prompts/list`, with fast membership tests.
 
     Attributes:
         view: the skills.
-        settings: which of them are prompts.
-        others: names of prompts that the server has beside them.
+        settings: select the prompts.
+        others: names of the server's own prompts.
     """
 
     view: View
@@ -123,12 +123,12 @@ class Names(NamedTuple):
 
 
 def is_prompt(reference: Any) -> bool:
-    """Return whether a reference of `completion/complete`, an object of the SDK, is to a prompt."""
+    """Return whether a `completion/complete` reference, an SDK object, is to a prompt."""
     return getattr(reference, "type", None) == "ref/prompt"
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
-    """Return whether clients should fetch `prompts/list` again."""
+    """Return whether `prompts/list` may have changed, so that clients fetch it again."""
     return prompts.changed(
         changes.before,
         changes.after,
@@ -162,13 +162,13 @@ def _is_free(skill: Skill) -> bool:
 
 
 def _declared(skill: Skill) -> list[dict[str, Json]]:
-    """Return the arguments of the prompt: the author's, else the one that the hint stands for."""
+    """Return a prompt's declared arguments, else the one from `argument-hint`, if any."""
     free = prompts.free_argument(skill)
     return arguments.declared(skill.frontmatter) or ([] if free is None else [free])
 
 
 def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Iterator[Skill]:
-    """Yield the skills that are prompts and whose path is greater than `after`, by path."""
+    """Yield the skills that are prompts, in path order, after the path `after`."""
     paths = snapshot.paths(prompts.LEAST)
     for position in range(0 if after is None else bisect_right(paths, after), len(paths)):
         skill = snapshot.skills[paths[position]]
@@ -177,8 +177,7 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
-    """Return the skill of this name or skill path, if it is a prompt. One look-up: `dependencies`
-    ask for many."""
+    """Return the prompt with this name or skill path, or None, with one look-up."""
     skill = identity.known(snapshot, name, prompts.LEAST)
     if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
         return skill
@@ -186,12 +185,10 @@ def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
 
 
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
-    """Return the skill of this name or skill path, if it is a prompt. A withheld one is refused
-    like an absent one.
+    """Return the prompt with this name or skill path, treating withheld skills as absent.
 
     Raises:
-        RequestError: there is none, or several share the name; it names what could be asked for
-            instead.
+        RequestError: no prompt has the name, or several do; the message suggests others.
     """
     skill = _known(snapshot, settings, name)
     if skill is not None:

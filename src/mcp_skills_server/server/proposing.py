@@ -1,4 +1,4 @@
-"""The tools for proposals over MCP: `skills_propose` and `skills_proposals`."""
+"""The proposal tools over MCP: `skills_propose` and `skills_proposals`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_LISTED: Final = 50
 
 
 class Proposing:
-    """The proposals of every caller.
+    """The proposal tools, shared by all callers.
 
     Args:
         registry: all skills.
-        store: keeps the proposals.
+        store: the store of proposals.
     """
 
     tools: Final = (runtime.PROPOSE, runtime.PROPOSALS)
@@ -38,8 +38,7 @@ class Proposing:
         self._store = store
 
     def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
-        """Return the tools for callers with these skills: none where their grants let them propose
-        nothing."""
+        """Return the proposal tools, or none if the grants allow no proposal."""
         permissions = skill_set.permissions
         if permissions is None or permissions.may_any("propose"):
             return runtime.proposing()
@@ -48,7 +47,7 @@ class Proposing:
     async def call(
         self, view: View, tool: str, given: Mapping[str, Any], shared: Runtime, *, caller: Caller
     ) -> runtime.ToolResult:
-        """Call one of `tools`. What the model can correct is a result with `isError`."""
+        """Call one of `tools`; errors that the model can correct are results with `isError`."""
         try:
             invalid = invalid_arguments(tool, given)
             if invalid:
@@ -95,18 +94,17 @@ class Proposing:
 
 
 def proposer_of(caller: Caller) -> str:
-    """Return what a proposal calls its proposer: the principal, else the address, else the user of
-    this machine."""
+    """Return a caller's name in proposals: principal, else address, else the local user."""
     if caller.principal is not None:
         return caller.principal.key
     return str(caller.counted or LOCAL)
 
 
 def _meant(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | None:
-    """Return the skill that a name, a path or a location means; None for a new one.
+    """Return the skill with this name, path or location, or None for a new skill.
 
     Raises:
-        RequestError: several have the name.
+        RequestError: several skills have the name.
     """
     found = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
     if found is not None or not snapshot.named(wanted, Standing.LENIENT):

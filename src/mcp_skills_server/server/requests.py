@@ -1,5 +1,4 @@
-"""The arguments of a handler, and the pages of lists: a cache of those that were asked for
-lately."""
+"""Types of a handler's arguments, and a cache of recent list pages."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
 PENDING: Final = "mcp-skills-server/pending"
-"""Under which key of a list's `_meta` are the sources of which nothing was read yet."""
+"""The key in a list's `_meta` for the names of sources that are still unread."""
 _MOST_PAGES: Final = 32
 _pages: Final[OrderedDict[Hashable, Page]] = OrderedDict()
 
@@ -36,25 +35,25 @@ async def _nothing_else(_: View) -> Served:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The operator's choices for MCP.
+    """The operator's settings for MCP.
 
     Attributes:
-        dialect: the dialect that is spoken; "auto" for all of them, to each client what it can
-            take.
-        page_size: entries of one page.
-        prompt_page_size: prompts of one page; some hosts show their user the first page alone.
-        ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
-        tools: offer the runtime tools, for hosts that show their model tools only.
-        prompts: offer a prompt for each skill.
-        prompt_choice: patterns of the names or paths of skills that appear as prompts; none for
+        dialect: the dialect to speak; "auto" for all, of which each client gets those that it can
+            use.
+        page_size: entries per page.
+        prompt_page_size: prompts per page; some hosts show only the first page to their user.
+        ttl_ms: time to live of results in clients' caches; 0, because edits take effect at once.
+        tools: whether to offer the runtime tools, for hosts that show only tools to their model.
+        prompts: whether to offer a prompt for each skill.
+        prompt_choice: shell patterns for names or paths of skills that become prompts; empty for
             all.
-        streams: `subscriptions/listen` streams of one client at once; None for a quarter of all.
-        proposals: keeps what callers propose; None where nothing may be proposed.
-        spoken: the dialects that `dialect` stands for.
-        least: the standing that a skill needs to be shown.
+        streams: concurrent `subscriptions/listen` streams of a client; None for a quarter of all.
+        proposals: the store of proposals; None to disable them.
+        spoken: the dialects selected by `dialect`.
+        least: the lowest standing of a listed skill.
 
     Raises:
-        UsageError: there is no such dialect.
+        UsageError: the dialect is unknown.
     """
 
     dialect: str = table.AUTO
@@ -78,16 +77,15 @@ class Caller(NamedTuple):
     """The client of a request.
 
     Attributes:
-        extensions: the extensions of MCP that the client declared, with its settings of each.
-        served: returns what else the server serves to this caller.
-        principal: the proved identity, None where none is required.
-        counted: the owner whose quota counts what the caller opens, None where callers cannot be
-            distinguished.
-        connection: the connection of a legacy client, None where a request stands alone.
-        progress: reports to the caller for how many seconds its request has been at work.
-        audience: the connection whose client saw the first list of skills. None where requests
-            stand alone.
-        client: what the host calls itself.
+        extensions: the MCP extensions that it declared, with its settings.
+        served: returns the server's other features for this caller.
+        principal: the authenticated principal, or None.
+        counted: the owner whose quotas count the request; None if callers are indistinguishable.
+        connection: the connection of a legacy client; None for a stateless request.
+        progress: reports the seconds since its request started.
+        audience: the connection whose client got the first list of skills; None for stateless
+            requests.
+        client: the name of the host.
     """
 
     extensions: Mapping[str, Any] = MappingProxyType({})
@@ -101,15 +99,14 @@ class Caller(NamedTuple):
 
     @property
     def owner(self) -> str | None:
-        """The key that the caller's sessions are bound to, None where no identity is required."""
+        """The principal's key, to which its sessions are bound; None without authentication."""
         if self.principal is None:
             return None
         return self.principal.key
 
 
 def with_pending(result: Result, view: View) -> Result:
-    """Return a list with the names of the sources that are not in it yet; a notification follows
-    when they are."""
+    """Add the names of unread sources to a list; a notification follows once they are read."""
     pending = view.skill_set.unread_sources()
     if pending:
         return {**result, "_meta": {PENDING: pending}}
@@ -120,10 +117,10 @@ Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, A
 
 
 def given_arguments(params: Params) -> Mapping[str, Any]:
-    """Return what a request gives for the arguments of a skill.
+    """Return a request's `arguments` for a skill, by default {}.
 
     Raises:
-        RequestError: it is no object.
+        RequestError: they are not an object.
     """
     given = params.get("arguments")
     if given is None:
@@ -134,12 +131,13 @@ def given_arguments(params: Params) -> Mapping[str, Any]:
 
 
 class Page(list[Json]):
-    """The items of a page, and their JSON, which is written once. Do not change them.
+    """An immutable page of list items with its cached JSON.
 
-    To write 50 skills takes longer than all else about the request that lists them.
+    Encoding 50 skills takes longer than all other work on their list request.
 
     Attributes:
-        more: the key to go on from, None at the end of the list.
+        more: the key of the page's last item, from which the next page starts; None on the last
+            page.
     """
 
     __slots__ = ("_json", "more")
@@ -151,20 +149,19 @@ class Page(list[Json]):
 
     @property
     def json(self) -> bytes:
-        """The page as it is sent."""
+        """The encoded page."""
         if self._json is None:
             self._json = jsonrpc.dump(list(self))
         return self._json
 
 
 def kept_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
-    """Return a page of this snapshot if it was asked for lately."""
+    """Return a cached page of this snapshot, or None."""
     return _pages.get((ref(snapshot), *key))
 
 
 def keep_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
-    """Keep a page for as long as there is the snapshot, and no more than a few others; return
-    it."""
+    """Cache a page in a FIFO of 32, keyed by a weak reference to its snapshot; return it."""
     if len(_pages) >= _MOST_PAGES:
         _pages.popitem(last=False)
     _pages[ref(snapshot), *key] = page
@@ -174,8 +171,7 @@ def keep_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
 def page_of(
     snapshot: Snapshot, settings: Settings, after: str | None
 ) -> tuple[list[Skill], str | None]:
-    """Return the skills of a page, and the path to go on from: fewer than `page_size` where they
-    are large."""
+    """Return at most `page_size` skills within the page's byte limit, and the next cursor key."""
     page, more = snapshot.page(after, settings.page_size, settings.least)
     kept = portion(page, weight)
     if len(kept) == len(page):

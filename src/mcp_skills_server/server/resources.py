@@ -1,4 +1,4 @@
-"""`resources/*`, and the completion of the template of skill files. No SDK here."""
+"""Handlers of `resources/*`, and completion of the skill file template."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ from mcp_skills_server.server.requests import (
 )
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
-"""By skill path what the URIs of the skill's files begin with, after the scheme."""
+"""URI prefix of a skill's files, without the scheme, by skill path, for each snapshot."""
 _CURSOR: Final = "resources"
 
 
 async def list_resources(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`resources/list`: every SKILL.md, behind the views of the tools for a client that shows
-    them."""
+    """Return a page of SKILL.md resources, after HTML views if the client shows them."""
     after = cursors.key_of(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
@@ -51,17 +50,17 @@ async def list_resources(view: View, settings: Settings, caller: Caller, params:
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`resources/templates/list`."""
+    """Return the one resource template (`resources/templates/list`)."""
     if cursors.key_of(params, "templates") is not None:
         raise RequestError("Invalid cursor: the list of templates has one page")
     return dialect.template_listing(settings.ttl_ms)
 
 
 async def read_resource(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`resources/read`: the exact bytes of a file of a served skill, or a view of the tools.
+    """Return the exact bytes of a served skill's file, or an HTML view (`resources/read`).
 
     Raises:
-        NotServedError: there is no such file, or it is not for everybody.
+        NotServedError: the file does not exist in the caller's view.
     """
     target = str(params["uri"])
     if is_view(settings, target):
@@ -76,20 +75,20 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
 
 
 def is_view(settings: Settings, target: str) -> bool:
-    """Return whether this is the URI of a view of the tools, which are offered."""
+    """Return whether `target` is the URI of an HTML view, and the tools are enabled."""
     return settings.tools and apps.is_view(target)
 
 
 @cache
 def _app() -> str:
-    """Return the document of all views."""
-    from importlib.resources import files  # late: few clients ask for a view
+    """Return the HTML document that implements all views."""
+    from importlib.resources import files  # lazy: few clients request a view
 
     return files("mcp_skills_server.server").joinpath("app.html").read_text(encoding="utf-8")
 
 
 async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`resources/directory/read`: the direct children of a directory of a skill, or of a prefix."""
+    """Return a directory's or path prefix's direct children (`resources/directory/read`)."""
     target = params.get("uri")
     if not isinstance(target, str):
         raise RequestError("Parameter 'uri' must be a string")
@@ -117,8 +116,7 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
 
 
 async def complete(view: View, settings: Settings, _: Caller, params: Params) -> Result:
-    """`completion/complete` for the path of the resource template: paths of files, as the template
-    takes them."""
+    """Complete the path of the resource template with file paths (`completion/complete`)."""
     reference, argument = params["ref"], params["argument"]
     if (reference.get("type"), reference.get("uri")) != ("ref/resource", TEMPLATE):
         raise RequestError(
@@ -132,7 +130,7 @@ async def complete(view: View, settings: Settings, _: Caller, params: Params) ->
 
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
-    """Yield the paths that begin so, and those of skills whose name does."""
+    """Yield file paths that start with `begun`, or whose skill name does."""
     if len(begun) > LONGEST:
         return
     directories = _directories.get(snapshot)
@@ -151,7 +149,7 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
 
 
 def canonical(view: View, settings: Settings, target: str) -> str | None:
-    """Return this URI as notifications have it, or None if `resources/read` does not know it."""
+    """Return the canonical URI of a served file, or None if there is none."""
     found = uris.find(view.snapshot, target, settings.least)
     if found is None:
         return None
@@ -159,11 +157,10 @@ def canonical(view: View, settings: Settings, target: str) -> str | None:
 
 
 def is_our_template(reference: Any) -> bool:
-    """Return whether a reference of `completion/complete`, an object of the SDK, is to the template
-    of skill files."""
+    """Return whether a `completion/complete` reference, an SDK object, is to our template."""
     return getattr(reference, "uri", None) == TEMPLATE
 
 
 def descriptor(skill: Skill) -> dict[str, Json]:
-    """Return a SKILL.md as `resources/list` shows it."""
+    """Return the `resources/list` entry of a skill's SKILL.md."""
     return dialect.descriptor(skill, identity.title(skill))

@@ -1,4 +1,4 @@
-"""`skills/list` and `skills/get`, in whatever dialects the server speaks. No SDK here."""
+"""Handlers of `skills/list` and `skills/get`, for all dialects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOTHING = Served()
 
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`skills/list`: the skills by path, in pages."""
+    """Return a page of the skills in path order (`skills/list`)."""
     after, dialects = cursors.key_of(params, _CURSOR), settings.spoken.for_client(caller.extensions)
     key = (_CURSOR, dialects, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
@@ -46,10 +46,10 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """`skills/get`: one skill, as the dialect answers whose parameter names it.
+    """Return one skill in the dialect of the given parameter (`skills/get`).
 
     Raises:
-        RequestError: there is no such skill, or its arguments are not as they were declared.
+        RequestError: the skill does not exist, or its arguments are invalid.
     """
     dialect, target = settings.spoken.asked(params)  # X-8
     result = dialect.result
@@ -76,7 +76,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
 async def _subject(
     skill: Skill, view: View, settings: Settings, caller: Caller, dialects: Sequence[Dialect]
 ) -> Subject:
-    """Return a skill with what its text in these dialects may depend on."""
+    """Return a skill with the context of its entry in these dialects."""
     served = _NOTHING
     if any(each.needs_served(skill) for each in dialects):
         served = await caller.served(view)

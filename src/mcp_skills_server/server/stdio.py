@@ -1,8 +1,6 @@
-"""MCP over stdin and stdout, without the SDK: to import it takes longer than everything else at the
-start.
+"""MCP over stdin and stdout, without the SDK, whose import takes most of a start's time.
 
-A line becomes a message, a request a task, and its answer a line. Each request is checked once, and
-handed to the handler of its method.
+Each line is a message. Each request is validated once and handled by a task, which writes one line.
 """
 
 from __future__ import annotations
@@ -60,12 +58,12 @@ INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 _CALL: Final = "tools/call"
 _LONG: Final = frozenset((_CALL, "subscriptions/listen"))
-"""Methods whose requests may take long, and wait for more than a disk."""
+"""Methods exempt from `_MOST_SHORT`: they may run long, and wait for more than a disk."""
 _MOST_SHORT: Final = 32
-"""Other requests at once. Each may hold a whole file until its answer is written."""
+"""The most other concurrent requests; each may hold a whole file until its response is sent."""
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _LAST_ANSWERS_S: Final = 1.5
-"""Seconds that requests may still take when stdin has ended."""
+"""The grace period in seconds for pending requests after stdin ends."""
 _Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
@@ -74,18 +72,17 @@ _NO_HANDSHAKE = Fault(INVALID_PARAMS, "the session is not open; send `initialize
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request that has no answer yet.
+    """A request without a response so far.
 
     Attributes:
-        id: as the client gave it.
+        id: from the client.
         method: the method.
-        params: as they came; None where there are none.
+        params: unvalidated; None if absent.
         era: of the connection.
-        client: of the connection; in the modern era, that of the request as soon as its envelope is
-            checked.
-        is_open: whether the handshake was over when it came.
-        is_done: whether its work is over, after which there is no progress to report.
-        is_cancelled: whether the client wants no answer any more.
+        client: of the connection; in the modern era, of the request once its envelope is validated.
+        is_open: whether the handshake was complete on arrival.
+        is_done: whether its work has ended, after which no progress is reported.
+        is_cancelled: whether the client cancelled it.
         cancel: cancels the work.
     """
 
@@ -105,8 +102,7 @@ async def _nothing(_: PendingRequest) -> dict[str, Any]:
 
 
 def _observed(request: PendingRequest) -> AbstractContextManager[events.Request | None]:
-    """Return the event of a request, to be entered around its work; None while events have no
-    reader."""
+    """Return the event of a request, a context for its work; None while events have no reader."""
     if not events.has_readers():
         return nullcontext()
     return events.Request(
@@ -135,16 +131,16 @@ def _refusal(id_: RequestId, fault: Fault) -> bytes:
 
 
 class Connection:
-    """One client at the other end of a pipe.
+    """The connection to one client over a pipe.
 
     Args:
-        lines: where its messages come from and go to.
-        attachment: the skills that it is served.
+        lines: reads and writes messages.
+        attachment: the served skills.
     """
 
     def __init__(self, lines: Pipes, attachment: Attachment) -> None:
         self.connection: object = self
-        self.principal: Principal | None = None  # a pipe proves no identity
+        self.principal: Principal | None = None  # a pipe has no authentication
         self._lines = lines
         self._attachment = attachment
         self._methods: dict[str, _Method] = {
@@ -168,14 +164,14 @@ class Connection:
         self._error: BaseException | None = None
 
     async def run(self) -> None:
-        """Answer requests until stdin ends and they have their answers, or have had their time.
+        """Serve requests until stdin ends, then until they are done or the grace period ends.
 
         Raises:
-            BrokenPipeError: the client reads no more.
+            BrokenPipeError: the client closed its end.
         """
         self._reading = asyncio.current_task()
         try:
-            with self._attachment.events.serving():  # each task has this context
+            with self._attachment.events.serving():  # inherited by each task
                 async for line in self._lines.lines():
                     await self._receive(line)
             await self.last_answers(_LAST_ANSWERS_S)
@@ -195,8 +191,7 @@ class Connection:
             raise self._error
 
     async def last_answers(self, seconds: float = 0.5) -> None:
-        """End every stream, and wait until every request has its answer, for so long at the
-        most."""
+        """End all streams, and wait at most `seconds` for the responses to all requests."""
         self._attachment.notifier.close()
         with suppress(BrokenPipeError, TimeoutError):
             async with asyncio.timeout(seconds):
@@ -205,14 +200,14 @@ class Connection:
                 await self._lines.flush()
 
     def at_end(self, work: Callable[[], object]) -> None:
-        """Have `work` called when the connection ends."""
+        """Call `work` when the connection ends."""
         self._ends.append(work)
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification.
 
         Raises:
-            BrokenPipeError: the client reads no more.
+            BrokenPipeError: the client closed its end.
         """
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
@@ -224,10 +219,10 @@ class Connection:
             await self._lines.flush()
 
     async def answer(self, request: PendingRequest) -> bytes:
-        """Return the message that answers a request.
+        """Return the response to a request.
 
         Raises:
-            BrokenPipeError: the client reads no more.
+            BrokenPipeError: the client closed its end.
         """
         era, method = request.era, request.method
         fault = era.envelope_fault(method, request.params)
@@ -254,7 +249,7 @@ class Connection:
         if fault is not None:
             raise FaultError(fault)
         method = self._methods.get(request.method)
-        if method is None:  # the operator does not offer it
+        if method is None:  # disabled by the operator
             raise FaultError(eras.unknown(request.method))
         if not request.is_open and request.method not in _BEFORE_THE_HANDSHAKE:
             raise FaultError(_NO_HANDSHAKE)
@@ -295,10 +290,9 @@ class Connection:
         return {}
 
     async def _listen(self, request: PendingRequest) -> dict[str, Any]:
-        # Acknowledged after the first scan, so that a notification follows whatever changes after
-        # it.
+        # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()
-        # a stream may last for days
+        # free memory: a stream may last for days
         wanted, request.params = (request.params or {})["notifications"], None
         listening = self._attachment.notifier.listen(
             Stream(request.id, self.send, shared=True), wanted
@@ -337,7 +331,7 @@ class Connection:
             self._hear(found.fields["method"], found.fields.get("params") or {})
 
     async def _start(self, message: Message) -> None:
-        """Begin the work on a request."""
+        """Start a task for a request."""
         method, params = message.fields["method"], message.fields.get("params")
         if self._era is None:
             self._era = era_of(method, params)
@@ -350,7 +344,7 @@ class Connection:
             await self._short.acquire()
         work: Coroutine[Any, Any, None] = self._answer(request)
         if method == _CALL and self._attachment.sessions.runtime.scripts is not None:
-            from anyio import CancelScope  # late: scripts alone need a shield from being cancelled
+            from anyio import CancelScope  # lazy: only scripts need a cancel scope
 
             scope = CancelScope()
             request.cancel = scope.cancel
@@ -361,19 +355,19 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, request))
         if method == INITIALIZE:
-            await asyncio.wait([task])  # the next message may count on it
+            await asyncio.wait([task])  # the next message may depend on it
 
     async def _answer(self, request: PendingRequest) -> None:
         answer = await self.answer(request)
         if request.is_cancelled:
             return
-        if request.method == INITIALIZE and request.client is not self._client:  # it has succeeded
+        if request.method == INITIALIZE and request.client is not self._client:  # a success
             self._client, self._is_open = request.client, True
         self._finish(request)
         self._lines.send_now(answer + b"\n")
 
     def _finish(self, request: PendingRequest) -> None:
-        """Note that a request has its answer, or will get none: the client may use its id again."""
+        """Mark a request as done, so that the client may reuse its id."""
         request.is_done = True
         if self._requests.get(_key(request.id)) is request:
             del self._requests[_key(request.id)]
@@ -391,19 +385,19 @@ class Connection:
             if self._is_closing and error is None and not request.is_cancelled:
                 with suppress(BrokenPipeError):
                     self._lines.send_now(_refusal(request.id, _CLOSED) + b"\n")
-        if error is not None and self._error is None:  # the client reads no more
+        if error is not None and self._error is None:  # the client closed its end
             self._error = error
             if self._reading is not None:
                 self._reading.cancel()
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
-        """Take a notification."""
+        """Handle a notification."""
         if method == CANCELLED:
             request = self._requests.get(_key(params.get("requestId")))
             if request is not None:
                 request.is_cancelled = True
                 request.cancel()
-                self._finish(request)  # the work may take some more turns of the event loop to end
+                self._finish(request)  # before the task ends some event loop turns later
         elif method == INITIALIZED:
             if self._era is not MODERN:
                 self._is_open = True
@@ -412,7 +406,7 @@ class Connection:
 
 
 def _key(id_: object) -> tuple[type, object]:
-    """Tell "1" and 1 apart, and True from both."""
+    """Return a key of an id that distinguishes "1" from 1, and True from both."""
     return type(id_), id_ if isinstance(id_, str | int) else None
 
 

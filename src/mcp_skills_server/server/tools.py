@@ -1,8 +1,8 @@
-"""The runtime tools over MCP: find the session of a call and hand the call to it.
+"""The runtime tools over MCP: find the session of a call, and dispatch the call to it.
 
-In the legacy era a connection remembers its session; in the modern era the handle alone does
-(MCP-11, X-15). A host may hold many conversations over one connection, so what is loaded is
-delivered with every load, and a handle is honoured in both eras.
+A session is found by its handle, and in the legacy era also by its connection (MCP-11, X-15). A
+host may hold many conversations over one connection, so both eras accept a handle, and every load
+returns all that is loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _KIND: Final = "tools"
 _TOOL_PREFIX: Final = "skills"
-"""The prefix of our tools' names."""
+"""Prefix of our tools' names."""
 _NOT_SHARED: Final = (
     "This session is known to one replica of this server alone for now: what the replicas share "
     "cannot be reached. "
@@ -39,18 +39,18 @@ _CHANGING_TOOLS: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
 class Tools:
-    """The tools for every caller.
+    """The tools, shared by all callers.
 
     Args:
         sessions: the sessions of the tools.
-        proposals: keeps what callers propose; None where nothing may be proposed.
+        proposals: the store of proposals; None to disable them.
     """
 
     def __init__(self, sessions: Sessions, proposals: ProposalStore | None = None) -> None:
         self._sessions = sessions
         self._proposing: Proposing | None = None
         if proposals is not None:
-            # no start without proposals needs it
+            # lazy: needed only with proposals
             from mcp_skills_server.server.proposing import Proposing
 
             self._proposing = Proposing(sessions.runtime.registry, proposals)
@@ -58,14 +58,12 @@ class Tools:
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = (
             WeakKeyDictionary()
         )
-        """The version of the skills that an audience saw first: most hosts show their model nothing
-        newer."""
+        """The `Briefing.moment` of each audience's first call: most hosts list tools only once."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
     ) -> list[dict[str, Json]]:
-        """Return the tools as callers with these skills see them. `elsewhere`: see
-        `Briefing.tools`."""
+        """Return the tools for callers with these skills; for `elsewhere` see `Briefing.tools`."""
         briefing = self._sessions.runtime.over(skill_set).briefing
         tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
         if self._proposing is None:
@@ -73,13 +71,12 @@ class Tools:
         return [*tools, *self._proposing.definitions(skill_set)]
 
     def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
-        """Return the tools as the clients with the shortest and the longest texts see them, to find
-        what changed."""
+        """Return the tools with the shortest and the longest texts, to detect changes."""
         briefing = self._sessions.runtime.over(skill_set).briefing
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
-        """Return the server's instructions for a model, None where there is no skill."""
+        """Return the server instructions, or None if there are no skills."""
         return (
             self._sessions.runtime.over(skill_set).briefing.instructions(client=client_of(client))
             or None
@@ -88,7 +85,7 @@ class Tools:
     async def list_tools(
         self, view: View, settings: Settings, caller: Caller, params: Params
     ) -> Result:
-        """`tools/list`: one page, in the same order always."""
+        """Return all tools in one page, in a stable order (`tools/list`)."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._first_moment(caller, self._sessions.runtime.over(view.skill_set))
@@ -108,10 +105,10 @@ class Tools:
         return with_pending(result, view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
-        """`tools/call`: whatever the model can correct is a result with `isError`.
+        """Call a tool (`tools/call`); errors that the model can correct are results with `isError`.
 
         Raises:
-            RequestError: the tool is unknown, and not for a slip in the name of one of ours.
+            RequestError: the tool is unknown, and its name does not resemble one of ours.
         """
         name = str(params.get("name"))
         if runtime.canonical(name) is None and not name.startswith(_TOOL_PREFIX):
@@ -156,12 +153,11 @@ class Tools:
         return {"resultType": "complete", **result}
 
     def _first_moment(self, caller: Caller, runtime: Runtime) -> int | None:
-        """Return the moment of the skills that this caller knows of, None where callers cannot be
-        distinguished."""
+        """Return the `Briefing.moment` of the audience's first call; None without an audience."""
         if caller.audience is None:
             return None
         known = self._first_seen.get(caller.audience)
-        # the moments of one are not those of another
+        # moments of different runtimes are not comparable
         if known is None or known[0]() is not runtime:
             known = self._first_seen[caller.audience] = ref(runtime), runtime.briefing.moment
         return known[1]
@@ -184,7 +180,7 @@ class Tools:
                 return await self._sessions.open(
                     str(handle), caller.owner, caller.counted, changes=changes
                 )
-            except UnknownSessionError:  # it was idle for too long; the caller never knew of it
+            except UnknownSessionError:  # expired; the caller never got its handle
                 return None
         if not isinstance(handle, str):
             raise RequestError(

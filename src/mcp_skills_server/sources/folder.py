@@ -2,8 +2,8 @@
 
 All bookkeeping lies in `.mcp-skills/`, which no scan enters: a record for each skill and each
 source, and the stage where skills are written before they are renamed into place. A record is
-written before the rename and names the files before and after it, like a write-ahead log, so a
-process killed at any moment leaves every file accounted for. Links are never followed.
+written before the rename and names the files before and after it, like a write-ahead log. So a
+process killed at any moment leaves no file unaccounted for. Links are never followed.
 """
 
 from __future__ import annotations

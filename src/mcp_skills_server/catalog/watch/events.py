@@ -47,8 +47,8 @@ class DirectoryEvents:
     directories that appear later, and reports one once all below it is watched.
 
     Watches are kept in groups, because watchfiles cannot add a directory to a watch. A new group
-    absorbs the groups that are no larger, so there are few, and a directory is watched anew only as
-    often as the logarithm of their number.
+    absorbs the groups that are no larger, so there are few. A directory is watched anew at most
+    log2(number of directories) times.
 
     Args:
         tops: the roots, absolute and resolved. An absent one is skipped.

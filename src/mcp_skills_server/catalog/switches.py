@@ -29,7 +29,8 @@ def switched_off(root: str, known: frozenset[str] = frozenset()) -> frozenset[st
     except OSError as error:
         text = "%s: cannot be read (%s); what it switched off before stays off (skills: %d)"
         file = os.path.join(root, SWITCHES)
-        logger.warning(text, file, error.strerror, len(known), extra=REPEATS)
+        if os.path.lexists(file):  # the root itself may be unreadable, which the scan reports
+            logger.warning(text, file, error.strerror, len(known), extra=REPEATS)
         return known
 
 

@@ -148,7 +148,7 @@ class Entrance:
                 request.query_params, request.cookies.get(_SIGN_IN_COOKIE, "")
             )
         except SignInError as error:
-            # two messages: repeats of one are dropped, and these must not hide real failures
+            # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
                 logger.warning("nobody was signed in: %s", error, extra=REPEATS)
             else:

@@ -164,8 +164,8 @@ def can_switch(look: Look, skill: Skill) -> bool:
 def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
     """Return the skills that match a filter, in search order if there is a search, else by path.
 
-    `total` is None if not counted, `trouble` is the error of a search, and `nearest` has skills
-    whose names resemble the words of a search without results.
+    `total` is None if not counted; `trouble` is the error of a search. `nearest` has skills with
+    names like the words of a search without results.
     """
     skills, used = look.snapshot.skills, look.used()
     accept = _condition(asked, used, survey)

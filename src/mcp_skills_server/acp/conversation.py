@@ -1,9 +1,8 @@
-"""State of the conversation between an editor and an agent, and the messages that the proxy adds to
-it.
+"""State of an ACP conversation between editor and agent, and the messages that the proxy inserts.
 
-Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but
-for a setup of a session, which gets one MCP server more. Of the agent's messages nothing comes out
-but what is to be sent behind them. What cannot be parsed is passed on unchanged.
+Functions map bytes to bytes without I/O. The editor's messages are unchanged, except that each new
+session gets one more MCP server. For the agent's messages only the additions to send after them are
+returned. Unparsable messages pass unchanged.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import Answer, AvailableSkill, Ending, Hello, Setup, Takes
 
 _MOST: Final = 1000
-"""Sessions, and pending requests, that are tracked; beyond that the oldest is evicted."""
+"""The most tracked sessions, and pending requests; then the oldest is evicted."""
 _MOST_BYTES: Final = 16 << 20
-"""Of the agent's own updates, over all sessions."""
+"""The most bytes of stored agent updates, over all sessions."""
 _LONGEST_ID: Final = 1024
-"""Characters of a session's id; a session of a longer one is not looked at."""
+"""The maximum length of a session id, in characters; other sessions are ignored."""
 _KINDS: Final = (acp.COMMANDS_UPDATE, acp.SKILLS_UPDATE, acp.EXTENSION_METHOD)
 
 
 class Conversation:
-    """One editor and one agent. `ask`, `hear` and `announce` may be called in different threads.
+    """A conversation of one editor and one agent, with thread-safe methods.
 
     Args:
-        words: the command line of the MCP server that sessions get, its program by absolute path;
-            empty for none.
-        may_add: asked when a session is set up: whether that server can be of use.
+        words: command line of the MCP server for sessions, with an absolute program path; empty for
+            none.
+        may_add: called when a session is opened; returns True if that server is useful.
     """
 
     def __init__(self, words: Sequence[str], may_add: Callable[[], bool]) -> None:
@@ -49,7 +48,7 @@ class Conversation:
         self._skills: tuple[AvailableSkill, ...] | None = None
 
     def ask(self, lines: bytes) -> bytes:
-        """Return whole lines of the editor as the agent gets them."""
+        """Return whole lines of the editor in the form to send to the agent."""
         return b"\n".join(map(self._ask, lines.split(b"\n")))
 
     def _ask(self, line: bytes) -> bytes:
@@ -72,8 +71,7 @@ class Conversation:
         )
 
     def hear(self, lines: bytes) -> bytes:
-        """Return what to send the client behind these whole lines of the agent: lines, or
-        nothing."""
+        """Return the lines to send to the client after these whole lines of the agent, if any."""
         due: dict[str, bool] = {}
         with self._lock:
             for line in lines.split(b"\n"):
@@ -86,7 +84,7 @@ class Conversation:
             return self._lines(due)
 
     def _answered(self, message: object) -> Iterable[str]:
-        """Return the sessions that these answers open."""
+        """Yield the sessions that these responses open, and update the state."""
         for answer in acp.answered(message):
             request = self._pending.pop(answer.key, None)
             if isinstance(request, Hello):
@@ -111,8 +109,13 @@ class Conversation:
             self._takes = acp.takes(self._version, hello.capabilities)
             self._starts_servers = acp.starts_servers(self._version, answer.result)
 
+<<<<<<< HEAD
     def _updated(self, message: object) -> Iterable[acp.AgentUpdate]:
         """Yield the agent's own updates, each of which replaced ours at the client."""
+=======
+    def _updated(self, message: object) -> Iterable[tuple[str, str]]:
+        """Store the agent's own updates, which overwrote ours; yield their session and kind."""
+>>>>>>> docs
         expected = self._expected()
         for each in acp.updated(message):
             if (
@@ -125,14 +128,12 @@ class Conversation:
                     yield each
 
     def _expected(self) -> Callable[[str], bool]:
-        """Return a test whether a session is open or pending: a loaded one replays its history
-        before the answer."""
+        """Return a test for open or pending sessions; a load replays before its response."""
         asked = {each.session_id for each in self._pending.values() if isinstance(each, Setup)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
-        """Return what to send the client now that these are the skills: nothing where they are the
-        same as before."""
+        """Return the update lines for a new list of skills, or nothing if it is unchanged."""
         with self._lock:
             if skills == self._skills:
                 return b""
@@ -140,15 +141,13 @@ class Conversation:
             return self._lines(dict.fromkeys(self._open, True))
 
     def _lines(self, due: Mapping[str, bool]) -> bytes:
-        """Return the full snapshot for these sessions, with the extension notification where it is
-        due."""
+        """Return full updates for sessions, with the extension notification if the flag is set."""
         skills = self._skills
         if skills is None:
             return b""
         lines: list[bytes] = []
         for session_id, extension in due.items():
-            # Where the agent's own update cannot be repeated, that session alone gets no update of
-            # ours.
+            # A session whose agent update cannot be repeated gets no update of ours.
             with suppress(ValueError, RecursionError):
                 theirs = self._agent_updates.of(session_id)
                 notifications = acp.notifications(
@@ -159,16 +158,15 @@ class Conversation:
 
 
 class _AgentUpdates:
-    """The agent's own last updates, by session and kind, as text: parsed it could take twenty times
-    the memory."""
+    """The agent's own last updates by session and kind, as text: parsed takes 20 times as much."""
 
     def __init__(self) -> None:
-        # None: it cannot be repeated
+        # None: unrepeatable
         self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._bytes = 0
 
     def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
-        """Record an update. Beyond `_MOST_BYTES` the texts of the oldest ones are dropped."""
+        """Store an update; beyond `_MOST_BYTES` drop the oldest texts."""
         try:
             text: str | None = json.dumps(update, separators=(",", ":"), allow_nan=False)
         except (ValueError, RecursionError):
@@ -185,8 +183,11 @@ class _AgentUpdates:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
-        """Return the updates of a session by kind; ValueError or RecursionError if some of it
-        cannot be repeated."""
+        """Return the updates of a session by kind.
+
+        Raises:
+            ValueError, RecursionError: one of them cannot be repeated.
+        """
         out: dict[str, Mapping[str, Any]] = {}
         for kind in _KINDS:
             if (session_id, kind) in self._texts:
@@ -197,7 +198,7 @@ class _AgentUpdates:
         return out
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget all sessions but these."""
+        """Drop the updates of all sessions except the wanted ones."""
         for key in [key for key in self._texts if not wanted(key[0])]:
             self._drop(key)
 
@@ -206,7 +207,7 @@ class _AgentUpdates:
 
 
 def _read(line: bytes) -> tuple[str, object]:
-    """Return a line as text and as what it says, None where that cannot be read."""
+    """Decode a line into text and JSON, or "" and None."""
     try:
         text = line.decode("utf-8")
         return text, json.loads(text)

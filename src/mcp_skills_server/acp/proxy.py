@@ -1,13 +1,12 @@
-"""A pipe between an editor and an agent that adds skills to it: bytes pass in order and untouched.
+"""ACP proxy between editor and agent: relays bytes unchanged, and inserts messages about skills.
 
-Each direction has a thread of its own that reads, passes on and only then reads again: backpressure
-reaches the writer of that direction alone. Our messages go in between two lines of the agent. When
-they fail, the bytes pass all the same, and the log says so once.
+Each direction has a thread that reads, writes, and only then reads again, so backpressure reaches
+that direction's writer alone. Our messages are inserted between lines of the agent. If that fails,
+the bytes still pass, and the fault is logged once.
 
-The one module of this package that starts a program: the agent that the operator named, and nothing
-else. The agent has our stderr and environment, its own process group, and pipes for stdin and
-stdout. Nothing of it outlives us: what is left of its group when it has ended gets SIGTERM, then
-SIGKILL.
+This is the package's only module that starts a program, the operator's agent. The agent inherits
+stderr and environment, and has its own process group and pipes for stdin and stdout. After it ends,
+its group's remaining processes get SIGTERM, then SIGKILL.
 """
 
 from __future__ import annotations
@@ -40,24 +39,22 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
 _MAX_SETUP: Final = 256 << 10
-"""Bytes of a message to the agent that is held until it is whole; no setup of a session is
-longer."""
+"""The longest message to the agent that is buffered, in bytes; session setups are shorter."""
 _PIECE: Final = 4096
-"""Bytes of one write to an editor that has closed its side: each write that returns proves that it
-still reads."""
+"""Bytes of one write after the editor closed its side: each finished write proves that it reads."""
 _LINGER_S: Final = 0.5
-"""How long output is awaited when the agent has ended but its pipe is still held open."""
+"""Seconds to wait for output after the agent ended while its pipe is still open."""
 _OPENING_S: Final = 5.0
-"""How long the setup of a session waits until it is known whether there are skills."""
+"""Seconds that a session setup waits for the skills to be opened."""
 _POLL_S: Final = 0.02
 _WINDOWS: Final = sys.platform == "win32"
 _SIGNAL_EXIT_BASE: Final = 128
 _PR_SET_PDEATHSIG: Final = 1
 _WAIT_S: Final = 0.5
 _KILL_S: Final = 1.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 _SWEEP_S: Final = 0.5
-"""The same for processes that an ended agent leaves behind."""
+"""Seconds between SIGTERM and SIGKILL for processes left by an ended agent."""
 
 
 class NotStartedError(SkillsServerError):
@@ -65,17 +62,20 @@ class NotStartedError(SkillsServerError):
 
 
 class AgentProcess:
-    """An agent that runs. NotStartedError: there is no such program, or it may not be run.
+    """A running agent process.
 
     Attributes:
         stdin: the descriptor to write to.
         stdout: the descriptor to read from.
-        ended: set as soon as it is known to have ended.
+        ended: set after `wait` observed the end.
+
+    Raises:
+        NotStartedError: the program does not exist, or may not be executed.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         program = command[0]
-        if _WINDOWS:  # it does not look for `npx.cmd` by itself when `npx` is asked for
+        if _WINDOWS:  # Popen does not find `npx.cmd` for `npx` by itself
             program = shutil.which(program) or program
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own command, and no shell
@@ -93,7 +93,7 @@ class AgentProcess:
                 and not os.path.dirname(program)
                 and not shutil.which(program, os.F_OK)
             ):
-                # it was a folder of PATH that may not be entered
+                # caused by a folder of PATH without permission
                 reason = os.strerror(errno.ENOENT)
             raise NotStartedError(
                 f"{printable(command[0])}: the agent cannot be started: {reason}"
@@ -103,19 +103,18 @@ class AgentProcess:
         self.ended = Event()
 
     def close_stdin(self) -> None:
-        """Tell the agent that nothing more comes."""
+        """Close the agent's stdin, which signals the end of input."""
         with suppress(OSError):
             cast("IO[bytes]", self._process.stdin).close()
 
     def close_stdout(self) -> None:
-        """Close the agent's output: the editor reads no more."""
+        """Close the agent's stdout, because the editor no longer reads."""
         with suppress(OSError):
             cast("IO[bytes]", self._process.stdout).close()
 
     def wait(self) -> int:
-        """Wait for its end: its exit code, 128 and the signal's number if one ended it."""
-        # A signal just before a blocking call is handled after that call returns: none blocks for
-        # long.
+        """Wait for the agent's end, and return its exit code, or 128 plus the signal's number."""
+        # Poll: Python handles a signal that precedes a blocking call only after that call.
         waiter = Thread(target=self._process.wait, name="acp-agent", daemon=True)
         waiter.start()
         while waiter.is_alive():
@@ -127,7 +126,7 @@ class AgentProcess:
         return code
 
     def signal(self, number: int) -> None:
-        """Hand a signal on to the agent and its group."""
+        """Send a signal to the agent and its process group."""
         if _WINDOWS:
             with suppress(OSError):
                 self._process.terminate()
@@ -136,15 +135,15 @@ class AgentProcess:
             os.killpg(self._process.pid, number)
 
     def end(self) -> None:
-        """Ask it to end, give it a moment, make it end."""
+        """Send SIGTERM, and SIGKILL after `_KILL_S` seconds."""
         self.signal(signal.SIGTERM)
         if not _WINDOWS:
-            self.signal(signal.SIGCONT)  # a stopped process hears of nothing else
+            self.signal(signal.SIGCONT)  # else a stopped process would not handle SIGTERM
         if not self.ended.wait(_KILL_S):
             self._kill()
 
     def sweep(self) -> None:
-        """End what is left of its group, once it has ended itself."""
+        """End the remaining processes of the agent's group, after the agent ended."""
         if _WINDOWS or not self._is_there():
             return
         self.signal(signal.SIGTERM)
@@ -172,12 +171,11 @@ class AgentProcess:
 
 
 def _ends_with_us() -> Callable[[], None]:
-    """Return a `preexec_fn` that has the kernel send SIGTERM to the agent if this process is
-    killed.
+    """Return a `preexec_fn` that lets the kernel send SIGTERM to the agent if this process dies.
 
-    It runs between fork and exec, which is safe while this process has no other thread: the agent
-    is started before the first one. The kernel sends the signal when the thread that called this
-    ends, and that is the main thread.
+    It runs between fork and exec, which is safe because the agent starts before this process has
+    other threads. The kernel sends the signal when the calling thread ends, and that is the main
+    thread.
     """
     import ctypes
 
@@ -186,17 +184,17 @@ def _ends_with_us() -> Callable[[], None]:
 
     def tie() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # killed in between
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(_SIGNAL_EXIT_BASE + signal.SIGTERM)
 
     return tie
 
 
 class Shutdown:
-    """Waits for the editor, which writes to this descriptor, to end, or for a signal.
+    """The trigger of the shutdown: the editor's hang-up, or a call of `begin`.
 
-    A hang-up is seen at once, even while the agent reads nothing and so the editor's bytes are not
-    read. With `at_once` the grace period begins now, even if the agent still writes.
+    A hang-up is detected at once, even if the editor's bytes are unread. With `at_once` the grace
+    period starts now, even if the agent still writes.
     """
 
     def __init__(self, editor: int) -> None:
@@ -206,19 +204,17 @@ class Shutdown:
         self._woken, self._waker = os.pipe()
 
     def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
-        """Begin the shutdown. Idempotent, and safe in a signal handler.
+        """Begin the shutdown; idempotent and safe in a signal handler.
 
-        `at_once`: a signal asked for it; `deaf`: the agent no longer reads, which alone does not
-        end it.
+        `at_once`: after a signal; `deaf`: the agent no longer reads, which alone does not end it.
         """
         self.at_once = self.at_once or at_once
         self._deaf = self._deaf or deaf
-        # no lock, for a second signal may come while the first is being handled
+        # No lock: a second signal may interrupt the handler of the first.
         os.write(self._waker, b"x")
 
     def wait(self) -> None:
-        """Wait for the shutdown. Where the agent no longer reads, close the editor's descriptor
-        meanwhile."""
+        """Wait for the shutdown; if the agent no longer reads, close the editor's descriptor."""
         open_ = True
         while True:
             if open_ and wait_for_hang_up(self._editor, self._woken):
@@ -233,12 +229,12 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class SkillsOffer:
-    """The skills of the proxy.
+    """The skills that the proxy offers.
 
     Attributes:
-        words: the command line of the MCP server that serves them; empty where sessions get none.
-        open: makes the views, not yet loaded, and what loads them and keeps them current. The
-            editor is shown what a client without a token has of them.
+        words: command line of the MCP server for sessions; empty for none.
+        open: returns the views, still unloaded, and a function that loads and watches them. The
+            editor gets the view of a client without a token.
     """
 
     words: Sequence[str]
@@ -246,14 +242,13 @@ class SkillsOffer:
 
 
 def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> int:
-    """Stand between stdin and stdout and this agent until it ends; None for an offer makes it a
-    pipe.
+    """Relay between stdin or stdout and the agent until it ends; without an offer, only relay.
 
-    `grace` is how many seconds an agent may be silent after the editor has gone, before it is
-    ended. Output that the editor does not read for as long is dropped.
+    `grace` is the seconds without traffic after the editor left, until the agent is ended. Output
+    that the editor does not read in that time is dropped.
 
     Returns:
-        Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
+        the agent's exit code, 128 plus the number of its signal, or 127 if it could not start.
     """
     early: list[int] = []
     handed_on: list[Callable[[int], None]] = [early.append]
@@ -312,20 +307,18 @@ class _Proxy:
         while not self._drained.wait(_POLL_S):
             now = time.monotonic()
             lingered = now - max(ended, self._active) > _LINGER_S
-            # A process that holds the pipe open has a moment. An editor that reads slowly has all
-            # the time it wants; one that reads nothing, too, until it goes or a signal wants the
-            # end.
+            # A process that holds the pipe open gets `_LINGER_S`. An editor may read slowly, or
+            # pause, until it leaves or a signal ends the conversation.
             if lingered and (self._listening or self._is_over(now)):
                 break
         return code
 
     def _is_over(self, now: float) -> bool:
-        """Tell whether the conversation is to end, and nothing was read or written for the
-        grace."""
+        """Return whether the shutdown began, and the grace period passed without traffic."""
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
-        """Pass the signal on; begin the shutdown unless it is SIGINT."""
+        """Forward the signal; begin the shutdown unless it is SIGINT."""
         self._agent.signal(number)
         if number != signal.SIGINT:
             self._shutdown.begin(at_once=True)
@@ -345,7 +338,7 @@ class _Proxy:
             if rest := buffer.rest():
                 write(self._agent.stdin, self._with_skills(rest))
         except OSError:
-            # What the editor writes from now on fails, as it would without us.
+            # Let the editor's writes fail from now on, as without a proxy.
             self._agent.close_stdin()
             self._shutdown.begin(deaf=True)
         else:
@@ -372,7 +365,7 @@ class _Proxy:
                 with self._writing:
                     self._pass(chunk, buffer)
         except OSError:
-            pass  # the editor reads no more
+            pass  # the editor closed its end
         with self._writing:
             self._closed = True
         with suppress(OSError):

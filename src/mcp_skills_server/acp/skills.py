@@ -1,9 +1,7 @@
-"""The skills of some folders for the clients of an agent that is written with the Python SDK of
-ACP.
+"""Skill announcements for agents written with the Python SDK of the Agent Client Protocol (ACP).
 
-The SDK is known by the shape of its objects alone and imported when the first update goes out, so
-that this package does not need it. It sends what the proxy sends; the agent loads the skills with a
-`Runtime` or over MCP.
+The SDK's objects are duck-typed, and it is imported for the first update, so this package does not
+depend on it. Updates are those of the proxy; the agent loads skills with a `Runtime` or over MCP.
 """
 
 from __future__ import annotations
@@ -24,32 +22,32 @@ from mcp_skills_server.model import Json, printable
 logger = logging.getLogger(__name__)
 
 _LATEST: Final = 1
-"""The version of ACP that the SDK speaks."""
+"""The ACP version of the SDK."""
 
 
 class AgentConnection(Protocol):
-    """The part of the SDK's `AgentSideConnection` that is used here."""
+    """Interface: the methods of the SDK's `AgentSideConnection` in use."""
 
     async def session_update(self, session_id: str, update: Any, /) -> None:
         """Send `session/update`."""
         ...
 
     async def ext_notification(self, method: str, params: dict[str, Any], /) -> None:
-        """Send an extension notification; the connection puts the `_` before its method."""
+        """Send an extension notification; the connection prefixes the method with `_`."""
         ...
 
 
 class AcpSkills:
-    """Announces to the clients of an agent which skills it has, and again when that changes.
+    """Announcements of an agent's skills to its clients, now and after each change.
 
-    One for each connection, used in the agent's event loop. `close` it, or use it in a `with`, when
-    the agent ends.
+    Make one for each connection, in the agent's event loop. Call `close`, or use it as a context
+    manager.
 
     Args:
-        roots: folders that hold skills, or a registry that is kept current elsewhere.
+        roots: folders of skills, or a registry that is kept current elsewhere.
 
     Raises:
-        UsageError: a root is not there, is no folder, or cannot be read.
+        UsageError: a root does not exist, is not a folder, or is unreadable.
     """
 
     def __init__(self, roots: Sequence[str | os.PathLike[str]] | Registry) -> None:
@@ -77,7 +75,7 @@ class AcpSkills:
         self.close()
 
     def close(self) -> None:
-        """Announce no more."""
+        """Stop all announcements, and the watch."""
         self._unsubscribe()
         self._sessions.clear()
         for task in self._tasks:
@@ -86,19 +84,17 @@ class AcpSkills:
             self._watcher.stop()
 
     def capability(self) -> dict[str, Json]:
-        """Return what belongs into `_meta` of the agent's capabilities in the answer to
-        `initialize`."""
+        """Return the `_meta` of the agent's capabilities for the `initialize` response."""
         return acp.capability()
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
-        """Record the client's capabilities from `initialize`, as the SDK or as JSON has them."""
+        """Record the client's capabilities from `initialize`, as SDK object or JSON."""
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(
         self, session_id: str, commands: Sequence[Any] = ()
     ) -> list[tuple[str, dict[str, Any]]]:
-        """Return the notifications, as (method, params), that carry all skills and the agent's own
-        commands now."""
+        """Return (method, params) of notifications with all skills and the agent's own commands."""
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         return acp.notifications(session_id, self._skills(), self._takes, theirs)
 
@@ -107,9 +103,9 @@ class AcpSkills:
     ) -> None:
         """Announce all skills of a session to its client now, and again after each change.
 
-        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again
-        when the agent's own commands (of the SDK or as JSON) change, in place of an update of its
-        own, which would take the skills away.
+        Call it in `new_session` and `load_session`; it sends after their responses. Call it again
+        if the agent's own commands (SDK objects or JSON) change, instead of the agent's own update,
+        which would remove the skills at the client.
         """
         self._loop = asyncio.get_running_loop()
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
@@ -129,7 +125,7 @@ class AcpSkills:
         self._loaded = True
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it is closed: no client is left
+            with suppress(RuntimeError):  # closed loop: no client is left
                 loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
@@ -138,11 +134,10 @@ class AcpSkills:
         task.add_done_callback(self._tasks.discard)
 
     async def _announce(self) -> None:
-        """Announce to sessions with an older list; one task at a time, or an older list could
-        arrive last."""
+        """Update sessions with an older list; the lock keeps updates in order."""
         async with self._sending:
             if not self._loaded:
-                return  # the first scan begins this anew
+                return  # the end of the first scan calls this again
             skills = self._skills()
             for session_id in [
                 each for each in self._sessions if self._announced.get(each) != skills
@@ -166,7 +161,7 @@ class AcpSkills:
     ) -> None:
         from acp.schema import AvailableCommandsUpdate
 
-        # The SDK has no type for the draft's own update and sends none that it has no type for.
+        # The SDK has no type for the draft's own update, and sends only updates with a type.
         takes = Takes(nested=False, extension=self._takes.extension)
         for method, params in acp.notifications(session_id, skills, takes, theirs):
             if method == acp.UPDATE:
@@ -178,7 +173,7 @@ class AcpSkills:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of the SDK's as JSON has it."""
+    """Return an SDK object as JSON values."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
         return value

@@ -79,7 +79,7 @@ def origin(skill: Skill) -> str | None:
 
 
 def shown_origin(given: str) -> str:
-    """Return an origin as clients see it: a remote URL in full, of a local path its last name."""
+    """Return an origin as clients see it: a remote URL, or the last name of a local path."""
     if _ON_DISK.match(given):
         place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
         return f"{_last(place)}{''.join(more)}"

@@ -51,8 +51,8 @@ class UnsignedError(SkillsServerError):
 class Identity:
     """An identity for keyless signing with sigstore.
 
-    `name` is an e-mail address or a workflow, `issuer` an OpenID Connect issuer, and `trust` a file
-    with the trust root, or None for sigstore's own.
+    `name` is an e-mail address or a workflow, and `issuer` an OpenID Connect issuer. `trust` is a
+    file with the trust root, or None for sigstore's own.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Blobs: large data by name, in memory, bounded in number, bytes and age.
+"""In-memory blob store with limits of number, bytes and idle time.
 
-A name is random and a capability: a client that knows it may read the blob, for the protocol has no
-sessions. An owner over its quota loses its own oldest blob, never one of another owner.
+A blob's name is a random capability: whoever knows it may read the blob, because the protocol has
+no sessions. Over quota, an owner's own oldest blobs are evicted, never those of others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ PREFIX: Final = "blob:"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Data that a client, or a run, left here: bytes, media type, and its last use in seconds of
-    the store's clock."""
+    """A blob: bytes, media type, and time of last use in seconds of the store's clock."""
 
     raw: bytes
     kind: str
@@ -31,8 +30,7 @@ class Blob:
 
 
 class Blobs:
-    """The blobs of one server. One owner has at most `share` bytes, None for a quarter; an idle
-    blob goes."""
+    """The blobs of a server; `share` is the byte limit per owner, None for a quarter."""
 
     def __init__(
         self,
@@ -53,12 +51,15 @@ class Blobs:
         return len(self._kept)
 
     def limit(self, owner: Owner) -> int:
-        """Bytes that one owner may leave here."""
+        """Return the byte limit of one owner."""
         return self._quota.limit(owner)
 
     def add(self, raw: bytes, kind: str, owner: Owner = None) -> str:
-        """Keep these bytes and return the blob's name; QuotaError for more than the owner's share
-        or the free space."""
+        """Store a blob and return its name.
+
+        Raises:
+            QuotaError: it exceeds the owner's share or the free space.
+        """
         self._drop_idle()
         limit = self.limit(owner)
         if len(raw) > limit:
@@ -66,15 +67,18 @@ class Blobs:
                 f"the content has {len(raw):,} bytes, and at most {limit:,} are kept", "blob-bytes"
             )
         name = f"{PREFIX}{secrets.token_hex(16)}"
-        # A small one counts for as much as one of the average size, so that their number is bounded
-        # too.
+        # Charge a minimum size for small blobs, which bounds their number too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
             del self._kept[gone]
         self._kept[name] = Blob(raw, kind, self._now())
         return name
 
     def get(self, name: str) -> Blob:
-        """Return the blob of this name; RequestError if there is none, or no longer."""
+        """Return a blob and refresh its idle time.
+
+        Raises:
+            RequestError: the blob never existed, or was evicted.
+        """
         self._drop_idle()
         found = self._kept.get(name)
         if found is None:

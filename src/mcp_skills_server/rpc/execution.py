@@ -1,9 +1,8 @@
-"""Runs actions and code with what runs scripts: the same sandbox, limits and turns.
+"""Execution of skill actions and code, with the sandbox, limits and queue of scripts.
 
-Each run has a work directory of its own, which is gone with its end. What runs is a file of a
-skill, found by exact look-up, or code that came with the call and is written into the work
-directory; arguments and blobs are files beside it. What the run leaves there is read as something
-that an enemy made: no link is followed, and nothing without a bound is read.
+Each run has a temporary work directory. A run executes a file of a skill, found by exact look-up,
+or code from the call, written into the work directory beside arguments and blobs. The run's output
+is untrusted: no symlink is followed, and all reads are bounded.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from mcp_skills_server.runtime.scripts.policy import RunRefusedError
 from mcp_skills_server.runtime.scripts.runner import Scripts
 
 BLOBS_OUT: Final = "output_blobs"
-"""Where, in the work directory, a run leaves files that are to become blobs."""
+"""The folder of the work directory whose files become blobs after the run."""
 BLOBS_IN: Final = "blobs"
-"""Where, in the work directory, the input blobs lie: each under its name without `blob:`."""
+"""The folder of the work directory with input blobs, named without `blob:`."""
 MAX_INPUT_BLOBS: Final = 64
 MAX_OUTPUT_BLOBS: Final = 64
 MAX_MOUNTED: Final = 16
@@ -57,29 +56,29 @@ _EXTENSIONS: Final = {
     "perl": ".pl",
     "powershell": ".ps1",
 }
-"""Languages whose name is not their extension."""
+"""File extensions by language, where the name is not the extension."""
 _REFUSED: Final = {"grant": DISABLED, "source": "not_run", "secret": "secret_missing"}
-"""By what is missing, the kind of the error."""
+"""The error kind by the missing condition, `RunRefusedError.by`."""
 _LONGEST_MS: Final = 10**12
-"""More than is ever allowed, and still a number of floating point."""
+"""A limit in milliseconds above all allowed ones that a float can hold."""
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
 MAX_RESULT: Final = 1 << 20
-"""Bytes of the JSON that a function may return."""
+"""The maximum JSON size of a function's result, in bytes."""
 _MAX_LOGS: Final = 4000
 _NODE: Final = "Node.js v"
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A run that has not begun.
+    """A prepared run.
 
     Attributes:
-        start: `Scripts.run` with what is to run.
-        title: what the summary calls it.
-        args: what it is given.
-        blobs: identifiers of the blobs that it may read.
-        function: what to call in it; None runs it as a program.
-        owner: among whose runs it counts, and among whose blobs those that it leaves.
+        start: `Scripts.run` bound to the file to run.
+        title: its name in the summary.
+        args: its arguments.
+        blobs: ids of its input blobs.
+        function: the function to call; None to run a program.
+        owner: the owner charged for the run and its output blobs.
     """
 
     start: Callable[..., Awaitable[Outcome]]
@@ -93,7 +92,7 @@ class _Task:
 
 
 class Executor:
-    """Runs actions and code for one server, on one event loop."""
+    """Executor of actions and code for one server, on one event loop."""
 
     def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
         self._scripts = scripts
@@ -108,16 +107,15 @@ class Executor:
         *,
         permissions: Permissions | None = None,
     ) -> Run:
-        """Run the entry point of a skill and wait for its end; what goes wrong with it is in the
-        result.
+        """Run a skill's entry point to its end; failures of the run are in the result.
 
-        It counts among the runs of `owner`. `permissions` are those of the caller; None where the
-        options alone decide.
+        The run is charged to `owner`. `permissions` are the caller's; None if only options decide.
 
         Raises:
-            QuotaError: the owner runs too much already.
+            QuotaError: the owner has too many runs.
             RequestError: an input blob is unknown.
-            OSError: a file of the skill changed; scan it again and call again. Nothing was started.
+            OSError: a file of the skill changed and nothing was started; rescan the skill and
+                retry.
         """
         entry, language, export = (
             manifest.runtime.get(name) for name in ("entrypoint", "language", "export")
@@ -164,11 +162,10 @@ class Executor:
         *,
         permissions: Permissions | None = None,
     ) -> Run:
-        """Run code that came with the call, with some skills mounted by name; the rest is as for
-        `run`.
+        """Run code from the call, with skills mounted by name; otherwise like `run`.
 
         Raises:
-            RequestError: an input blob is unknown, or too many skills are to be mounted.
+            RequestError: an input blob is unknown, or there are too many skills.
         """
         extension = _EXTENSIONS.get(request.language, f".{request.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
@@ -202,7 +199,7 @@ class Executor:
         return await self._perform(task, {name: code})
 
     async def _perform(self, task: _Task, code: Mapping[str, bytes] | None = None) -> Run:
-        """Run in a work directory that is filled when its turn comes, and take out what is left."""
+        """Run a task in a temporary work directory, and collect its result and output blobs."""
         wanted = dict.fromkeys(task.blobs)
         if len(wanted) > MAX_INPUT_BLOBS:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
@@ -266,7 +263,7 @@ def _seconds(timeout_ms: int | None) -> float | None:
 
 
 def _languages(extensions: Iterable[str]) -> list[str]:
-    """Return what may be asked for, of these extensions: names, and extensions that have none."""
+    """Return the languages of these extensions, or the bare extension without a language."""
     names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
     return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
 
@@ -275,8 +272,7 @@ def _languages(extensions: Iterable[str]) -> list[str]:
 
 
 def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
-    """Write the input files of the run, before any script writes here; with the launcher if a
-    function is called."""
+    """Write the run's input files, and the launcher if a function is called."""
     if called:
         shutil.copyfile(launcher.__file__, os.path.join(work, _LAUNCHER))
     for directory in (BLOBS_IN, BLOBS_OUT):
@@ -286,6 +282,7 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
             file.write(raw)
 
 
+<<<<<<< HEAD
 class _Harvest(NamedTuple):
     """The output of a run: its result, the files that become blobs, and whether those are all."""
 
@@ -296,6 +293,10 @@ class _Harvest(NamedTuple):
 
 def _harvest(work: str, most: int) -> _Harvest:
     """Read the output of a run from its work directory, whose content is untrusted."""
+=======
+def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
+    """Return result, output blob files, and whether those are complete, from untrusted files."""
+>>>>>>> docs
     directory = output_files.open_directory(work)
     if directory is None:
         return _Harvest(None, {}, True)
@@ -326,10 +327,15 @@ def ended(
     called: bool,
     remark: str,
 ) -> Run:
-    """Return a run that has ended, well or not, a function that was `called` or a program that
-    printed its output.
+    """Convert a script's outcome into a Run.
 
-    `result` is what the launcher wrote down, if it did; `remark` is appended to the log.
+    Args:
+        title: the name of the run in the summary.
+        outcome: of the script.
+        result: the JSON written by the launcher, or None.
+        blobs: ids of the output blobs.
+        called: True for a function; False for a program, whose output is printed.
+        remark: text to append to the log.
     """
     logs = outcome.stderr + remark
     if called:
@@ -364,7 +370,7 @@ def ended(
 
 
 def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
-    """Return the output that the launcher wrote down, and the error."""
+    """Decode the launcher's JSON into output and error."""
     if result is None:
         return None, None
     try:
@@ -383,7 +389,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
 
 
 def _printed(outcome: Outcome) -> Json:
-    """Return what a program printed: JSON if it is JSON, else text."""
+    """Return a program's output: decoded JSON if possible, else text."""
     try:
         return cast(Json, jsonrpc.parse(outcome.stdout.encode("utf-8", "replace")))
     except jsonrpc.JsonError:
@@ -391,10 +397,9 @@ def _printed(outcome: Outcome) -> Json:
 
 
 def _reason(stderr: str, *, ours: bool) -> str:
-    """The line that says why: the last one that is neither indented, as in a stack of calls, nor
-    Node's last line."""
+    """Return the failure reason: the last unindented line of stderr, except Node's version."""
     lines = stderr.splitlines()
-    if not ours:  # advice is no reason
+    if not ours:  # our own advice is not the program's error
         lines = [line for line in lines if not line.startswith(OURS)]
     lines = [line.rstrip() for line in lines if line.strip() and not line.startswith(_NODE)]
     plain = [line for line in lines if not line[0].isspace()]

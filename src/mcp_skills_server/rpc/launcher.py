@@ -1,8 +1,7 @@
-"""Calls a function of a Python file: a program of its own, run where the skill's scripts run.
+"""Launcher script that calls a function of a Python file, where a skill's scripts run.
 
-It imports nothing of this package and no third party: `python LAUNCHER FILE FUNCTION`. The
-arguments lie in the work directory as JSON, and so does what comes of the call; what the function
-prints is its log.
+Run it as `python LAUNCHER FILE FUNCTION`; it uses only the standard library. Arguments and result
+are JSON files in the work directory. The function's printed output is its log.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ RESULT = "result.json"
 
 
 def main(words: list[str]) -> int:
-    """Call the function in the file (`words`), and return 0 if what it returned can be JSON."""
+    """Call function `words[1]` of file `words[0]`, save its result, and return the exit code."""
     path, name = words
     work = os.environ["SKILL_WORKSPACE"]
     sys.path.insert(0, os.path.dirname(path))

@@ -1,7 +1,6 @@
-"""Calls of the Skills Protocol, out of messages of JSON-RPC 2.0, and answers to them.
+"""Decoding of Skills Protocol calls from JSON-RPC 2.0 messages, and encoding of responses.
 
-Whatever is wrong with a message is an answer with the standard's code, never an exception that
-reaches the transport.
+An invalid message raises CallError with the standard's code, which becomes an error response.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Json
 
 MAX_BATCH: Final = 100
-"""Calls of one batch."""
+"""The most calls in one batch."""
 MAX_SUMMARY: Final = 200
-"""Characters of a summary."""
+"""The maximum length of a summary, in characters."""
 
 
 class CallError(RequestError):
-    """A call that cannot be answered, with the skill, version or path that was meant, and the
-    JSON-RPC code."""
+    """A failed call: JSON-RPC code, and data with the requested skill, version or path."""
 
     def __init__(
         self, message: str, data: Mapping[str, Json] | None = None, code: int = INVALID_PARAMS
@@ -37,7 +35,7 @@ class CallError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. A notification is not `answered`."""
+    """A call; `answered` is False for a notification."""
 
     method: str
     params: Mapping[str, Any]
@@ -46,7 +44,7 @@ class Call:
 
 
 def parse(raw: bytes) -> Any:
-    """Return the JSON of a message, or raise CallError."""
+    """Decode the JSON of a message, or raise CallError."""
     try:
         return jsonrpc.parse(raw)
     except jsonrpc.JsonError as error:
@@ -54,7 +52,7 @@ def parse(raw: bytes) -> Any:
 
 
 def call(message: object) -> Call:
-    """Return the call that a message is, or raise CallError; `id_of` has what to answer it by."""
+    """Validate a message as a call, or raise CallError; then `id_of` has the response's id."""
     if not isinstance(message, dict):
         raise CallError("Invalid Request: a call must be an object", code=INVALID_REQUEST)
     fields = cast(dict[str, Any], message)
@@ -78,13 +76,13 @@ def call(message: object) -> Call:
 
 
 def id_of(message: object) -> Id:
-    """Return the id by which to answer a message that is no call; None where it has none."""
+    """Return the id for the error response to an invalid call, or None."""
     found = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
     return cast(Id, found) if _is_id(found) else None
 
 
 def wants_answer(message: object) -> bool:
-    """Tell whether a message is to be answered, whatever becomes of it: a notification is not."""
+    """Return whether a message needs a response, even an error: all but notifications do."""
     return not isinstance(message, dict) or "id" in message
 
 
@@ -93,15 +91,15 @@ def _is_id(value: object) -> bool:
 
 
 def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
-    """Return an answer."""
+    """Return a success response."""
     return {"jsonrpc": "2.0", "id": id_, "result": value}
 
 
 def failed(kind: str, message: str) -> Run:
-    """Return the result of a run that was not begun."""
+    """Return the result of a run that could not start."""
     return Run(new_run_id(), message[:MAX_SUMMARY], error=(kind, message))
 
 
 def new_run_id() -> str:
-    """Return an identifier for a run."""
+    """Return a random identifier for a run."""
     return f"run_{secrets.token_hex(8)}"

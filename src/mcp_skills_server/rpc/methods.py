@@ -1,11 +1,9 @@
-"""The eight methods of the Skills Protocol, each a function of its params, and the skills by dotted
-name and version.
+"""The eight methods of the Skills Protocol, over a catalogue of skills by dotted name and version.
 
-Dotted names live here and in no other package. Only skills with a sound manifest have one; for the
-others there is a Problem.
+Only this package knows dotted names. Skills without a valid manifest have none, and a Problem.
 
-Skills are looked up by name and version, files by exact path in their skill: no text of a client
-becomes a path. What is absent and what is forbidden get the same message. One call sees one view.
+Skills are looked up by name and version, files by exact path in their skill, so client text never
+becomes a path. Absent and forbidden skills get the same message. Each call uses one view.
 """
 
 from __future__ import annotations
@@ -61,17 +59,17 @@ _Handler: TypeAlias = "Callable[[Mapping[str, Any], RpcClient], Awaitable[Result
 _LOGGED_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
-"""What was read in the manifest of a skill."""
+"""Cached parse results of manifests."""
 
 Key: TypeAlias = tuple[str, manifests.Key]
-"""What a list is sorted by: the name, then the version, older ones first."""
+"""The sort key of a list: name, then ascending version."""
 
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
 _MOST_SKILLS: Final = 100_000
-"""Skills of the catalogues of all sets of grants together, about 300 bytes each."""
+"""The most skills in all restricted catalogues together, about 300 bytes each."""
 _ENTRY_BYTES: Final = 400
-"""Bytes of an entry of a list beside its description."""
+"""The estimated bytes of a list entry without its description."""
 _NO_SCRIPTS: Final = (
     "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work "
     "by the skill's "
@@ -86,8 +84,7 @@ _NO_CODE: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SkillVersion:
-    """One version of one skill: manifest, frontmatter, and the skill that has the files, None for
-    the built-in one."""
+    """A version of a skill; `skill` has the files, and is None for the built-in one."""
 
     manifest: Manifest
     frontmatter: Mapping[str, Json]
@@ -95,14 +92,14 @@ class SkillVersion:
 
     @property
     def key(self) -> Key:
-        """Its place in the list."""
+        """The sort key."""
         return self.manifest.name, self.manifest.version.key
 
 
 class Catalogue:
-    """The skills of one snapshot. Of two entries with one name and version the first one counts.
+    """The skills of a snapshot by name and version.
 
-    `shadowed` are the entries that another one hides.
+    Of duplicates the first one wins; `shadowed` has the others.
     """
 
     def __init__(self, entries: Iterable[SkillVersion]) -> None:
@@ -122,7 +119,7 @@ class Catalogue:
     def page(
         self, namespace: str | None, after: Key | None, size: int
     ) -> tuple[list[SkillVersion], SkillVersion | None]:
-        """Up to `size` entries behind a key, and the last of them if there are more."""
+        """Return at most `size` entries after a key, and the last of them if there are more."""
         entries, start = self._ordered, 0
         if namespace is not None:
             entries = self._by_namespace.get(namespace, [])
@@ -134,7 +131,7 @@ class Catalogue:
         return chosen, None
 
     def versions(self, name: str) -> Sequence[SkillVersion]:
-        """All versions of a skill, the latest last."""
+        """Return all versions of a skill, the latest last."""
         return self._by_name.get(name, ())
 
     def names(self) -> Iterable[str]:
@@ -143,11 +140,11 @@ class Catalogue:
 
 
 class Catalogues:
-    """Makes the catalogue of the current snapshot, once.
+    """Cache of the current snapshot's catalogue.
 
     Attributes:
-        problems: what is wrong with the manifests of the last snapshot, by place.
-        logged: the problems that were logged, shared by the catalogues of all sets of grants.
+        problems: problems of the last snapshot's manifests, sorted by path and line.
+        logged: the logged problems, shared by the catalogues of all sets of grants.
     """
 
     def __init__(self, skill_set: SkillSet, logged: set[Problem] | None = None) -> None:
@@ -160,12 +157,12 @@ class Catalogues:
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
-        """Return the catalogue of this snapshot, if it was made already."""
+        """Return the cached catalogue of this snapshot, or None."""
         made = self._made
         return made[1] if made is not None and made[0] is snapshot else None
 
     def make(self, snapshot: Snapshot) -> Catalogue:
-        """Return the catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
+        """Return the catalogue of this snapshot, reading each `skill.toml` that is not cached.
 
         Raises:
             OSError: a `skill.toml` changed.
@@ -183,7 +180,7 @@ class Catalogues:
                 problems += [self._placed(each, skill) for each in found.problems]
                 if found.manifest is None:
                     continue
-                # else a later version would take the place of the built-in one
+                # a later version would replace the built-in one
                 if found.manifest.name == GUIDE_SKILL:
                     problems.append(
                         self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill")
@@ -242,19 +239,18 @@ class Catalogues:
 
 
 class RpcClient(NamedTuple):
-    """The client of a call: the owner of its blobs, and its proved identity, None where none is
-    required."""
+    """The client of a call: owner of its blobs, and authenticated principal or None."""
 
     owner: Owner
     principal: Principal | None
 
 
 class Methods:
-    """The method table over one runtime. It keeps no state of callers.
+    """The stateless method table over one runtime.
 
     Args:
-        allow_code: let `run_code` run what comes with a call, where scripts are allowed.
-        views: which skills each principal has; None where all have all.
+        allow_code: allow code in `run_code`, if scripts are allowed.
+        views: the skills of each principal; None if all have all.
     """
 
     def __init__(
@@ -295,10 +291,10 @@ class Methods:
         owner: Owner = None,
         principal: Principal | None = None,
     ) -> Result:
-        """Answer one call; `principal` is None for a client that has proved no identity.
+        """Handle one call; `principal` is None without authentication.
 
         Raises:
-            CallError: there is no such method, or it cannot be answered for what it was given.
+            CallError: the method is unknown, or its params cannot be served.
         """
         work = self._table.get(method)
         if work is None:
@@ -323,7 +319,7 @@ class Methods:
         params: Mapping[str, Any],
         client: RpcClient,
     ) -> Result:
-        """Answer from the skills as they are, once they were read."""
+        """Handle a call over the current view, after the first scan."""
         request = parse(params)
         loaded = self._registry.loaded
         if not loaded.is_set():
@@ -429,7 +425,7 @@ class Methods:
         except RequestError as error:
             raise CallError(str(error), {"blob_id": clipped(request.blob_id)}) from None
 
-    # What they share
+    # Helpers
 
     async def _catalogue(self, view: View) -> Catalogue:
         catalogues = self.catalogues
@@ -439,11 +435,10 @@ class Methods:
         return known or await in_thread(catalogues.make, view.snapshot)
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
-        """Return the skill of this name, in this version or the latest; else a CallError has what
-        there is."""
+        """Return a skill in this or the latest version; CallError suggests others."""
         there = catalogue.versions(name)
         if not there:
-            # Among thousands of names it takes a while.
+            # In a thread, because thousands of names take a while.
             near = await to_thread.run_sync(nearest, name, catalogue.names())
             hint = f"{dialect.LIST} shows what there is"
             if near:
@@ -461,7 +456,7 @@ class Methods:
         return found
 
     async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
-        """Return the bytes of a file, None if the skill has no such file."""
+        """Return the bytes of a file, or None if the skill has no such file."""
         if entry.skill is None:
             return guide.files().get(path)
         if path not in entry.skill.files:
@@ -470,8 +465,7 @@ class Methods:
 
 
 def _after(cursor: str | None, kind: str) -> Key | None:
-    """Return the key to go on after; CallError for a cursor that is none of ours, or one of another
-    list."""
+    """Decode a cursor of the list `kind`; CallError for any other cursor."""
     if cursor is None:
         return None
     try:
@@ -490,7 +484,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
 
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
-    """Return the `data` of an error: the skill's name and version."""
+    """Return error data with the skill's name and version."""
     about: dict[str, Json] = {"name": clipped(name)}
     if version is not None:
         about["version"] = clipped(version)
@@ -498,5 +492,5 @@ def _about(name: str, version: str | None) -> dict[str, Json]:
 
 
 def _weight(entry: SkillVersion) -> int:
-    """Estimate the bytes of an entry in a list."""
+    """Estimate the bytes of a list entry."""
     return _ENTRY_BYTES + 6 * len(str(entry.manifest.fields["description"]))

@@ -1,9 +1,7 @@
-"""One message in, one answer out, whatever carries them: JSON-RPC 2.0 with batches over the method
-table.
+"""JSON-RPC 2.0 server of the Skills Protocol, with batches, independent of the transport.
 
-Every message has a defined answer, and a notification has none. What a batch may ask for is bounded
-in number, and what it may be answered in bytes. A bug is -32603 for the client and a traceback in
-the log.
+Each call gets one response, a notification none. Batches are bounded by number of calls and bytes
+of responses. A bug is -32603 for the client and a traceback in the log.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ from mcp_skills_server.transport import Pipes
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 8 << 20
-"""Bytes of a message."""
+"""The maximum size of a message, in bytes."""
 MAX_ANSWERS: Final = 8 << 20
-"""Bytes of answers in one batch; what comes after is refused."""
+"""The response bytes of a batch, after which its remaining calls are refused."""
 _AT_ONCE: Final = 32
-"""Messages that are being answered; a line behind them waits to be read."""
+"""The most concurrent messages; further lines wait unread (backpressure)."""
 
 
 class Rpc:
-    """Answers messages over a method table, each of at most `max_message` bytes."""
+    """The server over a method table; messages have at most `max_message` bytes."""
 
     def __init__(self, methods: Methods, max_message: int = MAX_MESSAGE) -> None:
         self.methods = methods
@@ -50,9 +48,9 @@ class Rpc:
         principal: Principal | None = None,
         address: str | None = None,
     ) -> bytes | None:
-        """Return the answer to a message, a call or a batch of them; None where none is wanted.
+        """Return the response to a call or a batch, or None if there are only notifications.
 
-        `owner` is among whose things counts what it leaves here; `address` is None for a pipe.
+        `owner` is charged for stored blobs and runs; `address` is None for a pipe.
         """
         if len(raw) > self.max_message:
             return self.too_long()
@@ -71,7 +69,7 @@ class Rpc:
         answers: list[bytes] = []
         size = 0
         for each in batch:
-            await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
+            await anyio.lowlevel.checkpoint()  # be fair to concurrent messages
             if size > MAX_ANSWERS:
                 answer = _over(each)
             else:
@@ -85,8 +83,7 @@ class Rpc:
 
     @staticmethod
     def calls_in(raw: bytes) -> int:
-        """Return how many calls a message holds: of a batch all of them, at most as many as are
-        taken at once."""
+        """Return the number of calls in a message, at most `MAX_BATCH`."""
         if not raw.lstrip().startswith(b"["):
             return 1
         try:
@@ -98,7 +95,7 @@ class Rpc:
         return max(1, min(len(cast(list[Any], message)), MAX_BATCH))
 
     def too_long(self) -> bytes:
-        """Return the answer to a message that was not read to its end."""
+        """Return the error response to a message that exceeds `max_message`."""
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
@@ -137,7 +134,7 @@ def _over(message: object) -> bytes | None:
 
 
 async def serve(rpc: Rpc) -> None:
-    """Answer lines until stdin ends, stdout is closed, or SIGTERM or SIGINT arrives."""
+    """Serve lines until stdin ends, stdout is closed, or SIGTERM or SIGINT arrives."""
     pipes = Pipes(rpc.max_message)
     await pipes.serve(partial(_answer_lines, rpc, pipes))
 

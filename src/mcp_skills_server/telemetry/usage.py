@@ -134,7 +134,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of the counts, the most used first; unused but served skills are the last lines.
+    """A report of the counts, the most used first; one by skill ends with those never used.
 
     `empty` is the number of searches without a result. `questions` has their (text, number), if
     search text is stored.
@@ -308,7 +308,7 @@ class UsageStore:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, retrying: `busy_timeout` does not cover the switch in a new, shared file."""
+    """Switch to WAL, retrying: `busy_timeout` fails if several processes create the file."""
     until = time.monotonic() + _BUSY_S
     while True:
         try:

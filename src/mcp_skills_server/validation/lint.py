@@ -1,6 +1,6 @@
 """Linter of a skill's file names and files, and of all skills together. Pure: it takes bytes.
 
-The path of a problem is relative to its skill, and the registry makes it absolute.
+The path of a problem is relative to its skill, which the registry locates.
 """
 
 from __future__ import annotations

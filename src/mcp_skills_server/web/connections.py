@@ -143,8 +143,8 @@ class Slots:
     def _has_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
         """Return whether a slot is free for this client, evicting a connection if needed.
 
-        Idle connections are evicted first. An admitted client may evict a busy one, of another
-        client that holds more than half of all slots and more than this client will then hold.
+        Idle connections are evicted first. An admitted client may evict a busy one of another
+        client. That client must hold more than half of all slots, and more than this one then will.
         """
         if len(self._taken) < self._limit:
             return True

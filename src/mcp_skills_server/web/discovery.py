@@ -67,7 +67,7 @@ _RANGE: Final = re.compile(
 )
 _SAFE: Final = {
     "x-content-type-options": "nosniff",
-    # A page among a skill's files must not run beside the MCP endpoint.
+    # Scripts in a skill's HTML files must not run on the origin of the MCP endpoint.
     "content-security-policy": "default-src 'none'; sandbox",
     "accept-ranges": "bytes",
 }

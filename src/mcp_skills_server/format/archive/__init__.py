@@ -68,8 +68,8 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
 def pack(files: Files) -> tuple[str, bytes]:
     """Return the archive of a skill as (suffix, bytes): `.tar.gz`, else `.zip`.
 
-    Members are files only, sorted by path, with mode 0644 or 0755 and no owner, time or `./`, so
-    that every machine makes the same bytes. A zip is used if a name is not ASCII, exceeds 100 bytes
+    Members are files only, sorted by path, with mode 0644 or 0755 and no owner, time or `./`. So
+    every machine makes the same bytes. It is a zip if a name is not ASCII or exceeds 100 bytes
     and a prefix of 155, or a file has 8 GiB or more.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The built-in skill `skills.protocol.guide`, shipped with the package as the bundle that it is."""
+"""The built-in skill `skills.protocol.guide`, whose files are package data."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def files() -> dict[str, bytes]:
 
 @cache
 def described() -> tuple[Manifest, dict[str, Json]]:
-    """Its manifest and its frontmatter."""
+    """Return the guide's manifest and frontmatter."""
     fields = dict(frontmatter.parse(files()[SKILL_MD]).frontmatter or {})
     return cast(Manifest, manifest.read(files()[SKILL_TOML], fields, "guide").manifest), fields

@@ -1,1 +1,1 @@
-"""The page: what a person sees of the skills in a browser. Imported only where it is on."""
+"""The page: a web UI that shows people the skills. Imported only if it is enabled."""

@@ -1,7 +1,7 @@
-"""The routes of the page, who may open which, and what every answer of it carries.
+"""Routes of the page: views, authorization, and security headers.
 
-A view is a row of `VIEWS`. It gets a `Look` and returns a response; it is called again with a new
-one where a file turns out to have changed meanwhile.
+A view is a row of `VIEWS`. It takes a `Look` and returns a response. If a file changed meanwhile,
+it is called again with a new `Look`.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ logger = logging.getLogger(__name__)
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _LEAST_COMPRESSED: Final = 1024
-"""Bytes of an answer from which on it is compressed for who takes it."""
+"""Responses of at least so many bytes are compressed."""
 _NOT_THERE: Final = (
     "There is no such page. It may be of a skill that is gone, or that you may not read."
 )
 
 PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
 FormWork: TypeAlias = Callable[[Request, Look, Mapping[str, str]], Awaitable[str]]
-"""Does what a form asks for, and returns the path of the view to go to."""
+"""Handles a form, and returns the path of the view to redirect to."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; "
@@ -88,8 +88,8 @@ CSP: Final = (
 _HEADERS: Final = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
-    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and the sending
-    # page would be unknown.
+    # With "no-referrer" a browser sends forms with `Origin: null`, which would hide the page that
+    # they come from.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -98,7 +98,7 @@ _HEADERS: Final = {
 
 
 class _PageView(NamedTuple):
-    """A view, its title in the navigation ("" for none), and whom it is reserved for."""
+    """A view: its title in the navigation, "" for none, and the role that it requires."""
 
     path: str
     page: PageOf
@@ -129,7 +129,7 @@ VIEWS: Final = (
 
 
 class PagePart(Part):
-    """The page, as a part of the application. `settings` is what clients of MCP are shown."""
+    """The page as a part of the application. `settings` are those of the MCP server."""
 
     _site: PageContext
     _viewers: Viewers
@@ -142,7 +142,7 @@ class PagePart(Part):
         self._views = views
 
     def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the page from tokens, since it authenticates viewers itself, and `/`, too."""
+        """Exempt the page and `/` from tokens: the page authenticates viewers itself."""
         policy = http.policy
         below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
         http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
@@ -151,7 +151,7 @@ class PagePart(Part):
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes, below `BASE` and those that lead there, and follow the skills."""
+        """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
         registry = self._runtime.registry
         self._viewers = Viewers(
             http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions
@@ -188,7 +188,7 @@ class PagePart(Part):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Note what goes on."""
+        """Record runs and clients while the application runs."""
         stop = self._runtime.events.subscribe(self._site.activity.take)
         try:
             yield
@@ -196,7 +196,7 @@ class PagePart(Part):
             stop()
 
     def end_streams(self) -> None:
-        """End the streams of the views that follow changes."""
+        """End the event streams of all views."""
         self._site.live.close()
 
     def _prepare(self) -> None:
@@ -217,7 +217,7 @@ class PagePart(Part):
                 if "authorization" in request.headers and (wait := self._viewers.failed(request)):
                     return self._entrance.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
-            if viewer.principal is not None:  # what the request opens counts as the viewer's
+            if viewer.principal is not None:  # count it in the viewer's quotas
                 request.scope[PRINCIPAL] = viewer.principal
                 slot: Slot | None = request.scope.get("state", {}).get(SLOT)
                 if slot is not None:
@@ -247,7 +247,7 @@ class PagePart(Part):
                 request, replace(look, view=bound, here=base() + view.path, stays=stays)
             )
 
-        # the skill that the rest names is in the event
+        # without the skill's path, which another field of the event has
         method = f"GET {BASE}{view.path.partition('/{')[0]}"
         client = address(request.scope)
         with events.observe(
@@ -261,7 +261,7 @@ class PagePart(Part):
                 return _refusal(look, error)
 
     def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that does what a form asks for, and leads to the view `work` names."""
+        """Return an endpoint that handles a form, and redirects to the view that `work` names."""
 
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
@@ -281,7 +281,7 @@ class PagePart(Part):
         return self._runtime.over(self._views.of(principal))
 
     def _look(self, principal: Principal | None) -> Look:
-        """Return what a viewer may see. Without a proved name, others' activity needs a grant."""
+        """Return a viewer's context. Without a principal, others' activity needs a grant."""
         runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         look = Look(
@@ -318,7 +318,7 @@ async def _missing(_: Request, __: Look) -> Response:
 
 
 class _PageMiddleware:
-    """ASGI middleware: addresses as the browser knows them, headers against foreign scripts."""
+    """ASGI middleware that sets the path prefix of addresses, and security headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -332,7 +332,7 @@ class _PageMiddleware:
             await send(message)
 
         token = prefix.set(scope.get(PREFIX, ""))
-        # Without the application above, what is refused by a route is answered here, with the
+        # Without `app` in the scope, the router sends its errors itself, so that they get the
         # headers too.
         scope = {name: value for name, value in scope.items() if name != "app"}
         try:
@@ -350,7 +350,7 @@ async def _static(request: Request) -> Response:
     if name not in _STATIC:
         return Response("no such file\n", 404, media_type="text/plain")
     response = FileResponse(_HERE / "static" / name, media_type=_STATIC[name])
-    response.headers["cache-control"] = "no-cache"  # the ETag says whether it is another one
+    response.headers["cache-control"] = "no-cache"  # browsers revalidate by ETag
     return response
 
 
@@ -373,7 +373,7 @@ def _templates() -> Environment:
 
 
 def _moment(seconds: float | None) -> Markup:
-    """Return a moment of UTC, for people; the script of the page makes it their own time."""
+    """Return a UTC time as HTML, which the page's script converts to local time."""
     if seconds is None:
         return Markup("never")
     moment = time.gmtime(seconds)

@@ -1,4 +1,4 @@
-"""Context of one page request: one view of the skills, bound once, and its permissions."""
+"""Context of one page request: its viewer, permissions, and one snapshot of the skills."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from mcp_skills_server.web.ui.pages.operation import Activity, UsageReports
 
 BASE: Final = "/ui"
-"""The path of the page, as routes see it."""
+"""The path of the page below the application's root path."""
 prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
-"""The prefix of `BASE` in the addresses that the viewer's browser knows."""
+"""The path prefix that clients see before `BASE`, from `--root-path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,10 @@ class PageContext:
     """The context that all viewers share.
 
     Attributes:
-        sources: the state of each root that is fetched.
-        local: whether the page is one person's own, on this machine alone: then it may name folders
-            of the disk.
+        sources: returns the state of each fetched root.
+        local: whether the page is one person's, on this machine only, and may show disk folders.
         open: whether the page needs no sign-in.
-        histories: what git knows of the skills of repositories that are fetched.
+        histories: the git histories of skills from fetched repositories.
     """
 
     templates: Environment
@@ -60,7 +59,7 @@ class PageContext:
 
 
 class Argument(NamedTuple):
-    """A form field for an argument of a skill or tool, with its value; no choices: any text."""
+    """A form field for an argument of a skill or tool. Without choices it takes any text."""
 
     name: str
     words: str
@@ -78,14 +77,14 @@ class Look:
     """The context of one page request: its viewer, permissions and skills.
 
     Attributes:
-        runtime: of the skills that the viewer may read.
-        view: these skills, bound once.
-        principal: the viewer; None where no proof is required.
+        runtime: over the skills that the viewer may read.
+        view: these skills, from one snapshot.
+        principal: the viewer; None where no authentication is required.
         is_admin: whether the viewer may see what is for the operator.
-        sees_others: whether the viewer may see who else there is, and what they do.
+        sees_others: whether the viewer may see other users and their activity.
         nav: the views that the viewer may open: address and title.
-        here: the address of the view that is open, for the mark in `nav`.
-        stays: whether the viewer may still see the same, for answers that take long.
+        here: the address of the open view, which `nav` marks.
+        stays: whether the viewer's access is unchanged, for long responses.
     """
 
     site: PageContext
@@ -100,28 +99,27 @@ class Look:
 
     @property
     def snapshot(self) -> Snapshot:
-        """All skills that the viewer may read, as they were when the request came."""
+        """Return the skills that the viewer may read, as of the start of the request."""
         return self.view.snapshot
 
     @property
     def number(self) -> int:
-        """Return the number of the last change shown, for the stream that announces the next."""
+        """Return the number of the last change on the page, from which its stream continues."""
         skills = self.runtime.skill_set
         number = self.site.live.number(skills)
         if skills.snapshot is not self.snapshot:
-            return 0  # there are changes that it does not show
+            return 0  # this snapshot lacks newer changes
         return number
 
     @property
     def folders(self) -> str:
-        """Return the names of the folders of one's own page; "" for the page of a server."""
+        """Return the names of the first folders of a local page; "" on a server."""
         if not self.site.local:
             return ""
         return ", ".join(os.path.basename(root.path) for root in self.runtime.registry.roots[:3])
 
     def used(self) -> Mapping[str, Line] | None:
-        """Return the counts of the viewer's skills in the last 30 days, by skill path; None if
-        nothing is counted.
+        """Return usage counts of the last 30 days by skill path; None if nothing is counted.
 
         Reads a file.
         """
@@ -131,16 +129,16 @@ class Look:
         return {each.name: each for each in report.lines if each.name in self.snapshot.skills}
 
     def may_read(self, path: str) -> bool:
-        """Tell whether the viewer may know of the skill of this path, although it may be gone."""
+        """Return whether the viewer may know of a skill at this path, even if it is gone."""
         permissions = self.runtime.skill_set.permissions
         return permissions is None or permissions.reads(path)
 
     def offers(self, skill: Skill) -> bool:
-        """Tell whether a model is offered a skill that the viewer may read."""
+        """Return whether the viewer may read a skill, and models are offered it."""
         return runtime.is_offered(skill) and skill.path in self.snapshot.skills
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """Return the response that a template makes of these values, with this as `look`."""
+        """Return the response of a template, rendered with these values and `look`."""
         return HTMLResponse(
             self.site.templates.get_template(template).render(look=self, base=base(), **values),
             status,
@@ -148,7 +146,7 @@ class Look:
 
 
 def start_of(query: Mapping[str, str]) -> int:
-    """Return the offset into a list that an address asks for; 0 where it gives no valid one."""
+    """Return the list offset in a query; 0 without a valid one."""
     start = query.get("from", "")
     if start.isascii() and start.isdigit() and len(start) < 7:
         return int(start)
@@ -158,7 +156,7 @@ def start_of(query: Mapping[str, str]) -> int:
 def choice_of(
     query: Mapping[str, str], field: str, choices: Collection[str], default: str = ""
 ) -> str:
-    """Return the choice that an address names; the default where it names none."""
+    """Return a field of a query if it is one of the choices, else the default."""
     named = query.get(field, "")
     if named in choices:
         return named
@@ -166,7 +164,7 @@ def choice_of(
 
 
 def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
-    """Return the address of the part of a list that begins at a number, with these conditions."""
+    """Return the address of a list from offset `start` on, with these filters."""
     given = {key: value.encode("utf-8", "replace") for key, value in fields.items() if value}
     if start:
         given["from"] = b"%d" % start
@@ -174,22 +172,22 @@ def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
 
 
 def base() -> str:
-    """Return the path of the page as the browser sees it: each address on a page begins so."""
+    """Return the page's path as the browser sees it, the start of every address."""
     return prefix.get() + BASE
 
 
 def skill_address(path: str, view: str = "skills") -> str:
-    """Return the address of a view about the skill of this path."""
+    """Return the address of a view of the skill at this path."""
     return f"{base()}/{view}/{quote(path)}"
 
 
 def file_address(path: str, file: str, view: str = "files") -> str:
-    """Return the address of a view about one file of the skill of this path."""
+    """Return the address of a view of one file of the skill at this path."""
     return f"{skill_address(path, view)}?file={quote(file)}"
 
 
 def source_name(look: Look, root: int) -> str:
-    """Return the name of a root: its origin or folder. Only the operator sees whole paths."""
+    """Return the name of a root: its origin or folder. Only a local page has whole paths."""
     found = look.runtime.registry.roots[root]
     if found.origin is not None:
         if look.site.local:
@@ -201,20 +199,20 @@ def source_name(look: Look, root: int) -> str:
 
 
 def reason_left_out(skill: Skill) -> Problem | None:
-    """Return what keeps a skill from being served to everybody: its first error."""
+    """Return the first error of a skill that hosts are not served; None for a valid skill."""
     if skill.standing is Standing.VALID:
         return None
     return next((each for each in skill.problems if each.severity == "error"), None)
 
 
 def shown_problem(look: Look, problem: Problem) -> Problem:
-    """Return a problem as a viewer may read it: only the operator sees the server's folders."""
+    """Return a problem without the server's folders, except on a local page."""
     hint = problem.hint and without_folders(look, problem.hint)
     return problem._replace(message=without_folders(look, problem.message), hint=hint)
 
 
 def without_folders(look: Look, text: str) -> str:
-    """Return a text with the names of roots in place of their paths on the server's disk."""
+    """Return a text with root paths replaced by root names, except on a local page."""
     if look.site.local:
         return text
     for root in sorted(look.runtime.registry.roots, key=lambda each: -len(each.path)):

@@ -1,8 +1,7 @@
-"""Markdown of a skill as HTML that can do nothing: no markup of its own, no address but those that
-are shown here.
+"""Render Markdown of a skill as inert HTML: no raw markup, and only allowed addresses.
 
 A link leads to http, https or mail, or to a file of the same skill; a picture is a raster file of
-the same skill. What leads elsewhere stays as text.
+the same skill. Other links and pictures become text.
 """
 
 from __future__ import annotations
@@ -22,26 +21,23 @@ from mcp_skills_server.format import hidden
 from mcp_skills_server.web.ui.look import file_address
 
 _MOST_HIDDEN: Final = 2_000
-"""Hidden characters that are marked in one text; from there on they are shown without a mark."""
+"""Hidden characters marked in one text; later ones are shown without a mark."""
 _RASTER_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 MOST_PICTURE_BYTES: Final = 4 << 20
 MOST_RENDERED: Final = 100_000
-"""Characters of a body that are rendered; the raw text beside it has all of them."""
+"""Characters of the longest text that is rendered; a longer one is shown raw only."""
 _MOST_MARKS: Final = 8_000
-"""Brackets, asterisks and the like: what has more takes long to parse, and is no text for
-people."""
+"""Brackets, asterisks and the like; a text with more takes long to parse."""
 _MARKS: Final = re.compile(r"[\[\]*_`<>|~]")
 _MOST_LINES: Final = 6_000
 _MOST_CELLS: Final = 10_000
-"""Cells of all tables. A row without cells gets as many as the head has, so a short text could ask
-for millions."""
+"""Cells of all tables. Rows are padded to the head's width: a short text may have millions."""
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _ONE_AT_A_TIME: Final = CapacityLimiter(1)
-"""Rendering holds the interpreter; other requests then wait for one text at most, however many are
-asked for."""
+"""Rendering holds the GIL: with this limit, other requests wait for one text at most."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ABOVE: Final = 2
-"""Level of the heading that a rendered text stands below."""
+"""Level of the heading above a rendered text."""
 _DEEPEST_HEADING: Final = 6
 _TAGS: Final = frozenset((
     "p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "em", "strong", "s",
@@ -50,7 +46,7 @@ _TAGS: Final = frozenset((
 
 
 def marked(text: str) -> Markup:
-    """Return the text, escaped, with its hidden characters visible."""
+    """Return the text, escaped, with its hidden characters made visible."""
     parts: list[Markup] = []
     for number, (before, code) in enumerate(_pieces(text)):
         parts.append(escape(before))
@@ -62,16 +58,14 @@ def marked(text: str) -> Markup:
 
 
 def plain(text: object, most: int = 0) -> str:
-    """Return a name where no markup can be, such as in a title or an option: its hidden characters
-    as `[U+202E]`."""
+    """Return a name as plain text, for a title or an option; hidden characters as `[U+202E]`."""
     return "".join(
         f"{before}[{code}]" if code else before for before, code in _pieces(_cut(str(text), most))
     )
 
 
 def visible(text: object, most: int = 0) -> Markup:
-    """Return a name or a line as `marked` does, cut beyond `most` characters, and with a direction
-    of its own."""
+    """Return a line as `marked` does, cut beyond `most` characters, in a bidi isolate."""
     return Markup(f"<bdi>{marked(_cut(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
 
 
@@ -82,9 +76,8 @@ def _cut(text: str, most: int) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each part of a text with the code of the hidden character behind it; "" behind the
-    last."""
-    # Half a character of UTF-16, which YAML can write, is in no UTF-8.
+    """Yield each part of a text, and the code of the hidden character after it, "" at the end."""
+    # YAML can write a lone surrogate, which UTF-8 cannot encode.
     text = text.encode("utf-8", "replace").decode()
     end = 0
     for start, character in hidden.find(text):
@@ -94,12 +87,12 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_raster_name(path: str) -> bool:
-    """Tell whether a file of this name may be a raster picture."""
+    """Return whether a file name has the extension of a raster picture."""
     return path.lower().endswith(_RASTER_NAMES)
 
 
 def raster_type(raw: bytes) -> str | None:
-    """Return the media type of the picture that these bytes begin, None where they are none."""
+    """Return the media type of a raster picture by its first bytes, or None."""
     if raw.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if raw.startswith(b"\xff\xd8\xff"):
@@ -112,25 +105,26 @@ def raster_type(raw: bytes) -> str | None:
 
 
 async def rendered(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
-    """Return what `render` does, in a thread, one text at a time."""
+    """Run `render` in a thread, one text at a time."""
     return await to_thread.run_sync(render, text, skill, files, place, limiter=_ONE_AT_A_TIME)
 
 
 def render(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
-    """Return Markdown as HTML, None where it is too much to render. `place` is the file of the
-    skill that it is in."""
+    """Return Markdown as HTML, or None if it is too much to render.
+
+    `place` is the path of the Markdown file in the skill.
+    """
     if len(text) > MOST_RENDERED or text.count("\n") > _MOST_LINES or _cells(text) > _MOST_CELLS:
         return None
     if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
         return None
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    parser.validateLink = lambda _: True  # type: ignore[method-assign] # what may be led to is decided below
+    parser.validateLink = lambda _: True  # type: ignore[method-assign] # `_Writer` checks links
     return Markup(_Writer(skill, files, place).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
 
 
 def _cells(text: str) -> int:
-    """Return a bound on the cells of the tables of a text: of each paragraph its lines by its
-    longest row."""
+    """Return a bound on the table cells of a text: per paragraph, lines times longest row."""
     cells = 0
     for paragraph in _PARAGRAPH.split(text):
         lines = paragraph.split("\n")
@@ -141,7 +135,7 @@ def _cells(text: str) -> int:
 
 
 class _Writer:
-    """Writes the tokens of one text, each by itself; of a token's attributes none is taken over."""
+    """HTML writer of one text. It copies no attributes of tokens."""
 
     def __init__(self, skill: str, files: Collection[str], place: str) -> None:
         self._skill, self._files, self._folder = skill, files, posixpath.dirname(place)
@@ -181,7 +175,7 @@ class _Writer:
 
     def _tag(self, token: Token) -> str:
         tag = token.tag
-        # levels follow each other without a gap, for who hears the page
+        # no heading level is skipped, for screen readers
         if token.type == "heading_open":
             self._level = min(int(tag[1]) + _ABOVE, self._level + 1, _DEEPEST_HEADING)
         if token.type.startswith("heading"):
@@ -216,7 +210,7 @@ class _Writer:
         return f'<a href="{escape(file_address(self._skill, file))}">{marked(words or file)}</a>'
 
     def _file(self, target: str) -> str | None:
-        """Return the file of the skill that is meant, None where it is none."""
+        """Return the file of the skill that a link means, or None."""
         if _SCHEME.match(target) or target.startswith(("/", "#", "\\")):
             return None
         path = unquote(re.split(r"[?#]", target, maxsplit=1)[0])

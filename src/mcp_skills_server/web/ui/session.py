@@ -1,9 +1,8 @@
-"""Sessions of the page: a cookie with a random id that stands for a proved identity, and holds no
-secret.
+"""Sessions of the page: a random cookie for each authenticated viewer.
 
-A session ends with the token that opened it. It lives in memory: a server that starts anew asks
-again. Replicas with a store share it: a record has the token, encrypted with the cookie, and each
-replica proves the token itself.
+A session ends with the token that opened it; the cookie does not contain the token. Sessions are in
+memory: after a restart viewers sign in again. Replicas with a store share them: a record has the
+token, encrypted with the cookie, and each replica verifies the token itself.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ _COOKIE: Final = "skills-ui"
 _IDLE_S: Final = 12 * 3600.0
 _MOST: Final = 10_000
 _MOST_OF_ONE: Final = 50
-"""Sessions of one principal; then its oldest goes."""
+"""Sessions of one principal; beyond it the oldest is evicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A person who may look at the page, with what was proved; None where no proof is required, and
-    on one's own page.
+    """A person who may open the page.
 
-    A token of the operator, `is_of_token`, can be taken away.
+    `admission` is None where no authentication is required, and on a local page. `is_of_token`
+    marks a static token, which the operator can remove.
     """
 
     admission: Admission | None = None
@@ -55,14 +54,14 @@ class Viewer:
 
     @property
     def principal(self) -> Principal | None:
-        """Return the principal that was proved; None for none."""
+        """Return the authenticated principal, or None."""
         if self.admission is None:
             return None
         return self.admission.principal
 
     @property
     def key(self) -> str | None:
-        """Return the key of the principal; None for none."""
+        """Return the key of the principal, or None."""
         if self.admission is None:
             return None
         return self.admission.principal.key
@@ -77,14 +76,13 @@ class Viewers:
     """The sessions of the page.
 
     Args:
-        policy: whose tokens are taken.
-        once: SHA-256 of what lets the first who brings it in, for the page of one person; None for
-            a server.
-        failures: counts what is brought and is wrong, with what fails elsewhere.
-        store: shares sessions with other replicas; None where there are none.
+        policy: the conditions of admission, with its tokens.
+        once: SHA-256 of the one-time secret of a local page; None for a server.
+        failures: rate limit of failed authentications, shared with other endpoints.
+        store: shares sessions with other replicas; None without replicas.
 
     Attributes:
-        is_private: whether the page is one person's own, opened by an address that lets in once.
+        is_private: whether the page is local, opened by a one-time address.
     """
 
     def __init__(
@@ -100,21 +98,20 @@ class Viewers:
         self._store = store
         self.is_private = once is not None
         self._sessions: OrderedDict[bytes, _ViewerSession] = OrderedDict()
-        """By the hash of the id, the one used longest ago first."""
+        """By the hash of the id, the least recently used first."""
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the page needs no sign-in."""
+        """Return whether the page needs no sign-in."""
         return self._policy.is_open and not self.is_private
 
     @property
     def takes_tokens(self) -> bool:
-        """Tell whether tokens of the operator are accepted."""
+        """Return whether static tokens are accepted."""
         return bool(self._policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
-        """Return the viewer; None if signing in comes first. With `renew` it counts as a use of the
-        session."""
+        """Return the viewer; None if sign-in is required. `renew` extends the session."""
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
@@ -140,34 +137,31 @@ class Viewers:
         return session.viewer
 
     def by_token(self, secret: str) -> Viewer | None:
-        """Return the viewer that a token of the operator stands for; None for an unknown or expired
-        token."""
+        """Return the viewer of a static token; None if it is unknown or expired."""
         token = find(self._policy.tokens, secret)
         if token is None or token.expires <= time.time():
             return None
         return Viewer(token.admission, True, secret)
 
     def by_first_use(self, secret: str) -> Viewer | None:
-        """Return the viewer for a one-time secret, which is used up by that; None for a wrong
-        one."""
+        """Return the viewer for the one-time secret, and invalidate it; None for a wrong one."""
         if self._once is None or not hmac.compare_digest(self._once, _hashed(secret)):
             return None
         self._once = None
         return Viewer()
 
     def failed(self, request: Request) -> float:
-        """Count that the address brought something wrong. Returns the seconds to wait; 0 within the
-        quota."""
+        """Count a failure of the address; return the seconds to wait, 0 within the quota."""
         return self._failures.count(request.scope)
 
     async def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
-        """Have the response set the cookie of a new session."""
+        """Start a new session, and set its cookie in the response."""
         await self.end(request)
         value = secrets.token_urlsafe(32)
         self._add(value, viewer)
         if self._store is not None and viewer.credential:
             sealed = _cipher(value).encrypt(viewer.credential.encode()).decode()
-            with suppress(RequestError):  # the session is this replica's alone
+            with suppress(RequestError):  # store unreachable: the session is local
                 await self._store.write(value, None, sealed, replaces=None)
         response.set_cookie(
             _cookie(request),
@@ -179,7 +173,7 @@ class Viewers:
         )
 
     async def end(self, request: Request, response: Response | None = None) -> None:
-        """Forget the session of a request, and have the response remove its cookie."""
+        """End the session of a request, and remove its cookie in the response."""
         cookie = request.cookies.get(_cookie(request), "")
         self._sessions.pop(_hashed(cookie), None)
         if self._store is not None and cookie:
@@ -199,13 +193,12 @@ class Viewers:
         )
 
     async def _synchronise(self, cookie: str) -> None:
-        """Take over the session that another replica began, and drop the one that another replica
-        ended."""
+        """Load a session that another replica began; drop one that another replica ended."""
         if self._store is None or not cookie:
             return
         try:
             sealed = await self._store.read(cookie, None)
-        except RequestError:  # what this replica knows goes on
+        except RequestError:  # store unreachable: local sessions stay
             return
         if sealed is None:
             self._sessions.pop(_hashed(cookie), None)
@@ -226,7 +219,7 @@ class Viewers:
         return viewer
 
     def _holds(self, viewer: Viewer) -> bool:
-        """Tell whether what was shown still lets its bearer in."""
+        """Return whether the viewer's admission is still valid."""
         shown = viewer.admission
         if shown is None:
             return True
@@ -237,8 +230,7 @@ class Viewers:
 
 
 def is_of_own_page(request: Request) -> bool:
-    """Tell whether a POST comes from a page of ours. A browser says so; who says nothing is
-    refused."""
+    """Return whether the browser says that a POST comes from this page (CSRF check)."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False
@@ -253,19 +245,17 @@ def is_of_own_page(request: Request) -> bool:
 
 
 def is_of_other_page(request: Request) -> bool:
-    """Tell whether a page of another server makes the browser ask, or leads it here.
+    """Return whether a page of another server caused the request.
 
-    The strict cookie comes along where that server differs by its port alone.
+    A browser sends the strict cookie even so, if that server differs only by its port.
     """
     return request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 
 def _cookie(request: Request) -> str:
-    """Return the cookie's name. Browsers do not tell ports of a host apart, and a person may have
-    two servers.
+    """Return the cookie's name, with the port: browsers share cookies among ports of a host.
 
-    The port is the one that the browser asked for: replicas behind one address may listen on
-    different ports.
+    The port is that of the Host header: replicas behind one address may listen on different ports.
     """
     port = request.headers.get("host", "").rpartition(":")[2]
     if port.isdecimal():
@@ -274,7 +264,7 @@ def _cookie(request: Request) -> str:
 
 
 def _cipher(cookie: str) -> Fernet:
-    """Encryption with the cookie: the store has its hash alone."""
+    """Return a cipher whose key is the cookie, of which the store has only a hash."""
     return Fernet(base64.urlsafe_b64encode(_hashed(f"session of the page: {cookie}")))
 
 

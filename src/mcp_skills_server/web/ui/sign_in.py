@@ -1,8 +1,7 @@
-"""The ways in and out of the page: an address that works once, a token in a form, the issuer; and
-signing out.
+"""Sign-in at the page by one-time address, token or OAuth issuer, and sign-out.
 
-At the issuer it is the authorization code flow with PKCE. The answer is no proof by itself: the
-access token is proved as on any request, and is forgotten with it.
+OAuth uses the authorization code flow with PKCE. The issuer's response proves nothing by itself:
+the access token is verified as on any request. Only a session store keeps the token, encrypted.
 """
 
 from __future__ import annotations
@@ -40,16 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CALLBACK: Final = "/oauth/callback"
-"""Where an issuer sends people back to."""
+"""Path of the redirect URI, to which the issuer sends browsers back."""
 _SIGN_IN_COOKIE: Final = "skills-ui-away"
 """The cookie that binds a sign-in at the issuer to the browser that began it."""
 _LONGEST_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
 _ISS_SUPPORTED: Final = "authorization_response_iss_parameter_supported"
-"""Says in the metadata that every answer names the issuer, so that one without it is none of it
-(RFC 9207)."""
+"""Metadata flag: each response of the issuer names it; others are forged (RFC 9207)."""
 _LEAST_SCOPE: Final = "openid"
-"""Asked for where no other is and the issuer knows it: some refuse a request without any scope."""
+"""Default scope, if the issuer knows it: some refuse a request without any scope."""
 _SILENT: Final = "The issuer does not answer. Try again later."
 _FOREIGN_FORM: Final = "This form was sent from another page."
 
@@ -57,12 +55,11 @@ Post: TypeAlias = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 
 
 class SignInError(SkillsServerError):
-    """Signing in failed. The message is for the person who tried."""
+    """A failed sign-in. The message is for the person who tried."""
 
 
 class NotBegunError(SignInError):
-    """An answer of an issuer reached a browser that was not sent there, which any foreign page can
-    cause."""
+    """A callback to a browser that began no sign-in, which any foreign page can cause."""
 
 
 class Entrance:
@@ -76,7 +73,7 @@ class Entrance:
             self._flow = Flow(policy.oauth, policy.oauth.settings.ui_client_id, fetch)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes, from the page's own path on."""
+        """Return the routes, relative to the page's path."""
         return [
             Route("/enter", self._once, methods=["GET"]),
             Route("/sign-in", self._by_token, methods=["GET", "POST"]),
@@ -86,8 +83,7 @@ class Entrance:
         ]
 
     async def _once(self, request: Request) -> Response:
-        """Take the one-time secret of one's own page out of the address, and give a cookie for
-        it."""
+        """Exchange the one-time secret in the address of a local page for a cookie."""
         response = RedirectResponse(f"{base()}/", 303)
         if await self._viewers.viewer(request) is None:
             viewer = self._viewers.by_first_use(request.query_params.get("once", ""))
@@ -132,7 +128,7 @@ class Entrance:
             response = RedirectResponse(await self._flow.begin(browser), 303)
         except SignInError as error:
             return self._form(str(error), 503)
-        # Lax, for the way back begins at the issuer; it opens nothing by itself.
+        # Lax, since the callback comes from the issuer; the cookie alone gives no access.
         response.set_cookie(
             _SIGN_IN_COOKIE,
             browser,
@@ -152,15 +148,15 @@ class Entrance:
                 request.query_params, request.cookies.get(_SIGN_IN_COOKIE, "")
             )
         except SignInError as error:
-            # repeats of one line are dropped: this must hide no real reason
+            # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
                 logger.warning("nobody was signed in: %s", error, extra=REPEATS)
             else:
                 logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
             return self._form(str(error), 403)
-        # No redirect: a browser sends a strict cookie only along a way that began on a page of
-        # ours.
+        # No HTTP redirect: the browser would not send the strict cookie, since the chain began
+        # at the issuer.
         response = self._page("signed_in.html", 200)
         response.headers["refresh"] = f"0; url={base()}/"
         await self._viewers.begin(request, response, found)
@@ -192,7 +188,7 @@ class Entrance:
         return self._form(trouble, 403)
 
     def too_often(self, wait: float) -> Response:
-        """Return the answer to an address that brought something wrong too often."""
+        """Return 429 for an address that failed too often."""
         seconds = max(1, math.ceil(wait))
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)
@@ -200,7 +196,7 @@ class Entrance:
 
 
 async def form_of(request: Request) -> dict[str, str] | None:
-    """Return the fields of a small form, None where it is none."""
+    """Return the fields of a small form; None if it is malformed or too large."""
     raw = b""
     async for chunk in request.stream():
         raw += chunk
@@ -215,12 +211,12 @@ async def form_of(request: Request) -> dict[str, str] | None:
 class Flow:
     """Authorization code flow of a public client. For one event loop.
 
-    It keeps nothing between the two requests: `state` and the verifier of PKCE are derived from a
-    secret that the browser has in a cookie, so that any replica can finish what another began, and
-    no other browser can end it.
+    It is stateless between the two requests: `state` and the PKCE verifier are derived from a
+    secret in the browser's cookie. Any replica can finish what another began, and no other browser
+    can.
 
     Args:
-        server: proves the tokens of the issuer.
+        server: verifies the tokens of the issuer.
         client_id: OAuth client id of the page.
         post: sends a form, and returns status and body.
     """
@@ -232,22 +228,21 @@ class Flow:
 
     @property
     def callback(self) -> str:
-        """Return the redirect URI: below the URL by which clients know this server, and nowhere
-        else."""
+        """Return the redirect URI, below the public URL of this server."""
         parts = urlsplit(self._server.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix(_MCP)}{BASE}{CALLBACK}"
 
     @property
     def host(self) -> str:
-        """Return the name of the issuer's host, for people."""
+        """Return the issuer's host name, for people."""
         return urlsplit(self._server.settings.issuer).netloc
 
     async def begin(self, browser: str) -> str:
-        """Return the address at the issuer to go to, for the browser that has this secret."""
+        """Return the authorization URL at the issuer, for the browser with this secret."""
         metadata = await self._metadata()
         place = _address(metadata, "authorization_endpoint")
-        # No nonce: that is OpenID's, refused without the scope openid, and PKCE binds the code to
-        # the browser already.
+        # No nonce: issuers refuse this parameter of OpenID without the scope openid, and PKCE
+        # binds the code to the browser already.
         asked = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -271,19 +266,17 @@ class Flow:
 
     @property
     def _resource(self) -> dict[str, str]:
-        """Return the parameter of RFC 8707 of both requests: without it an issuer may mean its own
-        userinfo."""
+        """Return the `resource` parameter (RFC 8707), lest the issuer mean its own userinfo."""
         if self._server.settings.ui_resource:
             return {"resource": self._server.settings.resource}
         return {}
 
     async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
-        """Redeem the authorization code in the query that the issuer's answer came with, and return
-        the viewer.
+        """Redeem the authorization code in the query of a callback, and return the viewer.
 
         Raises:
-            SignInError: the sign-in was not begun by this browser, the issuer refused it, or its
-                token is refused.
+            SignInError: this browser did not begin the sign-in, the issuer refused it, or its token
+                is refused.
         """
         state = given.get("state", "")
         if not browser or not hmac.compare_digest(
@@ -349,7 +342,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _reason(said: Mapping[str, Any]) -> str:
-    """Return an issuer's words on an error, as RFC 6749 has them; "" for none."""
+    """Return an issuer's error, as RFC 6749 defines it, for a message; "" for none."""
     words = [
         each
         for key in ("error", "error_description")
@@ -361,8 +354,7 @@ def _reason(said: Mapping[str, Any]) -> str:
 
 
 def _derived(browser: str, what: str) -> str:
-    """Return a secret for one use, from that of a browser. 43 characters, as PKCE wants at
-    least."""
+    """Derive a secret for one purpose from a browser's: 43 characters, PKCE's minimum."""
     return _encoded(
         hmac.digest(browser.encode("utf-8", "surrogateescape"), what.encode(), "sha256")
     )

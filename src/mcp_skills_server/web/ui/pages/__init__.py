@@ -1,2 +1,1 @@
-"""One module for each view: a coroutine of the request and of what its viewer sees, which returns
-the response."""
+"""One module per view: coroutines that take a request and a `Look`, and return a response."""

@@ -1,5 +1,4 @@
-"""The catalogue: every skill that the viewer may see, those left out too, found by one search field
-and by filters."""
+"""The catalogue: all skills of the viewer, even invalid ones, with search and filters."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ from mcp_skills_server.web.ui.look import (
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
 PART: Final = 100
-"""Skills that one answer has."""
+"""Skills in one response."""
 _NEAREST: Final = 6
 _MOST_TAGS: Final = 200
 _MOST_TAGS_OF_ONE: Final = 20
@@ -50,13 +49,13 @@ _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "tokens": lambda skill: -tokens_of(skill),
     "files": lambda skill: -len(skill.files),
 }
-"""What the list can be sorted by, beside the path."""
+"""Sort keys of the list, beside the path."""
 _UNUSED: Final = Line("")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A viewer's filter, by the names of the fields in the address; "" for no such condition.
+    """A viewer's filter, by the names of the query's fields; "" for no such condition.
 
     Attributes:
         q: the words of the search field.
@@ -65,7 +64,7 @@ class Asked:
         problem: "left-out", "any", or the code of a problem.
         used: "used" or "never".
         sort: a key of `_SORTS`; a search has its own order.
-        start: how many skills were shown before.
+        start: offset of the first skill.
     """
 
     q: str = ""
@@ -78,12 +77,12 @@ class Asked:
 
     @property
     def is_filtered(self) -> bool:
-        """Tell whether anything is asked for but a part and an order."""
+        """Return whether there is any condition beside order and offset."""
         return self != Asked(sort=self.sort, start=self.start)
 
     @classmethod
     def of(cls, given: QueryParams) -> Asked:
-        """Return what an address asks for. What makes no sense asks for nothing."""
+        """Return the filter of a query, ignoring invalid choices."""
         return cls(
             given.get("q", "").strip(),
             given.get("source", ""),
@@ -95,7 +94,7 @@ class Asked:
         )
 
     def address(self, start: int = 0, **changes: str) -> str:
-        """Return the address of the part that begins there, with these fields instead."""
+        """Return the address of the list from `start` on, with these fields changed."""
         fields = asdict(self) | changes
         del fields["start"]
         return list_address("", fields, start)
@@ -105,7 +104,7 @@ _facets: WeakKeyDictionary[Snapshot, dict[str, Any]] = WeakKeyDictionary()
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the list, or with `part` in the query nothing but its rows."""
+    """Return the list, or only its rows if the query has `part`."""
     return await to_thread.run_sync(_page, request.query_params, look)
 
 
@@ -132,12 +131,11 @@ def _page(given: QueryParams, look: Look) -> Response:
 
 
 async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str:
-    """Switch a skill of one's own folder on or off, for every program that serves the folder.
-    Returns where to go.
+    """Switch a local skill on or off for all programs, and return where to go.
 
     Raises:
-        HTTPException: this is no page of one's own.
-        RequestError: it cannot be switched.
+        HTTPException: the page is not local.
+        RequestError: the skill cannot be switched.
     """
     if not look.site.local:
         raise HTTPException(403, "Skills are switched on one's own page alone ('ui').")
@@ -159,16 +157,15 @@ async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str
 
 
 def can_switch(look: Look, skill: Skill) -> bool:
-    """Tell whether a skill lies in a folder of the viewer's own, and is not the folder itself."""
+    """Return whether a skill is in a subfolder of a local root, on a local page."""
     return look.site.local and skill.origin is None and bool(skill.directory)
 
 
 def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
-    """Return what an address asks for. The order of a search is that of `skills_search`; else it is
-    by path.
+    """Return the skills that match a filter, in search order if there is a search, else by path.
 
-    `total` is None where that was not counted, `trouble` is why nothing could be searched, and
-    `nearest` has skills whose names look like words of a question that found nothing.
+    `total` is None if not counted; `trouble` is the error of a search. `nearest` has skills with
+    names like the words of a search without results.
     """
     skills, used = look.snapshot.skills, look.used()
     accept = _condition(asked, used, survey)
@@ -187,7 +184,7 @@ def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
                 nearest = search.nearest(asked.q, _NEAREST, lambda each: each.path in skills)
         except NoFullTextError as error:
             trouble = str(error)
-        # What cannot be read is in no index; it is looked for by its path.
+        # Unreadable skills are in no index; find them by path.
         unread = [
             each
             for each in by_path
@@ -233,8 +230,7 @@ def _condition(
 def _row(
     look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], survey: Survey
 ) -> dict[str, Any]:
-    """Return one skill of the list. `left_out` is the problem that keeps it from everybody, None
-    for none."""
+    """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
@@ -261,7 +257,7 @@ def _row(
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row for programs."""
+    """Return a row as JSON values."""
     out = {key: value for key, value in row.items() if key not in {"why", "changed"}}
     out["title"] = row["title"] or None
     if row["left_out"] is not None:
@@ -278,11 +274,10 @@ def tokens_of(skill: Skill) -> int:
 
 
 def _facets_of(look: Look, survey: Survey) -> dict[str, Any]:
-    """Return what there is to filter by, with how many skills have it, and what is said of all
-    skills.
+    """Return the facets to filter by, with counts of skills, and totals of all skills.
 
-    It is made once for a snapshot whose skills are all checked. `places` has problems of no skill
-    that is shown: folders that cannot be read, skills that another hides.
+    They are cached per snapshot once all its skills are checked. `places` has problems outside the
+    shown skills: unreadable folders, and skills that another one hides.
     """
     snapshot = look.snapshot
     found = _facets.get(snapshot)

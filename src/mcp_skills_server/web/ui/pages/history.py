@@ -1,9 +1,7 @@
-"""The history of one skill: its changes since the server started, as differences of text files, and
-what git knows.
+"""The history of one skill: text diffs since the server started, and git commits.
 
-What a skill was before is known only where its files were kept: a thread reads them once after the
-start, and again when they change, within a bound. A difference beyond it names files, and shows no
-lines.
+A diff needs the files from before the change. A thread reads them once after startup, and again
+when they change, within a limit of memory. Beyond it a revision names the changed files only.
 """
 
 from __future__ import annotations
@@ -36,19 +34,18 @@ from mcp_skills_server.web.ui.pages.skill import skill_of
 logger = logging.getLogger(__name__)
 
 _MOST_KEPT: Final = 32 << 20
-"""Bytes of all files that are kept to be compared."""
+"""Bytes of all files kept for diffs."""
 _MOST_OF_ONE: Final = 256 << 10
-"""Bytes of one file that is kept."""
+"""Bytes of the largest file kept."""
 _MOST_REVISIONS: Final = 20
 _MOST_SKILLS: Final = 1_000
-"""Revisions of one skill, and skills that have some, that are remembered."""
+"""Revisions kept of one skill, and skills with revisions kept."""
 _MOST_LINES: Final = 500
 _PAUSE_EVERY: Final = 50
 
 
 class SkillRevision(NamedTuple):
-    """One change of a skill: when it was seen, in seconds since 1970, and its difference, cut where
-    it is long."""
+    """One change of a skill: its time in seconds since 1970, and its diff, cut if long."""
 
     time: float
     kind: str
@@ -63,24 +60,24 @@ class _Kept(NamedTuple):
 
 
 class Revisions:
-    """Remembers the changes of a registry's skills."""
+    """Recent changes of a registry's skills, with diffs."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        """The texts of each skill as they were last seen, with their bytes."""
+        """The files of each skill as last seen, with their size in bytes."""
         self._size = 0
         self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Follow the registry from now on, in a thread that ends with the process."""
+        """Track changes of the registry from now on, in a daemon thread."""
         self._registry.subscribe(lambda changes: self._changes.put((time.time(), changes)))
         threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
 
     def of(self, path: str) -> list[SkillRevision]:
-        """Return the changes of a skill, the newest first."""
+        """Return the changes of a skill, newest first."""
         with self._lock:
             return [*reversed(self._found.get(path, ()))]
 
@@ -92,7 +89,7 @@ class Revisions:
                 break
             self._keep(path, self._read(begun.skills[path]))
             if number % _PAUSE_EVERY == 0:
-                time.sleep(0.01)  # background work yields
+                time.sleep(0.01)  # let requests run
         while True:
             when, changes = self._changes.get()
             came = changes.after.items()
@@ -101,7 +98,7 @@ class Revisions:
             for path in sorted({*changes.before, *changes.after}):
                 try:
                     self._note(when, path, changes.before.get(path), changes.after.get(path))
-                except Exception:  # a bug here must not end what follows
+                except Exception:  # a bug here must not end the thread
                     logger.exception("a change of %s could not be compared", path)
 
     def _note(self, when: float, path: str, before: Skill | None, after: Skill | None) -> None:
@@ -140,8 +137,7 @@ class Revisions:
             self._size -= self._kept.popitem(last=False)[1].size
 
     def _read(self, skill: Skill) -> Files:
-        """Read the text files of a skill that are not too large; other files are represented by
-        their digests."""
+        """Read the text files of a skill; large and other files are represented by digests."""
         out: dict[str, tuple[bytes, bool]] = {}
         for path, file in self._own_files(skill).items():
             try:
@@ -150,7 +146,7 @@ class Revisions:
                 else:
                     raw = f"\0{file.digest}".encode()
             except (SkillsServerError, OSError):
-                continue  # it changes again; the next look has it
+                continue  # the file is changing; the next scan reads it
             out[path] = raw, file.executable
         return out
 
@@ -165,15 +161,13 @@ class Revisions:
                 yield f"file changed: {path}"
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
-        """Return the files of a skill without those of nested skills, which may have other
-        readers."""
+        """Return a skill's files without nested skills, which may have other readers."""
         nested = tuple(f"{each}/" for each in nested_in(self._registry.snapshot, skill))
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 
 def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
-    """Return the last commits that touched a folder of a root, but those `without` it; none without
-    git. Blocks."""
+    """Return the last git commits that touched a folder, except those of `without`. Blocks."""
     top = working_copy(Path(root))
     if top is None or not Path(folder).is_relative_to(top):
         return []
@@ -197,8 +191,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def _by_git(look: Look, skill: Skill) -> History:
-    """Return what git knows, for viewers who may see all of a folder: also what was another skill's
-    once."""
+    """Return the git history, for operators only: it may show files of other skills."""
     if not look.is_admin:
         return History()
     registry = look.runtime.registry

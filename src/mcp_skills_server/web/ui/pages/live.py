@@ -1,8 +1,7 @@
-"""Recent changes of the catalogue, and server-sent event streams that announce the next one.
+"""Recent changes of the catalogue, and server-sent event streams that announce new ones.
 
-A stream says that there is something to fetch, and nothing of it: the browser then asks for the
-page again, and grants are judged there. While nothing changes a stream costs a line in half a
-minute, by which lost clients are found.
+An event says only that something changed. The browser then loads the page again, where grants are
+checked. An idle stream sends a heartbeat every 30 seconds, by which lost clients are detected.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.web.ui.look import Look, reason_left_out, shown_problem
 
 MOST_KEPT: Final = 1000
-"""Changes that are kept of all skills together."""
+"""Changes kept in all."""
 MOST_SHOWN: Final = 200
-"""Changes that are shown of one set of skills."""
+"""Changes shown of one set of skills."""
 MOST_STREAMS: Final = 1024
 HEARTBEAT_S: Final = 30.0
 _MOST_FILES: Final = 5
 _PAUSE_S: Final = 0.25
-"""Between two lines of one stream, however much changes."""
+"""Minimum seconds between two events of one stream (throttling)."""
 _RETRY: Final = "retry: 3000\n\n"
 _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
@@ -46,11 +45,10 @@ Stays: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Change(NamedTuple):
-    """One skill that a scan found to differ, with some of the files that do, and how many more
-    there are.
+    """A change of one skill in a scan, with some changed files and the number of others.
 
-    `number` is that of the scan: about the milliseconds since 1970, and higher than that of each
-    scan before. It does not tell how many skills of others differ.
+    `number` is that of the scan: about the milliseconds since 1970, and strictly increasing. It
+    does not reveal how many other skills changed.
     """
 
     kind: Literal["appeared", "changed", "vanished"]
@@ -62,7 +60,7 @@ class Change(NamedTuple):
 
 
 def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
-    """Yield what differs by path. A skill of which only skills inside it differ is left out."""
+    """Yield the changes by path, without skills of which only nested skills differ."""
     paths = sorted(found.before.keys() | found.after.keys())
     for path in paths[-MOST_KEPT:]:
         before, after = found.before.get(path), found.after.get(path)
@@ -89,7 +87,7 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
 
 
 def _differing_inside(path: str, paths: Sequence[str]) -> set[str]:
-    """Return where below a skill others of these sorted paths lie."""
+    """Return the relative paths of those among these sorted paths that are below a skill."""
     below = f"{path}/"
     found = takewhile(
         lambda each: each.startswith(below), islice(paths, bisect_left(paths, below), None)
@@ -98,10 +96,9 @@ def _differing_inside(path: str, paths: Sequence[str]) -> set[str]:
 
 
 class Live:
-    """The latest changes, as each set of skills has them, and the streams. Any thread may note
-    changes.
+    """Recent changes by set of skills, and their event streams. `note` is thread-safe.
 
-    One owner may have `share` streams; None for a part of all.
+    `share` limits the streams of one owner; None for the default share.
     """
 
     def __init__(self, share: int | None = None) -> None:
@@ -114,11 +111,11 @@ class Live:
         self.is_closing = False
 
     def __len__(self) -> int:
-        """Return how many streams are open."""
+        """Return the number of open streams."""
         return len(self._places)
 
     def follow(self, registry: Registry) -> None:
-        """Note what differs of these skills from now on. What the first scan finds is no change."""
+        """Record changes of the registry from now on, except those of the first scan."""
 
         def note(changes: Changes) -> None:
             if registry.loaded.is_set():
@@ -127,7 +124,7 @@ class Live:
         registry.subscribe(note)
 
     def note(self, found: Iterable[Change]) -> None:
-        """Keep what one scan found, and wake all streams."""
+        """Record the changes of one scan, and wake all streams."""
         now = time.time()
         with self._lock:
             number = max(int(now * 1000), self.last_number + 1)
@@ -143,12 +140,11 @@ class Live:
         return max((each.number for each in self._kept[-1:]), default=0)
 
     def latest(self, skills: SkillSet) -> list[Change]:
-        """Return the changes of a set of skills, those of the last scan first."""
+        """Return the changes of a set of skills, last scan first."""
         return [*islice(self._of(skills), MOST_SHOWN)]
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
-        """Return the number of the last change of a set of skills; `after` where there is none
-        beyond that.
+        """Return the number of a skill set's last change, or `after` if there is none later.
 
         With `path` only changes of the skill at this path count.
         """
@@ -165,31 +161,30 @@ class Live:
                 yield each
 
     async def wait(self) -> None:
-        """Wait until a change is noted, or until `wake`."""
+        """Wait for a change, or for `wake`."""
         await self._news.wait()
 
     def wake(self) -> None:
-        """Wake all streams, from the event loop."""
+        """Wake all streams. Call this in the event loop."""
         self._news.set()
         self._news = anyio.Event()
 
     def close(self) -> None:
-        """End every stream. A browser opens its own anew, if there is a server then."""
+        """End every stream. Browsers reconnect, if there is a server then."""
         self.is_closing = True
         self.wake()
 
     def open(
         self, skills: SkillSet, owner: Owner, after: int, stays: Stays, path: str = ""
     ) -> ChangeStream:
-        """Return a stream of server-sent events: one `change` for whatever happened since the
-        change `after`.
+        """Return a server-sent event stream: one `change` for all changes since `after`.
 
-        An owner who opens too many has the oldest one ended, with the event `replaced`. A stream
-        ends where `stays` says no before a line. With `path` only changes of the skill at this path
-        count.
+        If an owner opens too many streams, its oldest one ends with the event `replaced`. A stream
+        ends if `stays` returns False before an event. With `path` only changes of the skill at this
+        path count.
 
         Raises:
-            QuotaError: others have left no place.
+            QuotaError: other owners hold all streams.
         """
         made = ChangeStream(self, skills, after, stays, path)
         for oldest in self._places.claim(made, owner):
@@ -198,14 +193,14 @@ class Live:
         return made
 
     def release(self, stream: ChangeStream) -> None:
-        """Leave the place of a stream to others."""
+        """Free the place of a stream."""
         self._places.release(stream)
 
 
 class ChangeStream(StreamingResponse):
-    """One stream, made by `Live.open`. It leaves its place however the connection ends.
+    """A server-sent event stream of `Live.open`. It frees its place however it ends.
 
-    `is_replaced` tells it to end, since its owner has opened too many after it.
+    `is_replaced` ends it, because its owner has opened too many later ones.
     """
 
     def __init__(self, live: Live, skills: SkillSet, after: int, stays: Stays, path: str) -> None:
@@ -251,12 +246,12 @@ class ChangeStream(StreamingResponse):
         looked_at = self._live.last_number
         if self._live.number(self._skills, self._after, self._path) > self._after:
             return False
-        self._after = max(self._after, looked_at)  # changes of others are not looked through again
+        self._after = max(self._after, looked_at)  # skip changes of other skills next time
         return True
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view, or with `part` in the query nothing but the changes."""
+    """Return the view, or only the changes if the query has `part`."""
     live, skills = look.site.live, look.snapshot.skills
     changes = live.latest(look.runtime.skill_set)
     there = {each.path for each in changes if each.path in skills}
@@ -273,7 +268,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 async def events(request: Request, look: Look) -> Response:
-    """Return the stream that says that there are more."""
+    """Return the event stream that announces changes."""
     if request.method == "HEAD":
         return Response(media_type=_TYPE)
     skills, live = look.runtime.skill_set, look.site.live
@@ -286,5 +281,5 @@ async def events(request: Request, look: Look) -> Response:
             skills, counted(request.scope), known, look.stays, request.query_params.get("skill", "")
         )
     except QuotaError as error:
-        # What is no stream is not asked for again by a browser.
+        # A browser does not reconnect after a response of another type.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

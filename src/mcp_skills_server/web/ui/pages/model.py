@@ -1,5 +1,4 @@
-"""The model's first view: instructions and tools as a host gets them, their size, and what was
-cut."""
+"""First view of a model: instructions and tools as a host gets them, with sizes and cuts."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ from mcp_skills_server.web.ui.look import Look, choice_of
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100
-"""Skills that are named of those that were cut."""
+"""Cut skills that are named."""
 _MOST_SHOWN: Final = 20_000
-"""Characters of an answer that are shown."""
+"""Characters shown of a response."""
 
 
 class Cut(NamedTuple):
-    """A skill of which not all is shown, and how much of its description is, in words."""
+    """A skill that is not shown whole, and in words how much of its description is."""
 
     name: str
     path: str
@@ -40,8 +39,10 @@ class Cut(NamedTuple):
 
 
 class UnaskedText(NamedTuple):
-    """A text that a model reads unasked, and how many skills it shows whole, in part, by name
-    alone, and not at all."""
+    """A text that a model reads unasked, with counts of skills by how much it shows.
+
+    It shows a description whole or cut, only the name, or nothing (`unnamed`).
+    """
 
     title: str
     text: str
@@ -54,8 +55,7 @@ class UnaskedText(NamedTuple):
 
 
 class MethodAnswer(NamedTuple):
-    """The answer of a method as it is sent: JSON with some items. The dialect is "" where all have
-    the same."""
+    """The response of a method as sent: JSON with items. The dialect is "" if all share it."""
 
     method: str
     dialect: str
@@ -65,7 +65,7 @@ class MethodAnswer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the JSON for people, cut where it is long."""
+        """Return indented JSON, cut if it is long."""
         whole = json.dumps(json.loads(self.raw), indent=2, ensure_ascii=False)
         if len(whole) > _MOST_SHOWN:
             return f"{whole[:_MOST_SHOWN]}\n..."
@@ -92,12 +92,11 @@ async def page(request: Request, look: Look) -> Response:
             withheld=withheld(look),
         )
 
-    return await to_thread.run_sync(written)  # long texts, made readable
+    return await to_thread.run_sync(written)  # indenting long texts takes time
 
 
 def channels(look: Look) -> Iterator[UnaskedText]:
-    """Yield the texts that a model reads unasked; none where tools are not offered, or there is no
-    skill."""
+    """Yield the texts that a model reads unasked; none without tools or skills."""
     briefing = look.runtime.briefing
     limit, overview = briefing.characters(UNKNOWN), briefing.overview
     if not look.site.settings.tools or not overview:
@@ -110,10 +109,10 @@ def channels(look: Look) -> Iterator[UnaskedText]:
 
 
 def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown) -> UnaskedText:
-    """Return a text with what of the skills it does not show."""
+    """Return a text with the skills that it does not show whole."""
     offers = overview.offers
     if shown.names is not None:
-        # The names that are there say enough of themselves; what is missing comes first.
+        # The text itself shows the other names, so the examples are the missing ones.
         left_out = [each for position, each in enumerate(offers) if position not in shown.names]
         examples = [Cut(each.name, each.path, "not named") for each in left_out[:MOST_CUT]]
         return UnaskedText(
@@ -133,7 +132,7 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
 
 
 def withheld(look: Look) -> Sequence[str]:
-    """Paths of the skills that can be read and that no model is offered, because they say so."""
+    """Return the paths of readable skills whose frontmatter keeps them from models."""
     skills = look.snapshot.skills
     return [
         path
@@ -145,8 +144,7 @@ def withheld(look: Look) -> Sequence[str]:
 async def method_answers(
     look: Look, era: Era, dialects: Sequence[str]
 ) -> AsyncIterator[MethodAnswer]:
-    """Yield the answers to a host that asks for all that a model could be shown, the first page of
-    each list."""
+    """Yield the responses to a host that lists everything, the first page of each list."""
     settings = look.site.settings
     if settings.tools:
         tools: list[Json] = [*look.runtime.briefing.tools(handles=True)]
@@ -168,14 +166,14 @@ async def method_answers(
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
     extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
     for name in dialects:
-        # without one, no client can ask for this dialect alone
+        # without extensions, no client can select this dialect alone
         if name == AUTO or extensions[name]:
             caller = Caller(extensions[name], served=partial(_served, look))
             yield await _listed(look, era, "skills/list", name, caller)
 
 
 async def _listed(look: Look, era: Era, method: str, dialect: str, caller: Caller) -> MethodAnswer:
-    """Return the first page of a list as it is sent."""
+    """Return the first page of a list as sent."""
     handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
     result = await handler(look.view, look.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
@@ -185,7 +183,7 @@ async def _listed(look: Look, era: Era, method: str, dialect: str, caller: Calle
 
 
 async def _served(look: Look, view: View) -> Served:
-    """Return what the server has beside skills, for a skill's dependencies."""
+    """Return the server's tools and prompts, to resolve a skill's dependencies."""
     settings, found = look.site.settings, Served()
     if settings.tools:
         tools = look.runtime.briefing.tools(handles=True)

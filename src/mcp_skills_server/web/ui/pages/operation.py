@@ -1,8 +1,7 @@
-"""The operation of the server: where the skills come from, which are used, and what runs and who
-asks right now.
+"""Operation of the server: sources of skills, usage, script runs, and clients.
 
-Runs and clients come from events. A bounded number of each is kept in memory, and only where there
-is a page to show them. No event has anything of what was said or answered.
+Runs and clients come from events. A bounded number of each is kept in memory, only if there is a
+page to show them. The content of requests and responses is not kept.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
 
 PART: Final = 100
-"""Skills on one part."""
+"""Skills in one response."""
 MOST_OTHERS: Final = 100
-"""Principals that are shown, and host programs."""
+"""Principals shown, and host programs."""
 _DAYS: Final = 30
 _GOOD_S: Final = 5.0
-"""For so long a report is good enough."""
+"""Cache lifetime of a report in seconds."""
 MOST_RUNS: Final = 500
 MOST_CLIENTS: Final = 500
 UNFINISHED: Final = "begun"
-"""The outcome of a run that goes on."""
+"""The outcome of a run that has not ended."""
 
 
 # Sources
 
 
 class SourceRow(NamedTuple):
-    """One root, with its skills that the viewer may see, and what went wrong at the last look; ""
-    for nothing.
+    """One root, with the number of its skills that the viewer may see, and its last error or "".
 
     A folder, which is watched, has no state.
     """
@@ -60,13 +58,12 @@ class SourceRow(NamedTuple):
 
 
 async def sources(_: Request, look: Look) -> Response:
-    """Return the view."""
+    """Return the view of sources."""
     return look.page("sources.html", rows=source_rows(look))
 
 
 def source_rows(look: Look) -> list[SourceRow]:
-    """Return the roots that the viewer has a skill of; all of them for who may see what the
-    operator sees."""
+    """Return the roots of the viewer's skills; for an operator, all roots."""
     states = {each.name: each for each in look.site.sources()}
     lost = {
         each.path: each.message
@@ -101,7 +98,7 @@ def source_rows(look: Look) -> list[SourceRow]:
 
 
 class UsageReports:
-    """The reports of the counts, not made anew for every page."""
+    """Usage reports, cached for `_GOOD_S` seconds."""
 
     def __init__(self, counts: UsageStore | None) -> None:
         self._counts = counts
@@ -109,11 +106,11 @@ class UsageReports:
 
     @property
     def are_kept(self) -> bool:
-        """Tell whether anything is counted."""
+        """Return whether usage is counted."""
         return self._counts is not None
 
     def read(self, by: By = "skill") -> Report | None:
-        """Return a report, None where there is none. Reads a file."""
+        """Return a report, or None. Reads a file unless it is cached."""
         if self._counts is None:
             return None
         made, found = self._made.get(by, (-_GOOD_S, None))
@@ -126,7 +123,7 @@ class UsageReports:
 
 
 class _CountTable(NamedTuple):
-    """Counts by something else than skills; `nameless` is the label of a line without a name."""
+    """Usage by principal or host program. `nameless` labels the line without a name."""
 
     by: By
     column: str
@@ -135,8 +132,7 @@ class _CountTable(NamedTuple):
 
 
 async def usage(request: Request, look: Look) -> Response:
-    """Return the view. Other users' searches and uses may tell of skills that the viewer may not
-    read."""
+    """Return the usage view. Searches and others' usage may reveal skills: few may see them."""
     return await to_thread.run_sync(_usage, look, start_of(request.query_params))
 
 
@@ -163,7 +159,7 @@ def _usage(look: Look, first: int) -> Response:
 
 
 def _others(look: Look) -> list[_CountTable]:
-    """Return what was counted by principal and by host program, for who may know of them."""
+    """Return usage by principal and by host program, if the viewer may see others."""
     if not look.sees_others:
         return []
     found: list[_CountTable] = []
@@ -179,8 +175,7 @@ def _others(look: Look) -> list[_CountTable]:
 
 
 def _lines(look: Look, report: Report | None) -> list[Line]:
-    """Return what was counted of each skill of the viewer, the most used first, then the unused
-    ones."""
+    """Return the usage of each skill of the viewer, most used first, then the unused ones."""
     skills, counted = look.snapshot.skills, list[Line]()
     if report is not None:
         counted = [each for each in report.lines if each.name in skills]
@@ -194,15 +189,14 @@ def _lines(look: Look, report: Report | None) -> list[Line]:
 
 
 class ScriptRun(NamedTuple):
-    """A started script and the request for it. The skill is "" for code that came with a call."""
+    """A started script and its request. The skill is "" for code that came with a call."""
 
     event: Event
     started: Use
 
 
 class ActiveClient(NamedTuple):
-    """A client that asked something: its last request, the time of the first, and how many there
-    were."""
+    """A client: its last request, the time of its first, and the number of requests."""
 
     event: Event
     first: float
@@ -211,7 +205,7 @@ class ActiveClient(NamedTuple):
 
 
 class Activity:
-    """The latest runs and clients. Any thread may use it."""
+    """The latest runs and clients. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -219,7 +213,7 @@ class Activity:
         self._clients: OrderedDict[Any, ActiveClient] = OrderedDict()
 
     def take(self, event: Event) -> None:
-        """Keep what an event tells."""
+        """Record the runs and the client of an event."""
         if event.protocol == CATALOGUE:
             return
         kept = event._replace(uses=(), question="")
@@ -231,17 +225,17 @@ class Activity:
                 self._note_client(kept)
 
     def runs(self) -> list[ScriptRun]:
-        """Return the latest runs, the last one first."""
+        """Return the latest runs, newest first."""
         with self._lock:
             return [*reversed(self._runs.values())]
 
     def clients(self) -> list[ActiveClient]:
-        """Return the latest clients, the one that asked last first."""
+        """Return the latest clients, most recently active first."""
         with self._lock:
             return [*reversed(self._clients.values())]
 
     def _note_run(self, event: Event, started: Use) -> None:
-        # A request has two events, when it starts a run and at its end; both say when it began.
+        # A request emits an event when it starts a run, and one at its end, with the same time.
         request = event.time, event.protocol, event.method, event.principal, event.address, started
         if request not in self._runs or event.outcome != UNFINISHED:
             self._runs[request] = ScriptRun(event, started)
@@ -258,7 +252,7 @@ class Activity:
 
 
 async def runs(_: Request, look: Look) -> Response:
-    """Return the latest runs. A skill that the viewer may not read is not named."""
+    """Return the view of runs, without names of skills that the viewer may not read."""
     found = await to_thread.run_sync(look.site.activity.runs)
     skills = {each.started.skill for each in found}
     readable = {each for each in skills if not each or look.may_read(each)}
@@ -266,5 +260,5 @@ async def runs(_: Request, look: Look) -> Response:
 
 
 async def clients(_: Request, look: Look) -> Response:
-    """Return the latest clients."""
+    """Return the view of clients."""
     return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))

@@ -1,4 +1,4 @@
-"""Problems, each beside the lines that it is about."""
+"""Problems of skills and roots, each with the lines around it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from mcp_skills_server.model import Problem, Skill
 from mcp_skills_server.web.ui.look import Look, choice_of, list_address, shown_problem, start_of
 
 PART: Final = 50
-"""Problems that one answer has."""
+"""Problems in one response."""
 _AROUND: Final = 2
-"""Lines before and after."""
+"""Context lines before and after."""
 _MOST_BYTES: Final = 4 << 20
-"""A larger file is not read for its lines."""
+"""Bytes of the largest file that is read for its lines."""
 REFRESH_S: Final = "1"
-"""After so many seconds a browser asks again for a page that waits for checks."""
+"""Seconds until a browser reloads a page that waits for checks."""
 
 
 class ShownProblem(NamedTuple):
-    """A problem with its skill, None for one of a root, the file in it or "", and the numbered
-    lines around it."""
+    """A problem with the numbered lines around it.
+
+    `skill` is None for a problem of a root; `file` is "" for a problem of no file.
+    """
 
     problem: Problem
     skill: Skill | None = None
@@ -39,7 +41,7 @@ class ShownProblem(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view, for problems of one severity or one code."""
+    """Return the view, filtered by severity and code."""
     given = request.query_params
     severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
     start = start_of(given)
@@ -68,10 +70,9 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def survey_of(look: Look) -> Survey:
-    """Return the known problems of the viewer's skills, and have the unchecked ones checked in the
-    background.
+    """Return known problems of the viewer's skills, and start to check the unchecked ones.
 
-    Problems of roots are left out for a viewer who is no operator.
+    Only an operator gets problems of roots. Checks run in the background.
     """
     checks = look.runtime.registry.checks
     found = checks.survey(look.snapshot)
@@ -99,7 +100,7 @@ async def _shown(look: Look, problem: Problem) -> ShownProblem:
 
 
 def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
-    """Return which of these files of the skill at `place` a problem names; "" for none of them."""
+    """Return the file of the skill at `place` that a problem names; "" for none of `files`."""
     path = problem.path.removeprefix(place).lstrip(os.sep).replace(os.sep, "/")
     if path in files:
         return path
@@ -107,8 +108,7 @@ def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
 
 
 def lines_around(raw: bytes, line: int) -> Sequence[tuple[int, str]]:
-    """Return the lines of a file around this one with their numbers from 1; empty where there is no
-    such line."""
+    """Return the lines around this one, numbered from 1; empty beyond the end of the file."""
     lines = raw.split(b"\n", line + _AROUND)[: line + _AROUND]
     if line > len(lines):
         return ()

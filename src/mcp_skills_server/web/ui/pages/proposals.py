@@ -1,4 +1,4 @@
-"""Proposals: what models propose, side by side with what is served, and a reviewer's decision."""
+"""Proposals by models: the diff from the served skill, and a reviewer's decision."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ from mcp_skills_server.web.ui.look import Look, without_folders
 from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
-"""Lines that are shown before and after a change."""
+"""Context lines before and after a change."""
 _MOST_QUERIES: Final = 20
 _MOST_MESSAGE: Final = 1_000
 _NONE: Final = "There is no such proposal, or it is not yours to review."
 
 
 class Side(NamedTuple):
-    """A line that is served beside the one that is proposed: "same", "changed", or "gap" for lines
-    left out."""
+    """A row of a side-by-side diff: "same", "changed", or "gap" for omitted lines."""
 
     kind: str
     left: str | None
@@ -46,7 +45,7 @@ class Side(NamedTuple):
 
 
 class FileSides(NamedTuple):
-    """A file that is "added", "changed" or "removed", beside the one that is served."""
+    """The side-by-side diff of a file that is "added", "changed" or "removed"."""
 
     path: str
     kind: str
@@ -54,7 +53,7 @@ class FileSides(NamedTuple):
 
 
 async def page(_: Request, look: Look) -> Response:
-    """Return the list: what waits, and then what was decided."""
+    """Return the list: pending proposals, and decided ones."""
     found = await to_thread.run_sync(_own, look)
     pending = [each for each in found if each.state == "pending"]
     return look.page(
@@ -63,16 +62,16 @@ async def page(_: Request, look: Look) -> Response:
 
 
 async def one(request: Request, look: Look) -> Response:
-    """Return one proposal with all that a reviewer needs."""
+    """Return the view of one proposal."""
     return await to_thread.run_sync(_one, look, request.path_params["id"])
 
 
 async def decide(request: Request, look: Look, fields: Mapping[str, str]) -> str:
-    """Approve or reject a proposal, as a form says. Returns where to go.
+    """Approve or reject a proposal as the form says, and return where to go.
 
     Raises:
-        HTTPException: there is none that the viewer may review.
-        RequestError: it cannot be decided so.
+        HTTPException: the viewer may review no such proposal.
+        RequestError: the decision is invalid or impossible.
     """
     id_ = request.path_params["id"]
     await to_thread.run_sync(_decide, look, id_, fields, address(request.scope))
@@ -80,8 +79,7 @@ async def decide(request: Request, look: Look, fields: Mapping[str, str]) -> str
 
 
 def may_review(look: Look, name: str | None = None) -> bool:
-    """Tell whether the viewer may decide on proposals for the skill of this path; for any, where
-    none is given."""
+    """Return whether the viewer may review proposals for skill `name`; None for any skill."""
     permissions = look.runtime.skill_set.permissions
     if look.site.settings.proposals is None or look.site.local:
         return look.site.settings.proposals is not None
@@ -158,7 +156,7 @@ def _decide(look: Look, id_: str, fields: Mapping[str, str], client: str | None)
 
 
 def sides(before: Files, after: Files) -> Iterator[FileSides]:
-    """Yield the text files that differ, line beside line."""
+    """Yield the side-by-side diff of each file that differs."""
     for path in sorted(before.keys() | after.keys()):
         (old, _), (new, _) = before.get(path, (b"", False)), after.get(path, (b"", False))
         kind = "changed"
@@ -188,10 +186,9 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
 
 
 def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, CaseResult]]:
-    """Return how the queries of a pending skill's own trigger set come out now, if it is there, and
-    with the proposal.
+    """Return results of a pending proposal's trigger queries, before and with the proposal.
 
-    Reads all skills anew.
+    The first is None for a new skill. Reads all skills anew.
     """
     name = found.proposal.name
     if found.proposal.state != "pending":

@@ -1,7 +1,6 @@
-"""One skill: what it says, rendered beside the raw text, its files, who sees it, what it costs, how
-it is used.
+"""The view of one skill: text, files, problems, audiences, token costs, and usage.
 
-The exact bytes of a file are sent as something that a browser does not run.
+The bytes of a file are sent in a form that browsers do not run.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ GONE: Final = (
 _MOST_COPIES: Final = 20
 _GIVEN: Final = "arg."
 _DEEPEST: Final = 8
-"""Folders in each other that the tree of files shows."""
+"""Depth of folders in the file tree."""
 _MOST_CASES: Final = 100
 _NEIGHBOURS: Final = 20
 _MOST_ALIKE: Final = 5
@@ -77,15 +76,14 @@ _IN_WORDS: Final = {
 
 _FILE_GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
 _MOST_LOOKED_AT: Final = 1 << 20
-"""A larger file is offered for download, and not looked into."""
+"""Bytes of the largest file that is shown; a larger one is offered for download."""
 _PIECE: Final = 1 << 18
 _SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 _MARKDOWN: Final = (".md", ".markdown")
 
 
 class Snippet(NamedTuple):
-    """The ways to have one host use this server: a command, a part of its file, and maybe a link
-    that it opens."""
+    """Ways to add this server to a host: command, part of its file, and maybe a link."""
 
     key: str
     title: str
@@ -95,8 +93,10 @@ class Snippet(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A SKILL.md as people see it, with the number of its invisible characters, or why it cannot be
-    seen."""
+    """A SKILL.md for display, or in `trouble` the reason why it cannot be shown.
+
+    `hidden` is the number of its invisible characters.
+    """
 
     raw: str = ""
     rendered: Markup | None = None
@@ -107,8 +107,10 @@ class Text(NamedTuple):
 
 @dataclass(slots=True)
 class FileTree:
-    """A folder in the tree: its folders by name, the names and paths of its files, and what lies
-    below it in all."""
+    """A folder of the file tree: subfolders by name, and files as (name, path).
+
+    `count` and `size` include all files below it.
+    """
 
     folders: dict[str, FileTree] = field(default_factory=dict[str, "FileTree"])
     files: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -120,11 +122,11 @@ class AuthorReport(NamedTuple):
     """The findings on a skill for its author.
 
     Attributes:
-        summary: of its trigger set; None where it has none.
-        failed: the cases that do not come out as expected, each with the reason.
-        troubles: why files in its folder evals hold no cases.
-        hosts: the hosts whose models are shown the skill alike, and how they are, unasked.
-        neighbours: skills that a model may take it for.
+        summary: of its trigger set; None without one.
+        failed: the failed cases, each with the reason.
+        troubles: why files in its folder evals contain no cases.
+        hosts: names of hosts, and how much of the skill their models see unasked.
+        neighbours: similar skills, which a model may confuse with it.
     """
 
     summary: Summary | None
@@ -135,13 +137,13 @@ class AuthorReport(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view of a skill; with `part` what a change replaces."""
+    """Return the view of a skill; with `part` in the query only what a change updates."""
     skill, query = skill_of(request, look), request.query_params
     text = await _text(look, skill)
     form = await _filled(query, look, skill)
     used: Mapping[str, Line] = await to_thread.run_sync(look.used) or {}
     registry = look.runtime.registry
-    # asked first: the survey below then has what was found
+    # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
     survey = await to_thread.run_sync(survey_of, look)
     author, origin, place = None, identity.origin(skill), ""
@@ -185,10 +187,10 @@ async def page(request: Request, look: Look) -> Response:
 
 
 def skill_of(request: Request, look: Look) -> Skill:
-    """Return the skill that the address names.
+    """Return the skill in the address.
 
     Raises:
-        HTTPException: 404, there is none that the viewer may see.
+        HTTPException: 404, the viewer may see no such skill.
     """
     skill = look.snapshot.skills.get(request.path_params["path"])
     if skill is None:
@@ -197,8 +199,7 @@ def skill_of(request: Request, look: Look) -> Skill:
 
 
 def _icon(skill: Skill) -> str:
-    """Return the picture in the skill's folder that its frontmatter names as its icon; "" for
-    none."""
+    """Return the path of the raster icon that the frontmatter names; "" for none."""
     named, icons = skill.frontmatter.get("icon"), skill.frontmatter.get("icons")
     if isinstance(icons, list) and icons and isinstance(icons[0], dict):
         named = icons[0].get("src")
@@ -210,7 +211,7 @@ def _icon(skill: Skill) -> str:
 
 
 def _copies(look: Look, skill: Skill) -> list[Skill]:
-    """Return the same skill at other places."""
+    """Return the copies of a skill at other paths."""
     skills = look.snapshot.skills
     others = (
         skills[path] for path in look.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
@@ -219,16 +220,14 @@ def _copies(look: Look, skill: Skill) -> list[Skill]:
 
 
 def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
-    """Return the problems of a skill, errors first, each with the path of the file it is in or
-    ""."""
+    """Return the problems of a skill, errors first, each with the path of its file or ""."""
     place = look.runtime.registry.roots[skill.root].show(skill.directory)
     found = sorted(survey.by_skill.get(skill.path, ()), key=lambda each: each.severity)
     return [(file_of(each, place, skill.files), shown_problem(look, each)) for each in found]
 
 
 def _tree_of(skill: Skill) -> FileTree:
-    """Return the files of a skill by their folders. What lies deeper than a person looks keeps its
-    path as its name."""
+    """Return the file tree of a skill. Below `_DEEPEST` folders, file names are paths."""
     top = FileTree()
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
@@ -254,11 +253,12 @@ async def _text(look: Look, skill: Skill) -> Text:
     document = await to_thread.run_sync(frontmatter.parse, raw)
     text, body = raw.decode("utf-8", "replace"), document.body
     if document.frontmatter is None and not body:
-        body = text  # it has no fences
+        body = text  # no frontmatter: all of it is body
     html = await rendered(body, skill.path, skill.files, SKILL_MD)
     return Text(text, html, hidden.count(text), "", estimated(body))
 
 
+<<<<<<< HEAD
 class _Form(NamedTuple):
     """The declared arguments with their values, and the instructions with these filled in.
 
@@ -272,6 +272,12 @@ class _Form(NamedTuple):
 
 async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> _Form:
     """Fill the arguments in the query into the instructions of a skill."""
+=======
+async def _filled(
+    query: Mapping[str, str], look: Look, skill: Skill
+) -> tuple[list[Argument], str | None, str]:
+    """Return the arguments with values, the filled-in instructions, and the error of filling."""
+>>>>>>> docs
     declared: Sequence[Mapping[str, Json]] = ()
     if skill.standing > Standing.UNUSABLE:
         declared = arguments.declared(skill.frontmatter)
@@ -295,8 +301,7 @@ async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> _Form:
 
 
 def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:
-    """Return each audience of a skill, with the reason why it is not shown the skill; "" where it
-    is."""
+    """Return each audience of a skill, and why it does not see the skill; "" if it does."""
     settings = look.site.settings
     host, model, user = "", "", ""
     if skill.standing is not Standing.VALID:
@@ -342,12 +347,11 @@ def _value(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-# The way into hosts
+# Host configuration
 
 
 def _snippets(request: Request, look: Look) -> list[Snippet]:
-    """Return the snippet of each host that starts a server of these roots, or reaches this server
-    at its URL."""
+    """Return each host's snippet, to start a server of these roots or to reach this URL."""
     roots, url, token = [root.given for root in look.runtime.registry.roots], "", None
     given = roots
     if not look.site.local:
@@ -363,7 +367,7 @@ def _snippets(request: Request, look: Look) -> list[Snippet]:
                 remote_entry_for(host, url, token) if url else entry_for(host, [_PROGRAM], roots)
             )
         except UsageError:
-            continue  # it has no such entry in its file
+            continue  # the host has no such kind of entry
         command = shlex.join([_PROGRAM, "install", key, *given])
         found.append(
             Snippet(key, host.title, command, snippet(host, _NAME, entry), _link(key, entry))
@@ -372,9 +376,9 @@ def _snippets(request: Request, look: Look) -> list[Snippet]:
 
 
 def _link(key: str, entry: Mapping[str, object]) -> str:
-    """Return the address by which a host offers to add an entry; "" for a host without one."""
+    """Return the link by which a host adds an entry; "" for a host without links."""
     if "headers" in entry:
-        return ""  # it would hold a variable that only files have
+        return ""  # the header has a variable, which only files can have
     if key == "vscode":
         return f"vscode:mcp/install?{quote(json.dumps({'name': _NAME, **entry}))}"
     if key == "cursor":
@@ -383,12 +387,11 @@ def _link(key: str, entry: Mapping[str, object]) -> str:
     return ""
 
 
-# For its author
+# Author report
 
 
 def _author_report(look: Look, skill: Skill) -> AuthorReport:
-    """Return the report of a skill that a model is offered. Blocks for some milliseconds for each
-    case."""
+    """Return the report of a skill that models are offered. Blocks for some ms per case."""
     registry = look.runtime.registry
     show = registry.roots[skill.root].show
     if not look.site.local:
@@ -423,7 +426,7 @@ def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
     return [(", ".join(hosts), words) for words, hosts in out.items()]
 
 
-# Its files
+# Files
 
 
 async def file(request: Request, look: Look) -> Response:
@@ -456,8 +459,7 @@ async def file(request: Request, look: Look) -> Response:
 
 
 async def raw_file(request: Request, look: Look) -> Response:
-    """Return the exact bytes: text as plain text, raster pictures as such, everything else to be
-    kept in a file."""
+    """Return a file's bytes: text and raster pictures inline, all else as a download."""
     skill, path = _file_of(request, look)
     content = await _read(request, look, skill, path)
     kind = None

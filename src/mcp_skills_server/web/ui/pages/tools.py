@@ -1,4 +1,4 @@
-"""Try a tool: call it as a host would, and see what its model gets back."""
+"""Tool playground: call a tool as a host would, and show what its model gets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.web.ui.look import Argument, Look, choice_of
 
 TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
-"""The tools that leave nothing behind."""
+"""The tools without side effects."""
 _HIDDEN: Final = frozenset((runtime.SESSION, runtime.CONVERSATION))
 _LONGEST: Final = 4_000
 """Characters of an argument."""
@@ -23,8 +23,7 @@ _MOST_SHOWN: Final = 200_000
 
 
 class ToolAnswer(NamedTuple):
-    """A call and its result, as JSON, and the text of it that a model reads where its host shows
-    text."""
+    """A tool call and its result, as JSON, and the text that text-only hosts show a model."""
 
     call: str
     raw: str
@@ -33,7 +32,7 @@ class ToolAnswer(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view, with the answer where a tool is called."""
+    """Return the view, with the result if a tool is called."""
     query, answer = request.query_params, None
     tool, host = (
         choice_of(query, "tool", TOOLS, TOOLS[0]),
@@ -70,8 +69,7 @@ async def page(request: Request, look: Look) -> Response:
 
 
 async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
-    """Call a tool in a session of its own; a file is read of a skill that is loaded first, as a
-    model does."""
+    """Call a tool in a new session. Before a file is read its skill is loaded, as models do."""
     async with Session(look.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
             await session.call(
@@ -85,8 +83,7 @@ async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str
 
 
 def _value(text: str, kind: object) -> Any:
-    """Return what a text of the form means for an argument of this type; the tool says what is
-    wrong with it."""
+    """Convert a form field to this argument type. The tool reports invalid values."""
     if kind == "array":
         return [each.strip() for each in text.split(",") if each.strip()]
     if kind == "integer" and text.isdecimal() and len(text) < 10:

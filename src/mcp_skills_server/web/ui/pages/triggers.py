@@ -1,8 +1,7 @@
-"""The trigger playground: which skills a prompt means, in which order and why, and which could be
-taken for another.
+"""Trigger playground: the ranking of skills for a prompt, with reasons and similar skills.
 
-For one skill it also checks a set of prompts, and on one's own page keeps them as the skill's
-trigger set.
+For one skill it also checks a set of prompts. A local page can save them as the skill's trigger
+set.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from mcp_skills_server.runtime.search_text import reasons
 from mcp_skills_server.web.ui.look import Look
 
 LONGEST: Final = 2_000
-"""Characters of a prompt that count."""
+"""Characters of the longest prompt; the rest is ignored."""
 MOST: Final = 20
-"""Places of the ranking that are shown."""
+"""Ranks that are shown."""
 _COMPARED: Final = 5
-"""Places whose neighbours are looked for."""
+"""Ranks for which similar skills are searched."""
 _NEIGHBOURS: Final = 6
 _LEAST: Final = 0.3
-"""An overlap that is worth a line."""
+"""Minimum overlap that is shown."""
 _SHOWN: Final = 3
 _MOST_PROMPTS: Final = 20
 _CLOSE: Final = 0.85
-"""The part of the best score from which on the second place is close."""
+"""Share of the best score from which a second rank is called close."""
 _FILE: Final = "trigger_queries.json"
 _UNWANTED: Final = "-"
-"""Before a prompt for which the skill should not be loaded."""
+"""Prefix of a prompt for which the skill should not be loaded."""
 
 
 class Ranked(NamedTuple):
-    """A place in the ranking.
+    """A rank in the search results.
 
     Attributes:
-        skill: which skill.
-        score: its score, None where its very name was asked for.
-        share: its score as a part of the best one, from 0 to 1.
-        words: how it stands beside the others.
-        why: in which texts which words of the prompt stand.
-        near: skills that say much the same of themselves, the most alike first.
+        skill: the skill found.
+        score: its score; None if the prompt is its name.
+        share: its score divided by the best one, from 0 to 1.
+        words: its rank, or its share, in words.
+        why: texts of the skill, with the words of the prompt that they contain.
+        near: similar skills, the most similar first.
     """
 
     skill: Skill
@@ -67,8 +66,7 @@ class Ranked(NamedTuple):
 
 
 class CheckedPrompt(NamedTuple):
-    """A prompt of a trigger set, whether it comes out as expected, and in words the place of the
-    skill."""
+    """A prompt of a trigger set, whether it passes, and the rank of the skill in words."""
 
     case: TriggerCase
     passed: bool
@@ -76,8 +74,7 @@ class CheckedPrompt(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Search results of a prompt, best first; else skills with names like its words, or why nothing
-    was searched."""
+    """Search results of a prompt, best first; else similar names, or the error of the search."""
 
     places: Sequence[Ranked] = ()
     nearest: Sequence[Skill] = ()
@@ -85,8 +82,7 @@ class Ranking(NamedTuple):
 
 
 async def page(request: Request, look: Look) -> Response:
-    """Return the view, with the ranking where there is a prompt, and the check where there is a
-    skill."""
+    """Return the view, with a ranking if there is a prompt, and a check if there is a skill."""
     return await to_thread.run_sync(_page, request.query_params, look)
 
 
@@ -114,12 +110,11 @@ def _page(query: QueryParams, look: Look) -> Response:
 
 
 async def keep(_: Request, look: Look, fields: Mapping[str, str]) -> str:
-    """Write the prompts of a form into the trigger set of its skill, on one's own page alone.
-    Returns where to go.
+    """Save the prompts of a form as its skill's trigger set, and return where to go.
 
     Raises:
-        HTTPException: this is no page of one's own.
-        RequestError: they cannot be kept.
+        HTTPException: the page is not local.
+        RequestError: the prompts cannot be saved.
     """
     if not look.site.local:
         raise HTTPException(403, "Queries are kept on one's own page alone ('ui').")
@@ -149,8 +144,7 @@ def _may_keep(look: Look, skill: Skill) -> bool:
 
 
 def cases_of(lines: str) -> list[TriggerCase]:
-    """Return the cases of a form: a prompt a line, and `-` before one for which the skill should
-    not be loaded."""
+    """Parse the cases of a form: one prompt per line, after `-` if it should not load the skill."""
     found: list[TriggerCase] = []
     for line in lines.splitlines():
         text = line.strip()
@@ -161,7 +155,7 @@ def cases_of(lines: str) -> list[TriggerCase]:
 
 
 def _own_prompts(look: Look, skill: Skill) -> str:
-    """Return the cases of a skill's own trigger set as lines."""
+    """Return the cases of a skill's trigger set as lines."""
     cases, _ = own_cases(look.runtime.registry.read, skill, str)
     marks = {True: "", False: f"{_UNWANTED} "}
     return "\n".join(
@@ -170,7 +164,7 @@ def _own_prompts(look: Look, skill: Skill) -> str:
 
 
 def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
-    """Return how the ranking of `skills_search` takes these prompts."""
+    """Check these prompts against the ranking of `skills_search`."""
     search = look.runtime.searches.of(look.runtime.skill_set)
     found: list[CheckedPrompt] = []
     for case in cases:
@@ -186,7 +180,7 @@ def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[Checke
 
 
 def _in_words(hits: Sequence[Hit], place: int | None) -> str:
-    """Return the place of a skill among hits in words, and the one that is close or before it."""
+    """Return a skill's rank among hits in words, with the skill before it or close behind."""
     if not hits:
         return "nothing is found"
     if place is None:
@@ -205,8 +199,7 @@ def _is_close(first: Hit, second: Hit) -> bool:
 
 
 def rank(look: Look, prompt: str) -> Ranking:
-    """Return the ranking that `skills_search` has for these words. It may ask the embeddings, and
-    take two seconds."""
+    """Return the ranking of `skills_search` for a prompt. Embeddings may take two seconds."""
     search = look.runtime.searches.of(look.runtime.skill_set)
     try:
         hits = search.scored(prompt, MOST, look.offers, by_meaning=True)

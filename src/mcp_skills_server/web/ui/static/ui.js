@@ -1,7 +1,7 @@
-// What the page does better with a script: it works without. No foreign text ever becomes code or markup here.
+// Progressive enhancement: the page works without this script. No untrusted text becomes code or markup here.
 "use strict";
 
-// Buttons that copy what stands in another element.
+// Buttons that copy the text of another element.
 const bind = (within) => {
   for (const button of within.querySelectorAll("button[data-copies]")) {
     button.hidden = false;
@@ -23,7 +23,7 @@ const bind = (within) => {
   }
 };
 
-// Moments are of UTC until here.
+// Convert UTC times to local time.
 const local = (within) => {
   for (const each of within.querySelectorAll("time[datetime]")) {
     const moment = new Date(each.dateTime);
@@ -32,7 +32,7 @@ const local = (within) => {
   }
 };
 
-// Put what the server wrote in the place of what is there.
+// Replace the results by HTML from the server.
 const put = (results, html) => {
   const made = new DOMParser().parseFromString(html, "text/html");
   results.replaceChildren(...made.body.childNodes);
@@ -43,7 +43,7 @@ bind(document);
 local(document);
 
 (() => {
-  // Filter as you type: the server searches, and its rows replace those that are there.
+  // Filter as you type: the server searches, and its rows replace the shown ones.
   const form = document.getElementById("search");
   const results = document.getElementById("results");
   if (form && results) {
@@ -51,7 +51,7 @@ local(document);
     let again = false;
     let shown = new URLSearchParams(new FormData(form)).toString();
 
-    // One question at a time, the first at once: what is typed meanwhile is asked when its answer is there.
+    // One request at a time. Input during a request is coalesced into one more request after it.
     const ask = async () => {
       if (asking) { again = true; return; }
       asking = true;
@@ -88,8 +88,8 @@ local(document);
   }
 })();
 
-// Live parts: the server says that there is something new, and the page asks for it. A tab that nobody sees follows
-// nothing, since a browser has few connections for all tabs of a server.
+// Live parts: a server-sent event announces a change, and the page fetches it. A hidden tab closes its stream, since
+// a browser limits the connections to a server across tabs.
 (() => {
   const state = document.querySelector("[data-follows]");
   if (!state || !("EventSource" in window)) return;
@@ -120,7 +120,7 @@ local(document);
       for (const each of results.querySelectorAll("[id]")) if (!known.has(each.id)) each.classList.add("flash");
       const last = results.querySelector(".flash");
       if (last) say(`The last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
-    } catch { /* the stream says when the server is back */ }
+    } catch { /* the stream reports when the server is back */ }
   };
   const follow = () => {
     const address = new URL(state.dataset.follows, location);
@@ -145,7 +145,7 @@ local(document);
   follow();
 })();
 
-// On a telephone the filters are folded until they are asked for.
+// On a narrow screen the filters start folded, unless one is set.
 (() => {
   const filters = document.querySelector("details.filters");
   if (filters && matchMedia("(max-width: 40rem)").matches && !filters.dataset.used) filters.open = false;

@@ -109,13 +109,8 @@ class Conversation:
             self._takes = acp.takes(self._version, hello.capabilities)
             self._starts_servers = acp.starts_servers(self._version, answer.result)
 
-<<<<<<< HEAD
     def _updated(self, message: object) -> Iterable[acp.AgentUpdate]:
-        """Yield the agent's own updates, each of which replaced ours at the client."""
-=======
-    def _updated(self, message: object) -> Iterable[tuple[str, str]]:
-        """Store the agent's own updates, which overwrote ours; yield their session and kind."""
->>>>>>> docs
+        """Store the agent's own updates, which overwrote ours, and yield them."""
         expected = self._expected()
         for each in acp.updated(message):
             if (

@@ -282,9 +282,8 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
             file.write(raw)
 
 
-<<<<<<< HEAD
 class _Harvest(NamedTuple):
-    """The output of a run: its result, the files that become blobs, and whether those are all."""
+    """The output of a run: its result, output blob files, and whether those are complete."""
 
     result: bytes | None
     files: Mapping[str, bytes]
@@ -292,11 +291,7 @@ class _Harvest(NamedTuple):
 
 
 def _harvest(work: str, most: int) -> _Harvest:
-    """Read the output of a run from its work directory, whose content is untrusted."""
-=======
-def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
-    """Return result, output blob files, and whether those are complete, from untrusted files."""
->>>>>>> docs
+    """Read the output of a run from its work directory, whose files are untrusted."""
     directory = output_files.open_directory(work)
     if directory is None:
         return _Harvest(None, {}, True)

@@ -258,12 +258,8 @@ async def _text(look: Look, skill: Skill) -> Text:
     return Text(text, html, hidden.count(text), "", estimated(body))
 
 
-<<<<<<< HEAD
 class _Form(NamedTuple):
-    """The declared arguments with their values, and the instructions with these filled in.
-
-    The instructions are None where nothing is to be filled in; `trouble` says why it failed.
-    """
+    """The arguments with values, the instructions filled in, and the error of filling."""
 
     arguments: Sequence[Argument]
     filled: str | None = None
@@ -271,13 +267,7 @@ class _Form(NamedTuple):
 
 
 async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> _Form:
-    """Fill the arguments in the query into the instructions of a skill."""
-=======
-async def _filled(
-    query: Mapping[str, str], look: Look, skill: Skill
-) -> tuple[list[Argument], str | None, str]:
-    """Return the arguments with values, the filled-in instructions, and the error of filling."""
->>>>>>> docs
+    """Fill the arguments of the query into a skill's instructions."""
     declared: Sequence[Mapping[str, Json]] = ()
     if skill.standing > Standing.UNUSABLE:
         declared = arguments.declared(skill.frontmatter)

@@ -9,7 +9,7 @@ def main() -> None:
         from mcp_skills_server import cli
 
         cli.main()
-    except KeyboardInterrupt:  # during the import; commands handle their own
+    except KeyboardInterrupt:  # Ctrl-C during the import; commands handle it themselves
         sys.exit(130)
 
 

@@ -75,13 +75,13 @@ CODES: dict[str, Code] = {
     "yaml-depth": _fatal("S40-13", "nest fewer levels"),
     "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
-    # The bundle exceeds a limit. A listing needs all files of a skill, a file's reader does not.
+    # The bundle exceeds a limit. A listing needs all files of a skill; single reads do not.
     "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
     "too-many-bytes": _unlisted(
         "S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"
     ),
     "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
-    # Breaks a rule that SEP-2640 requires of listed skills (S40-5).
+    # Excludes the skill from SEP-2640 listings (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
     "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),
     "name-characters": _unlisted("AS-4", "use only a-z, 0-9 and '-'"),

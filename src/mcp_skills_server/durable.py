@@ -78,7 +78,7 @@ def sync_paths(paths: Collection[str]) -> None:
     """
     if sys.platform == "win32":
         return
-    if len(paths) > _FEW and sys.platform == "linux":  # only Linux waits for the end
+    if len(paths) > _FEW and sys.platform == "linux":  # only Linux's sync() waits
         os.sync()
         return
     for path in paths:

@@ -1,8 +1,8 @@
 """Intentional errors of this package that reach a library's user, named by whose fault they are.
 
-Each family has one response: a RequestError becomes a JSON-RPC error for the client, a UsageError
-one line on stderr and exit code 2, and a StaleFileError makes the catalogue rescan. Other modules
-define narrower subclasses of SkillsServerError. Any other exception is a bug.
+Each family has one response. A RequestError becomes a JSON-RPC error for the client, and a
+UsageError one line on stderr with exit code 2. A StaleFileError makes the catalogue rescan. Other
+modules define narrower subclasses of SkillsServerError. Any other exception is a bug.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.catalog.fetched import RECORDS
-from mcp_skills_server.durable import sync_path, sync_paths
+from mcp_skills_server.durable import replace_file, sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS
@@ -49,9 +50,7 @@ _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
-_BINARY: Final[int] = getattr(os, "O_BINARY", 0)
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
-_PIECE: Final = 1 << 16
 
 
 class ConflictError(SkillsServerError, ValueError):
@@ -200,7 +199,7 @@ class FetchedFolder:
             if dict(former) == now and self._has_modes(known, files):
                 if (known.digest, known.url) != (record.digest, record.url):
                     path = Path(self._record_path(record.name))
-                    self._write(path, encode(replace(record, files=now, stats=known.stats)))
+                    replace_file(path, encode(replace(record, files=now, stats=known.stats)), 0o600)
                 return None
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
@@ -317,7 +316,7 @@ class FetchedFolder:
 
     def put_index(self, index: IndexRecord) -> None:
         """Write the record of a source."""
-        self._write(self._indexes / index_file_name(index.source), encode(index))
+        replace_file(self._indexes / index_file_name(index.source), encode(index), 0o600)
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -349,15 +348,6 @@ class FetchedFolder:
 
     def _record_path(self, name: str) -> str:
         return f"{self._records}/{record_key(name)}.json"
-
-    def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a file of ours durably, readable by its owner alone."""
-        made = self._stage / (_WRITING + path.name)
-        clear(made)
-        _write_file(made, raw, 0o600)
-        sync_paths([str(made)])
-        os.replace(made, path)
-        sync_path(path.parent)
 
 
 def folder_stamp(directory: Path) -> Sequence[str]:
@@ -429,15 +419,8 @@ def _parts(tree: str) -> list[str]:
 
 
 def _file_digest(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _BINARY)
-    try:
-        digest = hashlib.sha256()
-        # `hashlib.file_digest` makes a buffer for each file
-        while piece := os.read(descriptor, _PIECE):
-            digest.update(piece)
-        return digest.hexdigest()
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOFOLLOW)) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
@@ -457,16 +440,12 @@ def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
 
 def _write_file(path: str | Path, raw: bytes, mode: int) -> os.stat_result:
     """Write a new file and return its stat result. On Windows its bytes are on the disk then."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode)
-    try:
-        left = memoryview(raw)
-        while left:
-            left = left[os.write(descriptor, left) :]
+    with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
+        file.write(raw)
+        file.flush()
         if sys.platform == "win32":  # where a file cannot be synchronized afterwards
-            os.fsync(descriptor)
-        return os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
+            os.fsync(file.fileno())
+        return os.fstat(file.fileno())
 
 
 def clear(path: Path) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
@@ -107,7 +107,7 @@ _T = TypeVar("_T", bound=_Record)
 
 def encode(record: _Record) -> bytes:
     """Encode a record for its file."""
-    return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
+    return json.dumps({"version": 1, **asdict(record)}).encode()
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
@@ -192,10 +192,6 @@ def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
             if each.name in data
         }
     )
-
-
-def _values(record: _Record) -> dict[str, Any]:
-    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def _texts(found: Any) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ async def reconcile(
     try:
         with FetchedFolder.opened(source.place) as folder:
             known = read_index(source.place, source.key)
-            async with source.plan(revision, known or IndexRecord(source.key, source.key)) as plan:
+            known = known or IndexRecord(source.key, source.key, wanted=())
+            async with source.plan(revision, known) as plan:
                 run = await to_thread.run_sync(Reconciler, folder, source, plan, known, progress)
                 await plan.fetch(run, await to_thread.run_sync(run.missing))
             await to_thread.run_sync(run.commit)
@@ -107,7 +108,7 @@ def fetching(
     """
 
     async def fetch_all(run: Reconciler, missing: Sequence[Unit]) -> None:
-        queue = iter(missing)
+        queue, left = iter(missing), dict.fromkeys(missing)
 
         async def work() -> None:
             for unit in queue:
@@ -118,6 +119,7 @@ def fetching(
                     run.refuse(unit, error)
                 else:
                     await to_thread.run_sync(run.put, unit, make)
+                del left[unit]
 
         seconds = run.settings.limits.total_s
         with anyio.move_on_after(seconds) as scope:
@@ -125,9 +127,8 @@ def fetching(
                 for _ in range(min(run.settings.connections, len(missing))):
                     workers.start_soon(work)
         if scope.cancelled_caught:
-            for unit in missing:
-                if not run.is_done(unit):
-                    run.refuse(unit, UnreachableError(f"not fetched within {seconds:g} s"))
+            for unit in left:
+                run.refuse(unit, UnreachableError(f"not fetched within {seconds:g} s"))
 
     return fetch_all
 
@@ -156,7 +157,7 @@ class Reconciler:
         folder: FetchedFolder,
         source: Source,
         plan: Plan,
-        last: IndexRecord | None,
+        known: IndexRecord,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.settings = source.settings.fetch
@@ -168,7 +169,7 @@ class Reconciler:
         self._folder = folder
         self._source = source.key
         self._plan = plan
-        self._last = last
+        self._known = known
         self._progress = progress
         self._lock = threading.Lock()
         self._records = {record.name: record for record in folder.records()}
@@ -203,13 +204,15 @@ class Reconciler:
 
     def missing(self) -> list[Unit]:
         """Return the units that must be fetched."""
-        index, known = self._plan.index, self._last
-        if known is None:
-            known = IndexRecord(
-                index.source, index.given, wanted=wanted_since(None, self.settings.wanted)
-            )
+        index, known = self._plan.index, self._known
         # A process that is killed has not all of either revision, and must not undo the history.
-        begun = replace(known, revision="", history=index.history)
+        begun = replace(
+            known,
+            given=index.given,
+            revision="",
+            wanted=wanted_since(known, self.settings.wanted),
+            history=index.history,
+        )
         if begun != known:
             try:
                 self._folder.put_index(begun)
@@ -274,15 +277,6 @@ class Reconciler:
         with self._lock:
             self._commit()
 
-    def is_done(self, unit: Unit) -> bool:
-        """Tell whether it is known what became of a unit."""
-        position = self._positions[unit]
-        staged = {each.name for each in self._staged}
-        return unit.fingerprint in self._memory or all(
-            name in self._became or name in staged or (position, name) in self._refused
-            for name in unit.names or (unit.label,)
-        )
-
     def finish(self) -> FetchReport:
         """Remove what the source no longer has, and record what is there."""
         plan, index, settings = self._plan, self._plan.index, self.settings
@@ -309,7 +303,7 @@ class Reconciler:
             index = replace(index, revision="")
         index = replace(
             index,
-            wanted=wanted_since(self._last, settings.wanted),
+            wanted=wanted_since(self._known, settings.wanted),
             refused={each.name: each.reason for each in found if each.fault == "publisher"},
             units=self._memory,
         )
@@ -331,7 +325,7 @@ class Reconciler:
             report,
             **became,
             version=plan.version,
-            before=plan.before or (self._last.revision if self._last else ""),
+            before=plan.before or self._known.revision,
             gone=tuple(gone),
             pruned=tuple(pruned),
             warnings=(*report.warnings, *sorted(self.warnings)),

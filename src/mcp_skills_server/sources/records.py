@@ -149,13 +149,11 @@ def epoch_s() -> float:
     return float(int(time.time()))
 
 
-def wanted_since(
-    known: IndexRecord | None, wanted: frozenset[str] | None
-) -> tuple[str, ...] | None:
+def wanted_since(known: IndexRecord, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
     """Return the names that an update brings: all that were ever asked for, or None for all."""
-    if wanted is None or (known is not None and known.wanted is None):
+    if wanted is None or known.wanted is None:
         return None
-    return tuple(sorted(wanted.union((known and known.wanted) or ())))
+    return tuple(sorted(wanted.union(known.wanted)))
 
 
 def _all(folder: str, kind: type[_T]) -> list[_T]:

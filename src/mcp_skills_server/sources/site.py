@@ -251,7 +251,7 @@ class Site(Source):
 
     async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
         """Download the skill of an entry; return a blocking function that unpacks it, verified."""
-        limits = self._limits
+        limits = self._fetch.limits.skill
         if entry.kind is None:
             files = await self._files(downloader, entry)
             return lambda: files
@@ -264,9 +264,10 @@ class Site(Source):
         # WK1-14
         check_names(entry.files)
         files: dict[str, tuple[bytes, bool]] = {}
-        left = self._limits.bytes
+        limits = self._fetch.limits.skill
+        left = limits.bytes
         for path, url in entry.files.items():
-            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
+            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, limits.file)
             answer = await downloader.get(url, most)
             named = shown(answer.url)
             if answer.is_html and not path.lower().endswith(_LIKE_HTML):
@@ -277,14 +278,9 @@ class Site(Source):
                 )
             left -= len(answer.body)
             if left < 0:
-                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
+                raise UnacceptableError(f"it has more than {limits.bytes} bytes")
             files[path] = (answer.body, False)
         return files
-
-    @property
-    def _limits(self) -> UnpackLimits:
-        most = self._fetch.limits.skill_bytes
-        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:

@@ -17,7 +17,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.format.archive import Files
+from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
@@ -110,6 +110,11 @@ class FetchLimits:
     skill_bytes: int = 50 << 20
     total_s: float = 600.0
     unpacked_bytes: int = 2 << 30
+
+    @property
+    def skill(self) -> UnpackLimits:
+        """The limits of one skill, unpacked."""
+        return UnpackLimits(bytes=self.skill_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,4 +407,21 @@ def check_names(paths: Collection[str]) -> None:
             "it brings files that are never served, and so nothing of it is written: "
             f"{some_of(found)}; its publisher "
             "must leave them out"
+        )
+
+
+def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
+    """Refuse a skill that is over a limit, has a file that is never served, or a path that some
+    platform cannot hold."""
+    paths = [f"{name}/{path}" for path in files]
+    for each in (files, paths):
+        check_paths(each)
+    check_names(paths)
+    if len(files) > limits.files:
+        raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
+    sizes = [len(raw) for raw, _ in files.values()]
+    if sum(sizes) > limits.bytes or max(sizes, default=0) > limits.file:
+        raise UnacceptableError(
+            f"it has {sum(sizes)} bytes, and {max(sizes)} in one file; at most {limits.bytes} and "
+            f"{limits.file} are taken"
         )

@@ -156,7 +156,7 @@ class GitFolder(Source):
         if not ids:
             return
         self._repository.fetch_blobs(tip, ids)
-        limits = UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes)
+        limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:
                 skill: WantedSkill = unit.item

@@ -50,7 +50,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     Unit,
     UnreachableError,
-    check_names,
+    check_skill,
 )
 
 _PINNED_S: Final = 3600.0
@@ -93,11 +93,9 @@ class Oci(Source):
             )
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self._access = Access(self._reference)
-        limit = settings.fetch.limits.skill_bytes
-        self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
         # What decides beside the digest what is taken: what was brought for other ones is none of
         # it.
-        self._asked = f"{__version__} {limit} {settings.hidden}"
+        self._asked = f"{__version__} {settings.fetch.limits.skill_bytes} {settings.hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         super().__init__(str(named), self._kept.skills, settings)
 
@@ -168,7 +166,8 @@ class Oci(Source):
             for key in (SKILL_NAME, TITLE)
         ]
         names = [*filter(None, said), _basename(self._reference.repository)]
-        return partial(read_layers, raw, names, self._limits, hidden=self.settings.hidden)
+        limits = self.settings.fetch.limits.skill
+        return partial(read_layers, raw, names, limits, hidden=self.settings.hidden)
 
     async def _manifest(self, client: RegistryClient, digest: str) -> ImageManifest | Collection:
         with _as_unreachable():
@@ -236,7 +235,7 @@ def read_layers(
             refused.setdefault(name, "the artifact has two skills of this name")
             continue
         try:
-            _check(name, files, limits)
+            check_skill(name, files, limits)
         except (UnacceptableError, ArchiveRefusedError) as error:
             refused[name] = str(error)
         else:
@@ -323,18 +322,3 @@ def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
 
 def _basename(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _check(name: str, files: Files, limits: UnpackLimits) -> None:
-    """Prove that a skill may be written."""
-    check_names([f"{name}/{path}" for path in files])
-    archive.check_paths([f"{name}/{path}" for path in files])
-    if len(files) > limits.files:
-        raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
-    size = sum(len(raw) for raw, _ in files.values())
-    largest = max((len(raw) for raw, _ in files.values()), default=0)
-    if size > limits.bytes or largest > limits.file:
-        raise UnacceptableError(
-            f"it has {size} bytes, and {largest} in one file; at most {limits.bytes} and "
-            f"{limits.file} are taken"
-        )

@@ -8,7 +8,6 @@ server is asked only at the very address that the registry names.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
 
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
@@ -165,12 +165,8 @@ class RegistryClient:
                 follow=content is None,  # a redirect would have the content sent elsewhere
             )
 
-        has_own = any(name.lower() == "authorization" for name, _ in self._trust.headers)
-        admitted = None
-        if not has_own:
-            admitted = await self._access.header(self._ask_for_token)
-        found = await send(admitted)
-        if found.status == 401 and wellknown.origin(found.url) == self._home and not has_own:
+        found = await send(await self._access.header(self._ask_for_token))
+        if found.status == 401 and wellknown.origin(found.url) == self._home:
             admitted = await self._access.admit(
                 found.headers.get("www-authenticate", ""), self._ask_for_token
             )
@@ -204,9 +200,8 @@ class RegistryClient:
 
     def _allow(self, url: str, admitted: str | None = None) -> Hop:
         """Refuse a URL that the settings do not allow. Only the registry gets the credentials."""
-        headers: dict[str, str] = {}
         if wellknown.origin(url) == self._home:
-            headers.update(self._trust.headers)
+            headers: dict[str, str] = {}
             if admitted:
                 headers["Authorization"] = admitted
             # An operator who names this machine means it. Where the registry leads to from there is
@@ -266,7 +261,7 @@ def _reason(body: bytes) -> str:
 
 def _verified(raw: bytes, said: str | None, url: str) -> str:
     """Return the digest of these bytes, and refuse them if another one was said."""
-    found = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    found = digest_of(raw)
     if said is not None and said != found:
         raise UnacceptableError(f"{shown(url)}: its digest is {found} and not {said[:80]}")
     return found

@@ -68,12 +68,10 @@ class Collection:
     platforms: bool
 
     @property
-    def chosen(self) -> tuple[Descriptor, ...]:
-        """The manifests to read."""
-        if not self.platforms:
-            return self.entries
+    def chosen(self) -> Descriptor:
+        """The manifest to read of one artifact for several platforms."""
         preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
-        return tuple(preferred or self.entries)[:1]
+        return (*preferred, *self.entries)[0]
 
 
 def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:

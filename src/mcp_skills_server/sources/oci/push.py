@@ -6,7 +6,6 @@ again. A tag is moved last: its readers see the old or the new, whole.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.oci import manifests
@@ -102,7 +102,7 @@ async def push_collection(
         raise failed[0]
     name = reference.repository.rpartition("/")[2]
     raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
-    digest = _digest(raw)
+    digest = digest_of(raw)
     sent = sum(sizes.values())
     if sent or not await _has_manifest(client, reference.wanted, digest):
         await client.put_manifest(reference.wanted, manifests.INDEX, raw)
@@ -157,17 +157,17 @@ def _make(package: Package) -> _BuiltArtifact:
     }
     annotations = {key: value for key, value in labels.items() if value}
     manifest = manifests.skill_manifest(
-        Descriptor(manifests.CONFIG, _digest(config), len(config)),
+        Descriptor(manifests.CONFIG, digest_of(config), len(config)),
         Descriptor(
             manifests.CONTENT,
-            _digest(layer),
+            digest_of(layer),
             len(layer),
             {manifests.TITLE: f"{package.name}.tar.gz"},
         ),  # the name of the file that `oras pull` writes
         annotations,
     )
-    entry = Descriptor(manifests.MANIFEST, _digest(manifest), len(manifest), annotations)
-    return _BuiltArtifact(((_digest(config), config), (_digest(layer), layer)), manifest, entry)
+    entry = Descriptor(manifests.MANIFEST, digest_of(manifest), len(manifest), annotations)
+    return _BuiltArtifact(((digest_of(config), config), (digest_of(layer), layer)), manifest, entry)
 
 
 def _config(package: Package) -> bytes:
@@ -186,7 +186,3 @@ def _config(package: Package) -> bytes:
     }
     kept = {key: value for key, value in found.items() if value}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _digest(raw: bytes) -> str:
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}"

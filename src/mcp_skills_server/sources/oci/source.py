@@ -141,7 +141,7 @@ class Oci(Source):
             return [_Artifact(digest, found.annotations, found)]
         if found.platforms:
             return [_Artifact(digest, manifest=found)]
-        entries = {each.digest: each for each in found.chosen}
+        entries = {each.digest: each for each in found.entries}
         if not entries:
             raise ContentRefusedError("its index is empty")
         return [_Artifact(each.digest, each.annotations) for each in entries.values()]
@@ -150,7 +150,7 @@ class Oci(Source):
         """Download and verify the layers of an artifact, and return what reads its skills."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
         if isinstance(manifest, Collection) and manifest.platforms:
-            manifest = await self._manifest(client, manifest.chosen[0].digest)
+            manifest = await self._manifest(client, manifest.chosen.digest)
         if isinstance(manifest, Collection):
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         size = sum(layer.size for layer in manifest.layers)

@@ -37,7 +37,6 @@ from mcp_skills_server.sources.records import (
     IndexRecord,
     SkillRecord,
     UnitRecord,
-    epoch_s,
     read_index,
     wanted_since,
 )
@@ -113,7 +112,6 @@ def fetching(
         async def work() -> None:
             for unit in queue:
                 try:
-                    run.check_budget(unit)
                     make = await fetch(unit)
                 except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
@@ -240,11 +238,6 @@ class Reconciler:
                 missing.append(unit)
         self._tell(len(self._units) - len(missing))
         return missing
-
-    def check_budget(self, unit: Unit) -> None:
-        """Raise UnacceptableError if all skills together already exceed `unpacked_bytes`."""
-        for name in unit.names:
-            self._check_size(name, 1)
 
     def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
         """Stage the skills of a unit, whose proved contents `make` returns. What goes wrong with
@@ -415,9 +408,8 @@ class Reconciler:
             self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
         self._check_size(name, size)
-        record = SkillRecord(
-            name, self._source, unit.url or self._source, unit.fingerprint, epoch_s(), {}
-        )
+        place = unit.url or self._source
+        record = SkillRecord(name, self._source, place, unit.fingerprint, {})
         staged = self._folder.stage(record, files, force=self.settings.force)
         self._hold(name, size)
         if staged is None:

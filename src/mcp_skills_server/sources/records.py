@@ -41,7 +41,6 @@ class SkillRecord:
     source: str
     url: str
     digest: str
-    fetched_at: float
     files: Mapping[str, str]
     former: Mapping[str, str] | None = None
     stats: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -61,7 +61,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     Unit,
     UnreachableError,
-    check_names,
+    check_skill,
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
@@ -234,7 +234,6 @@ class Site(Source):
         self, downloader: Downloader, run: Reconciler, unit: Unit
     ) -> Callable[[], Bundle]:
         """Download one skill, and return a blocking function that verifies it."""
-        check_names([f"{unit.label}/{SKILL_MD}"])
         prove = await self._download(downloader, unit.item)
 
         def proved() -> Bundle:
@@ -242,7 +241,7 @@ class Site(Source):
             refusal, warning = wellknown.judge_unpacked(unit.item, files)
             if refusal:
                 raise ProofFailedError(refusal)
-            check_names(files)
+            check_skill(unit.label, files, self._fetch.limits.skill)
             if warning:
                 run.warnings.append(f"{unit.label}: {warning}")
             return Bundle({unit.label: files})
@@ -262,7 +261,6 @@ class Site(Source):
     async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:
         """Download the files of a skill of discovery 0.1.0, which has no digests."""
         # WK1-14
-        check_names(entry.files)
         files: dict[str, tuple[bytes, bool]] = {}
         limits = self._fetch.limits.skill
         left = limits.bytes

@@ -399,24 +399,17 @@ class Source:
         raise NotImplementedError
 
 
-def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill with files that are never served: its digest vouches for all of it."""
-    found = ignored(paths)
-    if found:
-        raise UnacceptableError(
-            "it brings files that are never served, and so nothing of it is written: "
-            f"{some_of(found)}; its publisher "
-            "must leave them out"
-        )
-
-
 def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
-    """Refuse a skill that is over a limit, has a file that is never served, or a path that some
-    platform cannot hold."""
+    """Refuse a skill that is over a limit, has a path that some platform cannot hold, or a file
+    that is never served: its digest vouches for all of it."""
     paths = [f"{name}/{path}" for path in files]
     for each in (files, paths):
         check_paths(each)
-    check_names(paths)
+    if found := ignored(paths):
+        raise UnacceptableError(
+            "it brings files that are never served, and so nothing of it is written: "
+            f"{some_of(found)}; its publisher must leave them out"
+        )
     if len(files) > limits.files:
         raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
     sizes = [len(raw) for raw, _ in files.values()]

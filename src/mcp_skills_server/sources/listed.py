@@ -93,13 +93,9 @@ class ListedSource(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         async with self.reading() as read:
 
-            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+            async def fetch(unit: Unit) -> Bundle:
                 files = await read(unit.item)
-
-                def checked() -> Bundle:
-                    check_skill(unit.label, files, self.settings.fetch.limits.skill)
-                    return Bundle({unit.label: files})
-
-                return checked
+                check_skill(unit.label, files, self.settings.fetch.limits.skill)
+                return Bundle({unit.label: files})
 
             yield Plan(units, fetching(fetch), index, is_one=True)

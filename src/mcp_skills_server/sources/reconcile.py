@@ -99,11 +99,11 @@ async def reconcile(
 
 
 def fetching(
-    fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]],
+    fetch: Callable[[Unit], Awaitable[Bundle]],
 ) -> Callable[[Reconciler, Sequence[Unit]], Awaitable[None]]:
     """Return a `Plan.fetch` that fetches a few units at a time within `total_s`.
 
-    `fetch` downloads a unit, and returns a function that proves it, and blocks.
+    `fetch` downloads a unit, proves it and returns its contents.
     """
 
     async def fetch_all(run: Reconciler, missing: Sequence[Unit]) -> None:
@@ -112,11 +112,11 @@ def fetching(
         async def work() -> None:
             for unit in queue:
                 try:
-                    make = await fetch(unit)
+                    bundle = await fetch(unit)
                 except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
                 else:
-                    await to_thread.run_sync(run.put, unit, make)
+                    await to_thread.run_sync(run.put, unit, bundle)
                 del left[unit]
 
         seconds = run.settings.limits.total_s
@@ -239,12 +239,10 @@ class Reconciler:
         self._tell(len(self._units) - len(missing))
         return missing
 
-    def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit, whose proved contents `make` returns. What goes wrong with
-        one costs that one."""
+    def put(self, unit: Unit, bundle: Bundle) -> None:
+        """Stage the skills of a unit. What goes wrong with one costs that one."""
         with self._lock:
             with self._refusing(unit):
-                bundle = make()
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
                 found = UnitRecord(

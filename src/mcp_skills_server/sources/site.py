@@ -140,11 +140,9 @@ class Site(Source):
                 )
             elif self._fetch.wanted is None or each.name in self._fetch.wanted:
                 warnings.append(f"{each}, and so it is passed over")
-        listed: set[str] | None = {entry.name for entry in index.entries} | {
-            each.name for each in index.unusable
-        }
-        if index.version is None:
-            listed = None
+        listed = None
+        if index.version is not None:
+            listed = {each.name for each in (*index.entries, *index.unusable)}
         async with self._opened() as downloader:
 
             async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
@@ -230,33 +228,25 @@ class Site(Source):
 
     # The skills
 
-    async def _bundle(
-        self, downloader: Downloader, run: Reconciler, unit: Unit
-    ) -> Callable[[], Bundle]:
-        """Download one skill, and return a blocking function that verifies it."""
-        prove = await self._download(downloader, unit.item)
-
-        def proved() -> Bundle:
-            files = prove()
-            refusal, warning = wellknown.judge_unpacked(unit.item, files)
-            if refusal:
-                raise ProofFailedError(refusal)
-            check_skill(unit.label, files, self._fetch.limits.skill)
-            if warning:
-                run.warnings.append(f"{unit.label}: {warning}")
-            return Bundle({unit.label: files})
-
-        return proved
-
-    async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
-        """Download the skill of an entry; return a blocking function that unpacks it, verified."""
+    async def _bundle(self, downloader: Downloader, run: Reconciler, unit: Unit) -> Bundle:
+        """Download one skill, and verify it."""
+        entry: SiteEntry = unit.item
         limits = self._fetch.limits.skill
         if entry.kind is None:
             files = await self._files(downloader, entry)
-            return lambda: files
-        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
-        answer = await downloader.get(entry.url, most)
-        return partial(_unpacked, entry, answer, limits)
+        else:
+            most = limits.bytes + _ARCHIVE_OVERHEAD
+            if entry.kind == "skill-md":
+                most = _SKILL_MD_BYTES
+            answer = await downloader.get(entry.url, most)
+            files = await to_thread.run_sync(_unpacked, entry, answer, limits)
+        refusal, warning = await to_thread.run_sync(wellknown.judge_unpacked, entry, files)
+        if refusal:
+            raise ProofFailedError(refusal)
+        check_skill(entry.name, files, limits)
+        if warning:
+            run.warnings.append(f"{entry.name}: {warning}")
+        return Bundle({entry.name: files})
 
     async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:
         """Download the files of a skill of discovery 0.1.0, which has no digests."""

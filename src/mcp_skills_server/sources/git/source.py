@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
@@ -174,7 +173,7 @@ class GitFolder(Source):
                     notes = (
                         f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",
                     )
-                reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
+                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(

@@ -122,14 +122,14 @@ class Oci(Source):
                     Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each)
                 )
 
-            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+            async def fetch(unit: Unit) -> Bundle:
                 unpack = await self._download(client, unit.item)
                 try:
                     found = await to_thread.run_sync(unpack, limiter=unpackers)
                 except (ArchiveRefusedError, UnacceptableError) as error:
                     raise ContentRefusedError(str(error)) from None
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
-                return lambda: replace(found, warnings=warnings)
+                return replace(found, warnings=warnings)
 
             index = IndexRecord(self.key, self.origin, revision=revision.digest)
             yield Plan(units, fetching(fetch), index, is_one=True)

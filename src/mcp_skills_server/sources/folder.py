@@ -167,10 +167,6 @@ class FetchedFolder:
                 return state, record
         return SkillState.EDITED, record
 
-    def records(self) -> list[SkillRecord]:
-        """Return the records by name. Deleted skills may have one."""
-        return read_records(self.directory)
-
     def size(self, record: SkillRecord) -> int:
         """Return the bytes of the files of a skill that its record names."""
         total = 0
@@ -336,7 +332,7 @@ class FetchedFolder:
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
         if any(each.name.startswith(_OLD) for each in left):
-            names = {record_key(record.name): record.name for record in self.records()}
+            names = {record_key(each.name): each.name for each in read_records(self.directory)}
         for each in left:
             key = each.name.removeprefix(_OLD)
             target = self.directory / names.get(key, key)

@@ -342,9 +342,9 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout(f"no address for {host}") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
-        bad = None if self._private else addresses.refused(found)
-        if bad is not None:
-            raise _not_public(host, bad)
+        for address in found:
+            if not self._private and not addresses.is_public(address):
+                raise _not_public(host, address)
         return found
 
 
@@ -502,12 +502,9 @@ def _first_line(error: Exception) -> str:
 
 def _directives(headers: Mapping[str, str]) -> dict[str, str]:
     """Parse Cache-Control into directives in lower case. Of a repeated one the first counts."""
-    out: dict[str, str] = {}
-    for part in headers.get("cache-control", "").split(","):
-        name, _, value = part.strip().partition("=")
-        if name:
-            out.setdefault(name.lower(), value.strip().strip('"'))
-    return out
+    parts = headers.get("cache-control", "").lower().split(",")
+    pairs = [each.strip().partition("=") for each in reversed(parts)]
+    return {name: value.strip().strip('"') for name, _, value in pairs}
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:

@@ -38,6 +38,7 @@ from mcp_skills_server.sources.records import (
     SkillRecord,
     UnitRecord,
     read_index,
+    read_records,
     wanted_since,
 )
 from mcp_skills_server.sources.source import (
@@ -137,7 +138,7 @@ def _held(source: Source, revision: Revision) -> FetchReport | None:
     if index is None or index.revision != revision.digest:
         return None
     folder = FetchedFolder(source.place)
-    records = {each.name: each for each in folder.records() if each.source == source.key}
+    records = {each.name: each for each in read_records(source.place) if each.source == source.key}
     try:
         if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
             return None
@@ -170,7 +171,7 @@ class Reconciler:
         self._known = known
         self._progress = progress
         self._lock = threading.Lock()
-        self._records = {record.name: record for record in folder.records()}
+        self._records = {record.name: record for record in read_records(folder.directory)}
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
         self._owners: dict[str, Unit] = {}
@@ -433,8 +434,9 @@ class Reconciler:
         """Return the skills that the source no longer has, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []
-        for name in [each.name for each in self._folder.records() if each.source == self._source]:
-            if name in there:
+        for record in read_records(self._folder.directory):
+            name = record.name
+            if record.source != self._source or name in there:
                 continue
             try:
                 if self._folder.look(name)[0] is SkillState.ABSENT:

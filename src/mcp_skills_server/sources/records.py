@@ -115,7 +115,7 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
 
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
-    """Return the records of a folder by name."""
+    """Return the records of a folder by name. Deleted skills may have one."""
     return sorted(
         _all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name
     )

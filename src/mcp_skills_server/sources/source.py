@@ -237,10 +237,8 @@ class FetchReport:
         out: list[Problem] = []
         for each in self.refused:
             if each.fault == "publisher":
-                name, reason = (
-                    printable(each.name),
-                    printable(relative_to_site(origin, each.reason)),
-                )
+                name = printable(each.name)
+                reason = printable(relative_to_site(origin, each.reason))
                 out.append(problem(UnacceptableError.code, reason).at(f"{origin}/{name}", name))
         return (*out, *self.pointer_problems(origin))
 

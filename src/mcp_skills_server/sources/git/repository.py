@@ -117,7 +117,7 @@ class Repository:
 
     Args:
         depth: commits that come with the requested one, itself included.
-        most_bytes: of what one fetch brings; None for what any git may write.
+        most_bytes: of what one fetch brings.
     """
 
     def __init__(
@@ -128,16 +128,14 @@ class Repository:
         resolve_s: float,
         fetch_s: float,
         depth: int = 1,
-        most_bytes: int | None = None,
+        most_bytes: int = MOST_FILE_BYTES,
     ) -> None:
         self._directory = directory
         self._address = address
         self._resolve_s = resolve_s
         self._fetch_s = fetch_s
         self._depth = depth
-        self._git = Git(
-            directory, address.url, address.protocol, most_bytes=most_bytes or MOST_FILE_BYTES
-        )
+        self._git = Git(directory, address.url, address.protocol, most_bytes=most_bytes)
         self._filters_at_all = self._filters = True
 
     def end(self) -> None:

@@ -15,6 +15,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.catalog.disk import digest_of
+from mcp_skills_server.errors import innermost
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.oci import manifests
@@ -81,25 +82,20 @@ async def push_collection(
     entries: dict[int, Descriptor] = {}
     sizes: dict[str, int] = {}
     queue = iter(enumerate(packages))
-    failed: list[Exception] = []
 
-    async def work(group: anyio.abc.TaskGroup) -> None:
+    async def work() -> None:
         for place, package in queue:
-            try:
-                made = await to_thread.run_sync(_make, package)
-                if made.entry.digest not in there:
-                    sizes[package.name] = await _send(client, made, made.entry.digest)
-            except Exception as error:  # a task group would wrap it
-                failed.append(error)
-                group.cancel_scope.cancel()
-                return
+            made = await to_thread.run_sync(_make, package)
+            if made.entry.digest not in there:
+                sizes[package.name] = await _send(client, made, made.entry.digest)
             entries[place] = made.entry
 
-    async with anyio.create_task_group() as group:
-        for _ in range(min(_WORKERS, len(packages))):
-            group.start_soon(work, group)
-    if failed:
-        raise failed[0]
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(min(_WORKERS, len(packages))):
+                group.start_soon(work)
+    except Exception as error:  # the task group wraps it
+        raise innermost(error) from None
     name = reference.repository.rpartition("/")[2]
     raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
     digest = digest_of(raw)
@@ -117,11 +113,9 @@ async def _present(client: RegistryClient, reference: OciReference) -> frozenset
         found = manifests.decode_manifest(raw, _MOST_ENTRIES)
     except AbsentError:
         return frozenset()
-    return (
-        frozenset(each.digest for each in found.entries)
-        if isinstance(found, Collection)
-        else frozenset()
-    )
+    if not isinstance(found, Collection):
+        return frozenset()
+    return frozenset(each.digest for each in found.entries)
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:

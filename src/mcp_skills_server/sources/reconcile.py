@@ -163,8 +163,6 @@ class Reconciler:
         self._is_cache = source.settings.output is None
         if self._is_cache:
             self.settings = replace(self.settings, force=True, prune=True, wanted=None)
-        self.warnings: list[str] = []
-        """Warnings of this run, one line each."""
         self._folder = folder
         self._source = source.key
         self._plan = plan
@@ -303,7 +301,7 @@ class Reconciler:
             self._folder.put_index(index)
         except OSError as error:
             reason = error.strerror or error
-            self.warnings.append(
+            plan.warnings.append(
                 f"what came cannot be remembered ({reason}); the next run asks for it anew"
             )
         order = sorted(
@@ -320,7 +318,7 @@ class Reconciler:
             before=plan.before or self._known.revision,
             gone=tuple(gone),
             pruned=tuple(pruned),
-            warnings=(*report.warnings, *sorted(self.warnings)),
+            warnings=(*report.warnings, *sorted(plan.warnings)),
             is_complete=is_complete,
             bytes=plan.bytes,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,7 +45,7 @@ from mcp_skills_server.sources.http import (
     fresh_s,
     may_store,
 )
-from mcp_skills_server.sources.reconcile import Reconciler, fetching, reconcile
+from mcp_skills_server.sources.reconcile import fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
     AbsentError,
@@ -144,22 +144,20 @@ class Site(Source):
         if index.version is not None:
             listed = {each.name for each in (*index.entries, *index.unusable)}
         async with self._opened() as downloader:
-
-            async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
-                await fetching(partial(self._bundle, downloader, run))(run, missing)
-                plan.bytes = found.bytes + downloader.http.bytes
-
+            remarks: list[str] = []
             plan = Plan(
                 units,
-                fetch,
+                fetching(partial(self._bundle, downloader, remarks)),
                 replace(record, warnings=tuple(warnings)),
                 offered=listed,
                 refused=refused,
                 version=index.version,
                 before=_digest(known) if known.body else "",
                 may_heal=True,
+                warnings=remarks,
             )
             yield plan
+            plan.bytes = found.bytes + downloader.http.bytes
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[Downloader]:
@@ -228,7 +226,7 @@ class Site(Source):
 
     # The skills
 
-    async def _bundle(self, downloader: Downloader, run: Reconciler, unit: Unit) -> Bundle:
+    async def _bundle(self, downloader: Downloader, remarks: list[str], unit: Unit) -> Bundle:
         """Download one skill, and verify it."""
         entry: SiteEntry = unit.item
         limits = self._fetch.limits.skill
@@ -245,7 +243,7 @@ class Site(Source):
             raise ProofFailedError(refusal)
         check_skill(entry.name, files, limits)
         if warning:
-            run.warnings.append(f"{entry.name}: {warning}")
+            remarks.append(f"{entry.name}: {warning}")
         return Bundle({entry.name: files})
 
     async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:

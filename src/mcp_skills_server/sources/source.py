@@ -321,7 +321,8 @@ class Plan:
         is_atomic: no skill gets its place before all are there.
         is_one: the revision is refused where no skill of it is accepted.
         may_heal: what is refused of this revision may be there later.
-        bytes: of what was downloaded, counted by `fetch`.
+        warnings: of this run, one line each; `fetch` adds to them.
+        bytes: of what was downloaded, counted once all is fetched.
     """
 
     units: Sequence[Unit]
@@ -335,6 +336,7 @@ class Plan:
     is_atomic: bool = False
     is_one: bool = False
     may_heal: bool = False
+    warnings: list[str] = field(default_factory=list[str])
     bytes: int = 0
 
 

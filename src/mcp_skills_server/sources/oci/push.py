@@ -78,7 +78,12 @@ async def push_collection(
 
     Raise SourceError or ArchiveRefusedError, with the tag as it was.
     """
-    there = await _present(client, reference)
+    current, raw = await _current(client, reference.wanted)
+    there: set[str] = set()
+    if raw:
+        found = manifests.decode_manifest(raw, _MOST_ENTRIES)
+        if isinstance(found, Collection):  # so the registry has what it names
+            there = {each.digest for each in found.entries}
     entries: dict[int, Descriptor] = {}
     sizes: dict[str, int] = {}
     queue = iter(enumerate(packages))
@@ -100,22 +105,18 @@ async def push_collection(
     raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
     digest = digest_of(raw)
     sent = sum(sizes.values())
-    if sent or not await _has_manifest(client, reference.wanted, digest):
+    if sent or digest != current:
         await client.put_manifest(reference.wanted, manifests.INDEX, raw)
         sent += len(raw)
     return Pushed(digest, tuple(sorted(name for name, size in sizes.items() if size)), sent)
 
 
-async def _present(client: RegistryClient, reference: OciReference) -> frozenset[str]:
-    """Return the manifests that the index of the tag names now, so that the registry has them."""
+async def _current(client: RegistryClient, wanted: str) -> tuple[str, bytes]:
+    """Return digest and bytes of the manifest that a tag or digest names now; "" for none."""
     try:
-        _, raw = await client.manifest(reference.wanted)
-        found = manifests.decode_manifest(raw, _MOST_ENTRIES)
+        return await client.manifest(wanted)
     except AbsentError:
-        return frozenset()
-    if not isinstance(found, Collection):
-        return frozenset()
-    return frozenset(each.digest for each in found.entries)
+        return "", b""
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
@@ -125,17 +126,10 @@ async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> in
         if not await client.has_blob(digest):
             await client.upload(digest, raw)
             sent += len(raw)
-    if sent or not await _has_manifest(client, wanted, made.entry.digest):
+    if sent or made.entry.digest != (await _current(client, wanted))[0]:
         await client.put_manifest(wanted, manifests.MANIFEST, made.manifest)
         sent += len(made.manifest)
     return sent
-
-
-async def _has_manifest(client: RegistryClient, wanted: str, digest: str) -> bool:
-    try:
-        return (await client.manifest(wanted))[0] == digest
-    except AbsentError:
-        return False
 
 
 def _make(package: Package) -> _BuiltArtifact:

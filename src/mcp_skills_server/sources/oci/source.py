@@ -160,12 +160,9 @@ class Oci(Source):
             )
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
-        said = [
-            each.get(key, "")
-            for each in (artifact.annotations, manifest.annotations)
-            for key in (SKILL_NAME, TITLE)
-        ]
-        names = [*filter(None, said), _basename(self._reference.repository)]
+        said = artifact.annotations, manifest.annotations
+        names = [each.get(key, "") for each in said for key in (SKILL_NAME, TITLE)]
+        names.append(_basename(self._reference.repository))
         limits = self.settings.fetch.limits.skill
         return partial(read_layers, raw, names, limits, hidden=self.settings.hidden)
 
@@ -255,7 +252,11 @@ def _merge(
     for number, (descriptor, raw) in enumerate(layers, 1):
         title = descriptor.annotations.get(TITLE, "")
         if _is_packed(descriptor, raw):
-            files = _unpacked(raw, UnpackLimits(LIMITS.files, left, LIMITS.file))
+            packed = raw
+            if _is_tar(raw):
+                # A gzip stream of stored blocks: one reader with one set of rules sees all.
+                packed = gzip.compress(raw, 0)
+            files = archive.unpack(packed, UnpackLimits(LIMITS.files, left, LIMITS.file))
         elif title:
             archive.check_paths([title])
             files = {title: (raw, False)}
@@ -291,12 +292,6 @@ def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
 
 def _is_tar(raw: bytes) -> bool:
     return raw[257:262] == b"ustar"
-
-
-def _unpacked(raw: bytes, limits: UnpackLimits) -> Files:
-    # A plain tar is read as a gzip stream of stored blocks, so that one reader with one set of
-    # rules sees all.
-    return archive.unpack(gzip.compress(raw, 0) if _is_tar(raw) else raw, limits)
 
 
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:

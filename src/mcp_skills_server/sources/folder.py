@@ -16,7 +16,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -104,21 +104,18 @@ class FetchedFolder:
         named = printable(str(directory))
         folder = cls(Path(os.path.abspath(directory)))
         lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
-        try:
-            folder._make()
-            lock.acquire()
-        except Timeout:
-            raise UsageError(f"another process fetches into {named}; wait for it to end") from None
-        except OSError as error:
-            raise UsageError(
-                f"{named} cannot be written: {error.strerror or error}; choose another --output"
-            ) from None
-        try:
+        with ExitStack() as held:
             try:
+                folder._make()
+                held.enter_context(lock)
                 folder._recover()
+            except Timeout:
+                raise UsageError(
+                    f"another process fetches into {named}; wait for it to end"
+                ) from None
             except OSError as error:
                 raise UsageError(
-                    f"{named} cannot be put in order: {error.strerror or error}"
+                    f"{named} cannot be written: {error.strerror or error}; choose another --output"
                 ) from None
             try:
                 yield folder
@@ -126,8 +123,6 @@ class FetchedFolder:
                 with suppress(OSError):  # what was staged and not committed, when this is cancelled
                     folder._recover()
                 sync_path(folder.directory)
-        finally:
-            lock.release()
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:

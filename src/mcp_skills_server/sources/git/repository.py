@@ -136,7 +136,7 @@ class Repository:
         self._fetch_s = fetch_s
         self._depth = depth
         self._git = Git(directory, address.url, address.protocol, most_bytes=most_bytes)
-        self._filters_at_all = self._filters = True
+        self._filters = True
 
     def end(self) -> None:
         """End what runs, and start nothing any more."""
@@ -186,7 +186,6 @@ class Repository:
     def fetch(self, tip: Tip) -> None:
         """Fetch a commit with its trees; its blobs too where the server cannot leave them out."""
         self._tidy(len(tip.commit))
-        self._filters = self._filters_at_all
         # Of a whole repository most files are those of skills, and one request brings them with the
         # commit.
         without = _WITHOUT_BLOBS
@@ -250,9 +249,9 @@ class Repository:
             except GitFailedError as error:
                 if not _NO_SUCH_OBJECT.search(error.said):
                     raise
-                self._filters_at_all = False
+                self._filters = False
         # it leaves blobs out and then does not give them: ask for all of the commit
-        if not self._filters_at_all:
+        if not self._filters:
             self.clear()
             self.fetch(tip)
 

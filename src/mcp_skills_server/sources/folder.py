@@ -250,10 +250,8 @@ class FetchedFolder:
 
     def _swap(self, staged: Staged) -> None:
         """Give a staged skill its place. What was there moves to the stage, until `_discard`."""
-        place, old = (
-            f"{self.directory}/{staged.name}",
-            f"{self._stage}/{_OLD}{record_key(staged.name)}",
-        )
+        place = f"{self.directory}/{staged.name}"
+        old = f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
         if occupied:
             os.rename(place, old)

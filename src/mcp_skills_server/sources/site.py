@@ -121,23 +121,16 @@ class Site(Source):
             record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
         if not record.validators and not _left_s(record):
             record = replace(record, body="")
-        units = [
-            Unit(
-                entry.digest,
-                entry.name,
-                (entry.name,),
-                url=entry.url or entry.files[SKILL_MD],
-                item=entry,
-            )
-            for entry in index.entries
-        ]
+        units: list[Unit] = []
+        for entry in index.entries:
+            url = entry.url or entry.files[SKILL_MD]
+            units.append(Unit(entry.digest, entry.name, (entry.name,), url=url, item=entry))
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
         for each in index.unusable:
             if each.broken:
-                refused.append(
-                    SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher")
-                )
+                name = each.name or f"entry {each.position}"
+                refused.append(SkillRefusal(name, each.reason, "publisher"))
             elif self._fetch.wanted is None or each.name in self._fetch.wanted:
                 warnings.append(f"{each}, and so it is passed over")
         listed = None

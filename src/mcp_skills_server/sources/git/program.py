@@ -219,16 +219,8 @@ class Git:
             return git
         # A repository on this machine is read by a git below this one, which may map all of it.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
-        return [
-            "/bin/sh",
-            "-c",
-            _LIMITED,
-            "git",
-            str(self._most_bytes >> 9),
-            memory,
-            *map(str, lifeline),
-            *git,
-        ]
+        given = [str(self._most_bytes >> 9), memory, *map(str, lifeline)]
+        return ["/bin/sh", "-c", _LIMITED, "git", *given, *git]
 
     def _env(self) -> dict[str, str]:
         if self._environment is None:

@@ -156,16 +156,9 @@ class Repository:
             names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
         # A tag may be an object of its own, whose commit is listed under this name.
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
+        words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
         with self._said():
-            raw = self._git.run(
-                "ls-remote",
-                "--quiet",
-                REMOTE,
-                *names,
-                *peeled,
-                seconds=self._resolve_s,
-                most=_MOST_REFS_BYTES,
-            )
+            raw = self._git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
         found: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
             commit, tab, name = line.partition("\t")
@@ -225,18 +218,12 @@ class Repository:
         these, at once."""
         if not self._filters:
             return
+        among = [f"{tip.commit}:{self._address.folder}"]
+        if places:
+            among = [tip.commit, "--", *places]
+        words = ("rev-list", "--objects", "--missing=print", *among)
         with self._said():
-            among = (
-                [tip.commit, "--", *places] if places else [f"{tip.commit}:{self._address.folder}"]
-            )
-            listed = self._git.run(
-                "rev-list",
-                "--objects",
-                "--missing=print",
-                *among,
-                seconds=self._fetch_s,
-                most=_MOST_LISTED_BYTES,
-            )
+            listed = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(object_ids))
             if not absent:
@@ -271,16 +258,10 @@ class Repository:
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
         """List all files below a folder, with links and submodules, or raise UnacceptableError."""
+        words = ("ls-tree", "-r", "-z", f"{commit}:{folder}")
         with self._said():
             try:
-                raw = self._git.run(
-                    "ls-tree",
-                    "-r",
-                    "-z",
-                    f"{commit}:{folder}",
-                    seconds=self._fetch_s,
-                    most=_MOST_LISTED_BYTES,
-                )
+                raw = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             except GitFailedError as error:
                 if folder and _NO_SUCH_TREE.search(error.said):
                     raise UnacceptableError(
@@ -303,12 +284,8 @@ class Repository:
     def blobs(self, object_ids: Sequence[str]) -> Generator[IO[bytes]]:
         """Stream the output of `git cat-file --batch` for these blobs, in their order."""
         wanted = "\n".join(object_ids).encode() + b"\n"
-        with (
-            self._said(),
-            self._git.stream(
-                "cat-file", "--batch", "--buffer", seconds=self._fetch_s, given=wanted
-            ) as out,
-        ):
+        words = ("cat-file", "--batch", "--buffer")
+        with self._said(), self._git.stream(*words, seconds=self._fetch_s, given=wanted) as out:
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
@@ -389,13 +366,10 @@ class Repository:
                 or len(list(place.glob("objects/pack/*.pack"))) > _MOST_PACKS
             ):
                 self.clear()
-        for left in (
-            *place.glob("*.lock"),
-            *place.glob("refs/kept/*.lock"),
-            *place.glob("objects/pack/tmp_*"),
-        ):
-            with suppress(OSError):
-                left.unlink()
+        for pattern in ("*.lock", "refs/kept/*.lock", "objects/pack/tmp_*"):
+            for left in place.glob(pattern):
+                with suppress(OSError):
+                    left.unlink()
         self._make(id_length)
 
 

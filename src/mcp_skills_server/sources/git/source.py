@@ -257,13 +257,12 @@ def select(
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
-        lines = "".join(
+        lines = [
             f"{executable:d} {object_id} {path}\0"
             for path, object_id, executable in sorted(skill.files)
-        )
-        skill.key = hashlib.sha256(
-            f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")
-        ).hexdigest()
+        ]
+        listed = "".join((f"{skill.fault}\0", *lines))
+        skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
     for fault in file_names.faults(sorted(skills)):
         skills[fault.path].fault = skills[fault.path].fault or fault.message
     return skills, passed

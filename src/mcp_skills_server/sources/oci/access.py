@@ -133,11 +133,10 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
             return Credentials("", token, identity=True)
         if isinstance(pair, str) and pair:
             try:
-                username, colon, password = (
-                    base64.b64decode(pair, validate=True).decode().rstrip("\0").partition(":")
-                )
+                raw = base64.b64decode(pair, validate=True).decode()
             except ValueError:
-                colon = username = password = ""
+                raw = ""
+            username, colon, password = raw.rstrip("\0").partition(":")
             if not colon:
                 raise UsageError(
                     f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}' "

@@ -9,6 +9,7 @@ server is asked only at the very address that the registry names.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -44,6 +45,7 @@ _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 _ERROR_BYTES: Final = 1 << 16
 _TAGS_PAGE: Final = 1 << 20
 _TAGS: Final = 1000
+_CODE: Final = re.compile("[A-Za-z0-9_]{1,40}")
 
 
 class RegistryClient:
@@ -246,17 +248,10 @@ def _check(response: Response, wanted: int = 200) -> None:
 def _reason(body: bytes) -> str:
     """Return the code of a registry's error as ` (MANIFEST_INVALID)`, or "" for none."""
     try:
-        code: object = json.loads(body)["errors"][0]["code"]
+        code = _CODE.fullmatch(json.loads(body)["errors"][0]["code"])
     except (ValueError, RecursionError, KeyError, IndexError, TypeError):
         return ""
-    if (
-        isinstance(code, str)
-        and code.isascii()
-        and code.replace("_", "").isalnum()
-        and len(code) <= 40
-    ):
-        return f" ({code})"
-    return ""
+    return f" ({code[0]})" if code else ""
 
 
 def _verified(raw: bytes, said: str | None, url: str) -> str:

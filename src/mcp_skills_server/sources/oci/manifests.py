@@ -116,12 +116,8 @@ def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Coll
 def _descriptor(given: object) -> Descriptor:
     found = mapping(given)
     media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
-    if (
-        not isinstance(media_type, str)
-        or not isinstance(size, int)
-        or isinstance(size, bool)
-        or size < 0
-    ):
+    # true is an int to Python
+    if not isinstance(media_type, str) or type(size) is not int or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
     if not isinstance(digest, str) or not is_digest(digest):
         raise UnacceptableError(

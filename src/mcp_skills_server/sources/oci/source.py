@@ -118,9 +118,8 @@ class Oci(Source):
             for each in await self._artifacts(client, revision.digest):
                 name = each.annotations.get(SKILL_NAME, "")
                 fingerprint = f"{each.digest} {self._asked}"
-                units.append(
-                    Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each)
-                )
+                label = name or each.digest[:19]
+                units.append(Unit(fingerprint, label, is_named=bool(name), item=each))
 
             async def fetch(unit: Unit) -> Bundle:
                 unpack = await self._download(client, unit.item)

@@ -111,6 +111,7 @@ def fetching(
         async def work() -> None:
             for unit in queue:
                 try:
+                    run.check_budget(unit)
                     bundle = await fetch(unit)
                 except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
@@ -236,6 +237,11 @@ class Reconciler:
                 missing.append(unit)
         self._tell(len(self._units) - len(missing))
         return missing
+
+    def check_budget(self, unit: Unit) -> None:
+        """Raise UnacceptableError if all skills together already exceed `unpacked_bytes`."""
+        for name in unit.names:
+            self._check_size(name, 1)
 
     def put(self, unit: Unit, bundle: Bundle) -> None:
         """Stage the skills of a unit; an error refuses one skill."""

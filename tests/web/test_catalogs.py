@@ -10,7 +10,7 @@ from typing import Any
 import published
 from dialects.build import skill
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
-from web.http_wire import Reply, http_serving
+from web.http_wire import Reply, http_serving, token_file
 from web.test_discovery import BEARER, TOKEN, get
 from wire import FIXTURES, write_skill
 
@@ -25,9 +25,8 @@ def test_the_card_names_the_endpoint_and_no_skill() -> None:
         reply = get(server, CARD)
         card = read(reply)
         assert reply.headers["Content-Type"] == "application/mcp-server-card+json"
-        assert reply.headers["Access-Control-Allow-Origin"] == "*" and reply.headers["Cache-Control"].startswith(
-            "public"
-        )
+        assert reply.headers["Access-Control-Allow-Origin"] == "*"
+        assert reply.headers["Cache-Control"].startswith("public")
         assert published.faults(published.SERVER_CARD, card) == []
         (remote,) = card["remotes"]
         assert remote["url"].endswith("/mcp") and "2026-07-28" in remote["supportedProtocolVersions"]
@@ -43,12 +42,8 @@ def test_the_catalog_leads_to_the_card_the_index_and_each_skill() -> None:
         for each in entries.values():
             path = "/" + each["url"].split("/", 3)[3]
             assert get(server, path).status == 200, each
-        kinds = {each["type"] for each in entries.values()}
-        assert {
-            "application/mcp-server-card+json",
-            "application/agent-skills+json",
-            "application/agent-skills+md",
-        } < kinds
+        kinds = {"mcp-server-card+json", "agent-skills+json", "agent-skills+md"}
+        assert {f"application/{each}" for each in kinds} < {each["type"] for each in entries.values()}
         assert len({each["identifier"] for each in read(reply)["entries"]}) == len(read(reply)["entries"]) > 10
         assert published.faults(published.AI_CATALOG, read(reply)) == []
         assert get(server, CATALOG, if_none_match=reply.headers["ETag"]).status == 304
@@ -85,9 +80,7 @@ def test_without_publication_there_is_none() -> None:
 
 
 def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(TOKEN + "\n", encoding="ascii")
-    tokens.chmod(0o600)
+    tokens = token_file(tmp_path, TOKEN)
     for name in ("open", "secret"):
         write_skill(tmp_path / "skills" / name)
     config = tmp_path / "c.toml"

@@ -8,9 +8,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,14 +18,14 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.publish.static import StaticSite
 from publish.test_static import files, publication
 from tables import each_row
-from web.http_wire import Reply, Server, client, http_serving, refused
-from wire import COMMAND, DEADLINE, FIXTURES, write_skill
+from web.http_wire import Reply, Server, bearing, client, http_serving, refused, until
+from wire import FIXTURES, write_skill
 
 INDEX = "/.well-known/agent-skills/index.json"
 OLD_INDEX = "/.well-known/skills/index.json"
 SITE = "http://localhost"
 TOKEN = "ops=0123456789abcdef"
-BEARER = {"Authorization": "Bearer 0123456789abcdef"}
+BEARER = bearing("0123456789abcdef")
 Headers = dict[str, str | None]
 
 
@@ -43,30 +41,17 @@ def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
     return json.loads(reply.body)["skills"]
 
 
+def every_kind(server: Server) -> list[str]:
+    """The path of both indexes, and of one artifact of each kind."""
+    urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
+    return [INDEX, OLD_INDEX, "/.well-known/skills/plain-english/SKILL.md", *urls.values()]
+
+
 def proved(server: Server, entry: dict[str, Any]) -> archive.Files:
     """The files of an entry, by the eyes of our own consumer."""
     raw = get(server, entry["url"]).body
     wellknown.prove(raw, entry["digest"])
     return archive.unpack(raw) if entry["type"] == "archive" else {"SKILL.md": (raw, False)}
-
-
-class OnlyPublishing(Server):
-    """A server without an endpoint of MCP, which tells of the index instead."""
-
-    def said(self, pattern: str, times: int = 1) -> Any:
-        return super().said(pattern.replace("/mcp", INDEX), times)
-
-
-@contextmanager
-def only_publishing(*arguments: str | Path) -> Iterator[Server]:
-    server = OnlyPublishing(
-        [*COMMAND, "serve", "--transport", "http", "--port", "0", "--publish-only", *map(str, arguments)]
-    )
-    try:
-        yield server
-    finally:
-        server.kill()
-    assert "Traceback" not in server.stderr, server.stderr
 
 
 @pytest.fixture(scope="module")
@@ -138,29 +123,18 @@ def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path
 @each_row(
     "path",
     [
-        "/.well-known/agent-skills",
-        "/.well-known/agent-skills/",
-        "/.well-known/agent-skills/nothing.json",
-        "/.well-known/agent-skills/plain-english/" + "0" * 64 + "/SKILL.md",
-        "/.well-known/agent-skills/plain-english/SKILL.md",
-        "/.well-known/agent-skills/../agent-skills/index.json",
-        "/.well-known/agent-skills//index.json",
-        "/.well-known/skills",
-        "/.well-known/skills/nothing/SKILL.md",
-        "/.well-known/skills/plain-english",
-        "/.well-known/skills/plain-english/",
-        "/.well-known/skills/plain-english/../plain-english/SKILL.md",
-        "/.well-known/skills/plain-english/%2e%2e/plain-english/SKILL.md",
-        "/.well-known/skills/..%2f..%2fetc/passwd",
-        "/.well-known/skills/polite-greetings/SKILL.md",  # not in that index, for the name of one of its files
-        "/.well-known/skills/plain-english/SKILL.md%00",
-        "/.well-known/skills/plain-english/%ff",
-        "/.well-known/skillsets/index.json",
+        "agent-skills", "agent-skills/", "agent-skills/nothing.json", "agent-skills//index.json",
+        f"agent-skills/plain-english/{'0' * 64}/SKILL.md", "agent-skills/plain-english/SKILL.md",
+        "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
+        "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
+        "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
+        "skills/polite-greetings/SKILL.md",  # not in that index, for the name of one of its files
+        "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_not_found(server: Server, path: str) -> None:
     assert get(server, OLD_INDEX).status == 200
-    assert get(server, path).status == 404
+    assert get(server, f"/.well-known/{path}").status == 404
 
 
 @pytest.mark.requirement("WK-35", "WK1-11")
@@ -172,11 +146,6 @@ def test_other_methods_are_told_which_are_answered(server: Server, method: str) 
 
 
 # How it may be cached
-
-
-def every_kind(server: Server) -> list[str]:
-    urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
-    return [INDEX, OLD_INDEX, "/.well-known/skills/plain-english/SKILL.md", *urls.values()]
 
 
 @pytest.mark.requirement("WK-35", "WK1-11")
@@ -270,8 +239,7 @@ def test_without_grace_nothing_old_stays(folder: Path) -> None:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
         old = entries(server)
         (folder / "more" / "notes.md").write_bytes(b"other")
-        while entries(server)[1]["digest"] == old[1]["digest"]:
-            pass
+        until(lambda: entries(server)[1]["digest"] != old[1]["digest"])
         assert get(server, old[1]["url"]).status == 404
         assert get(server, old[0]["url"]).status == 200
 
@@ -286,35 +254,37 @@ def test_what_an_index_names_is_there_while_a_writer_is_at_work(tmp_path: Path) 
 
     def rewrite() -> None:
         while not done.wait(dice.choice([0.001] * 9 + [0.1])):
-            directory = tmp_path / dice.choice(["one", "two", "three"])
+            notes = tmp_path / dice.choice(["one", "two", "three"]) / "notes.md"
             if dice.random() < 0.3:
-                write_skill(
-                    tmp_path / "lone", description="Other." * dice.randrange(1, 9), body="x" * dice.randrange(9)
-                )
+                write_skill(tmp_path / "lone", body="x" * dice.randrange(9))
             elif dice.random() < 0.5:
-                (directory / "notes.md").write_bytes(dice.randbytes(dice.choice([1, 1, 3000])))
+                notes.write_bytes(dice.randbytes(dice.choice([1, 3000])))
             else:
-                fresh = directory / ".fresh"
+                fresh = notes.with_name(".fresh")
                 fresh.write_bytes(dice.randbytes(300))
-                fresh.replace(directory / "notes.md")
+                fresh.replace(notes)
 
     with http_serving(tmp_path) as server:
-        seen: list[list[dict[str, Any]]] = []
+        seen: dict[str, list[dict[str, Any]]] = {}
         writer = threading.Thread(target=rewrite)
         writer.start()
+
+        def differ() -> bool:
+            """Prove an index while it is written to; whether there were three that differ."""
+            index = entries(server)
+            seen[json.dumps(index)] = index
+            for entry in index:
+                made = proved(server, entry)
+                said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
+                assert wellknown.judge_unpacked(said.entries[0], made) == (None, None)
+            return len(seen) == 3  # a burst without end is reported every 3 s
+
         try:
-            until = monotonic() + DEADLINE
-            while len({json.dumps(index) for index in seen}) < 3:  # a burst without end is reported every 3 s
-                assert monotonic() < until
-                seen.append(entries(server))
-                for entry in seen[-1]:
-                    made = proved(server, entry)
-                    said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
-                    assert wellknown.judge_unpacked(said.entries[0], made) == (None, None)
+            until(differ)
         finally:
             done.set()
             writer.join()
-        for index in seen:
+        for index in seen.values():
             for entry in index:
                 proved(server, entry)
 
@@ -360,8 +330,7 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
         for _ in range(3):
             assert entries(server) == []
         write_skill(tmp_path / "new")
-        while not entries(server):
-            pass
+        until(lambda: entries(server))
         server.said("x/twin: not published: the name twin is also that of y/twin")
         server.said("other: not published: ")
         server.said(": not published: ", 3)
@@ -381,14 +350,13 @@ def test_mcp_and_discovery_stand_side_by_side_or_alone(folder: Path) -> None:
         assert len(asked.every_skill()) == len(entries(server)) == 2
     with http_serving(folder, "--no-publish") as server:
         assert get(server, INDEX).status == get(server, OLD_INDEX).status == 404
-    with only_publishing(folder) as server:
+    with http_serving(folder, "--publish-only") as server:
         assert len(entries(server)) == 2
         assert server.send("POST", "/mcp", body=b"{}").status == 404
         assert get(server, "/readyz").status == 200
         write_skill(folder / "third")
-        while len(entries(server)) < 3:
-            pass
-    with only_publishing(folder, "--no-watch") as server:
+        until(lambda: len(entries(server)) == 3)
+    with http_serving(folder, "--publish-only", "--no-watch") as server:
         assert len(entries(server)) == 3
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from web.http_wire import client, http_serving
+from web.http_wire import JSON, bearing, client, http_serving, token_file
 from web.ui.serving import page_serving
 from wire import write_skill
 
@@ -17,40 +17,22 @@ SECRET = "0123456789abcdef-secret"
 BODY = "Only who asks for this skill may read this."
 
 
-@pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    file = tmp_path / "tokens"
-    file.write_text(f"ops={SECRET}\n", encoding="utf-8")
-    file.chmod(0o600)
-    return file
-
-
-def lines(stderr: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in stderr.splitlines()]
-
-
 @pytest.mark.parametrize("level", ["info", "debug"])
-def test_a_request_is_one_line_with_the_id_of_its_answer(tmp_path: Path, tokens: Path, level: str) -> None:
+def test_a_request_is_one_line_with_the_id_of_its_answer(tmp_path: Path, level: str) -> None:
     write_skill(tmp_path / "skills" / "a", body=BODY)
-    with http_serving(
-        tmp_path / "skills", "--token-file", tokens, "--log-format", "json", "--log-level", level
-    ) as server:
+    options = ("--token-file", token_file(tmp_path, f"ops={SECRET}"), "--log-format", "json", "--log-level", level)
+    with http_serving(tmp_path / "skills", *options) as server:
         rpc = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": {"name": "a", "path": "SKILL.md"}}
-        bearer = {"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"}
-        answered = server.send("POST", "/rpc", json.dumps(rpc).encode(), bearer)
-        refused = server.send("POST", "/rpc", b"{}", {"Authorization": "Bearer wrong", "X-Request-Id": "mine"})
+        answered = server.send("POST", "/rpc", json.dumps(rpc).encode(), JSON | bearing(SECRET))
+        refused = server.send("POST", "/rpc", b"{}", bearing("wrong") | {"X-Request-Id": "mine"})
         with client(server, "modern", token=SECRET) as one:
             one.request("skills/list")
             server.said('"method": "skills/list"')
-    found = lines(server.stderr)
+    found: list[dict[str, Any]] = [json.loads(line) for line in server.stderr.splitlines()]
     (line,) = [each for each in found if each.get("method") == "read_skill_file"]
     assert line["request"] == answered.headers["X-Request-Id"] and re.fullmatch("[0-9a-f]{16}", line["request"])
-    assert (line["level"], line["principal"], line["address"], line["outcome"]) == (
-        "info",
-        "token:ops",
-        "127.0.0.1",
-        "ok",
-    )
+    told = {"level": "info", "principal": "token:ops", "address": "127.0.0.1", "outcome": "ok"}
+    assert line == line | told
     assert line["skills"] == ["a"] and line["milliseconds"] > 0 and line["time"].endswith("Z")
     assert refused.status == 401 and re.fullmatch("[0-9a-f]{16}", refused.headers["X-Request-Id"] or "")
     assert [each["method"] for each in found if each.get("protocol") == "mcp"][-1] == "skills/list"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import urllib.request
 from contextlib import closing
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from web.http_wire import Server, client, http_serving, refused
+from ports import free_port
+from web.http_wire import Server, bearing, client, http_serving, refused
 from wire import DEADLINE, write_skill
 
 
@@ -57,35 +57,26 @@ def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", notes_md="other")
     with http_serving(tmp_path, "--metrics") as server:
         use(server)
-        text = scraped(server)
-    ours = "".join(
-        line for line in text.splitlines(keepends=True) if re.match(r"(# (HELP|TYPE) )?(mcp_|skills_)", line)
-    )
+        lines = scraped(server).splitlines(keepends=True)
+    ours = "".join(line for line in lines if re.match(r"(# (HELP|TYPE) )?(mcp_|skills_)", line))
     done = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_there_is_no_such_path_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_there_is_no_such_path_unless_it_is_asked_for_and_a_token_is_wanted_there_too(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with http_serving(tmp_path) as server:
         assert server.send("GET", "/metrics").status == 404
-
-
-def test_who_must_show_a_token_must_do_so_here_too(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
     with http_serving(tmp_path, "--metrics", environment={"MCP_SKILLS_TOKENS": "ops=0123456789abcdef"}) as server:
         assert server.send("GET", "/metrics").status == 401
-        bearer = {"Authorization": "Bearer 0123456789abcdef"}
-        assert server.send("GET", "/metrics", headers=bearer).status == 200
+        assert server.send("GET", "/metrics", headers=bearing("0123456789abcdef")).status == 200
 
 
 def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with http_serving(
-        tmp_path, "--metrics-address", f"127.0.0.1:{port}", "--allowed-host", "metrics.example"
-    ) as server:
+    port = free_port()
+    options = ("--metrics-address", f"127.0.0.1:{port}", "--allowed-host", "metrics.example")
+    with http_serving(tmp_path, *options) as server:
         assert server.send("GET", "/metrics").status == 404
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
             assert b"skills_served" in answer.read()

@@ -7,7 +7,6 @@ import hmac
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -15,10 +14,11 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.refresh import checked_secret
 from sources.git.remotes import Upstream, skill
 from tables import each_row
-from web.http_wire import Server, client, http_serving
-from wire import DEADLINE, Era, write_skill
+from web.http_wire import Server, bearing, client, http_serving, until
+from wire import Era, write_skill
 
 LISTED = "notifications/skills/list_changed"
+TOKEN = "a-token-of-some-length"
 SECRET = "0123456789abcdef-secret"
 BODY = b'{"ref": "refs/heads/main"}'
 CODE = hmac.new(SECRET.encode(), BODY, hashlib.sha256).hexdigest()
@@ -42,7 +42,7 @@ def site(published: Path) -> Iterator[Server]:
 def reader(site: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of the site's skills, which asks for a token and knows the secret."""
     options = ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path_factory.mktemp("cache"))]
-    secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": "laptop=a-token-of-some-length"}
+    secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": f"laptop={TOKEN}"}
     with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=secrets) as server:
         yield server
 
@@ -74,7 +74,7 @@ def test_each_host_has_its_own_form_of_proof(reader: Server, proof: dict[str, st
         {"X-Gitea-Signature": ""},
         {"X-Gitlab-Token": SECRET[:-1]},
         {"X-Gitlab-Token": ""},
-        {"Authorization": "Bearer a-token-of-some-length"},
+        bearing(TOKEN),
     ],
 )
 def test_who_does_not_prove_that_they_know_the_secret_is_refused(reader: Server, proof: dict[str, str]) -> None:
@@ -93,8 +93,7 @@ def test_the_token_is_still_wanted_elsewhere(reader: Server) -> None:
 
 
 def test_what_is_published_behind_tokens_is_not_for_shared_caches(reader: Server) -> None:
-    headers = {"Authorization": "Bearer a-token-of-some-length"}
-    answer = reader.send("GET", "/.well-known/agent-skills/index.json", headers=headers)
+    answer = reader.send("GET", "/.well-known/agent-skills/index.json", headers=bearing(TOKEN))
     assert answer.status == 200
     assert "private" in answer.headers["cache-control"]
 
@@ -103,9 +102,7 @@ def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, sit
     reader.said("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body
     write_skill(published / "thing", description="Does another thing.")
-    until = monotonic() + DEADLINE
-    while site.send("GET", "/.well-known/agent-skills/index.json").body == before:
-        assert monotonic() < until
+    until(lambda: site.send("GET", "/.well-known/agent-skills/index.json").body != before)
     # The site's index may be kept for a minute and more.
     assert reader.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
     reader.said("changed thing")
@@ -146,17 +143,15 @@ def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
 
 
 def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path: Path) -> None:
-    with http_serving(published) as site:
-        config = tmp_path / "c.toml"
-        config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
-        options = ["--config", config, "--allow-private", "--allow-http", "--cache-dir", tmp_path / "cache"]
-        secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": "laptop=a-token-of-some-length"}
-        with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=secrets) as server:
-            wrong, right = {"X-Gitea-Signature": WRONG}, {"X-Gitea-Signature": CODE}
-            assert server.send("POST", "/mcp", b"{}").status == 401
-            statuses = [server.send(path="/refresh", body=BODY, headers=wrong).status for _ in range(2)]
-            assert statuses == [401, 429]
-            assert server.send(path="/refresh", body=BODY, headers=right).status == 202
+    config = tmp_path / "c.toml"
+    config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
+    secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": f"laptop={TOKEN}"}
+    with http_serving(published, "--config", config, environment=secrets) as server:
+        wrong, right = {"X-Gitea-Signature": WRONG}, {"X-Gitea-Signature": CODE}
+        assert server.send("POST", "/mcp", b"{}").status == 401
+        statuses = [server.send(path="/refresh", body=BODY, headers=wrong).status for _ in range(2)]
+        assert statuses == [401, 429]
+        assert server.send(path="/refresh", body=BODY, headers=right).status == 202
 
 
 def test_with_folders_alone_it_starts_and_has_nothing_to_fetch(published: Path) -> None:

@@ -17,11 +17,11 @@ from mcp_skills_server.shared import records
 from mcp_skills_server.shared.records import hashed
 from ports import free_port
 from programs import LOOSE, loose
-from shared.redis_servers import RealRedis, answering, redis_server, slow, until
+from shared.redis_servers import RealRedis, answering, redis_server, slow
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row
-from web.http_wire import HttpClient, Server, client, http_serving, refused
+from web.http_wire import HttpClient, Server, client, http_serving, refused, token_file, until
 from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -128,10 +128,9 @@ def test_a_session_goes_on_after_all_replicas_were_started_anew(redis: RealRedis
 @pytest.mark.requirement("X-15", "MCP-11")
 def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     tokens = {"alpha": "a" * 16, "beta": "b" * 16}
-    (tmp_path / "tokens").write_text("".join(f"{name}={secret}\n" for name, secret in tokens.items()))
-    (tmp_path / "tokens").chmod(0o600)
+    file = token_file(tmp_path, *(f"{name}={secret}" for name, secret in tokens.items()))
     with (
-        replicas(skills, redis.url, "--token-file", tmp_path / "tokens") as (a, b),
+        replicas(skills, redis.url, "--token-file", file) as (a, b),
         client(a, "modern", token=tokens["alpha"]) as alpha,
         client(b, "modern", token=tokens["alpha"]) as alpha_at_b,
         client(b, "modern", token=tokens["beta"]) as beta,
@@ -221,13 +220,10 @@ def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedi
             reads_go_on(at_a)
             reads_go_on(at_b)
             assert readable(at_a, session, "alpha")  # which is known there
-            for one, arguments in (
-                (at_a, {"names": ["beta"], "session": session}),
-                (at_b, {"names": ["beta"], "session": session}),
-            ):
-                text, _, failed = call(one, "load", **arguments)
+            for one in (at_a, at_b):
+                text, _, failed = call(one, "load", names=["beta"], session=session)
                 assert failed and AWAY in text and "127.0.0.1" not in text
-            for one in (at_a, at_b):  # a conversation that begins is the replica's own
+                # A conversation that begins is the replica's own.
                 text, structure, failed = call(one, "load", names=["beta"])
                 assert not failed and "one replica" in text and "one replica" in structure["note"]
                 assert readable(one, structure["session"], "beta")
@@ -381,16 +377,12 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
 
     push("alpha")
     secret = "made-up-secret-of-webhooks"
+    given = {"MCP_SKILLS_REFRESH_SECRET": secret}
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(
-                http_serving(
-                    *(shared.url, "--redis", redis.url, "--refresh", "3600", "--cache-dir", tmp_path / str(number)),
-                    environment={"MCP_SKILLS_REFRESH_SECRET": secret},
-                )
-            )
-            for number in range(2)
-        ]
+        servers: list[Server] = []
+        for number in range(2):
+            options = ("--redis", redis.url, "--refresh", "3600", "--cache-dir", tmp_path / str(number))
+            servers.append(stack.enter_context(http_serving(shared.url, *options, environment=given)))
         clients = [stack.enter_context(client(server, "modern")) for server in servers]
         streams = [one.hear() for one in clients]
         for one, stream in zip(clients, streams, strict=True):

@@ -149,7 +149,7 @@ class Server:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, DEADLINE, (source, 0))
         has_host = any(name.lower() == "host" for name, _ in given)
         try:
-            connection.putrequest(method, self.prefix + path, skip_host=has_host)
+            connection.putrequest(method, self.prefix + path, skip_host=has_host, skip_accept_encoding=True)
             for name, value in given:
                 if value is not None:
                     connection.putheader(name, value)

@@ -203,6 +203,7 @@ def asked(policy: Policy, path: str = "/mcp", **headers: str) -> int:
 LOCAL = ("host", "localhost")
 BEARING = ("authorization", f"Bearer {SECRET}")
 
+
 @each_row(
     ("headers", "status", "said"),
     [

@@ -195,5 +195,3 @@ async def test_the_first_are_answered_at_once_and_then_it_is_waited_for(monkeypa
     monkeypatch.setattr(rates, "_HELD_S", 0)
     await refused.again()
     assert refused.answers == AT_ONCE + 2, "it comes in the end"
-
-

@@ -79,6 +79,15 @@ def names(reply: Reply | str) -> list[str]:
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text)
 
 
+def parts(server: Server, path: str) -> Iterator[str]:
+    """The pages of a list that comes in parts, which lead to each other."""
+    while path:
+        text = get(server, path).body.decode()
+        yield text
+        following = re.search(r'rel="next" href="([^"]*)"', text)
+        path = html.unescape(following[1]) if following else ""
+
+
 def cookie_of(headers: http.client.HTTPMessage) -> str:
     """The cookie that an answer sets, as a request sends it."""
     return (headers["Set-Cookie"] or "").partition(";")[0]

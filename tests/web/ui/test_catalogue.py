@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-import sqlite3
-import time
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from catalog.forest import loaded
 from mcp_skills_server.web.ui.pages.triggers import reasons
 from tables import each_row
-from web.http_wire import Server, client
+from web.http_wire import Server, client, until
 from web.ui.serving import get, names, page_serving, words
 from wire import FIXTURES, write_skill
 
@@ -72,13 +70,11 @@ def test_filters_by_source_tag_and_problem(tmp_path: Path) -> None:
     write_skill(tmp_path / "one" / "b", description="x\nunknown-field: 1")
     write_skill(tmp_path / "two" / "c", description='x\ntags: ["red"]')
     with page_serving(tmp_path / "one", tmp_path / "two") as server:
-        assert shown(server, "?source=0") == ["a", "b"]
-        assert shown(server, "?source=1") == ["c"]
-        assert shown(server, "?tag=red") == ["a", "c"]
-        assert shown(server, "?tag=red&source=1") == ["c"]
-        assert shown(server, "?tag=none") == []
-        assert shown(server, "?problem=any&source=0") == ["a", "b"]
-        assert shown(server, "?q=a&tag=green") == ["a"]
+        for query, paths in (
+            ("source=0", "ab"), ("source=1", "c"), ("tag=red", "ac"), ("tag=red&source=1", "c"), ("tag=none", ""),
+            ("problem=any&source=0", "ab"), ("q=a&tag=green", "a"),
+        ):  # fmt: skip
+            assert shown(server, f"?{query}") == [*paths], query
         for wrong in ("?source=%00", "?from=-1", "?from=99999999999", "?used=x", "?q=%ff%fe", "?problem=%3Cb%3E"):
             assert get(server, f"/ui/{wrong}").status == 200, wrong
 
@@ -90,12 +86,7 @@ def test_filters_by_use(tmp_path: Path) -> None:
     with page_serving(tmp_path / "skills", "--usage", store) as server:
         with client(server, "modern") as one:
             one.read("skill://a/SKILL.md")
-        until = time.monotonic() + 20
-        with closing(sqlite3.connect(tmp_path / "usage.db")) as written:  # once a second
-            while not written.execute("SELECT times FROM used").fetchall():
-                assert time.monotonic() < until
-        while shown(server, "?used=used") != ["a"]:  # which reads them every five
-            assert time.monotonic() < until
+        until(lambda: shown(server, "?used=used") == ["a"])  # it is written once a second, and read every five
         assert shown(server, "?used=never") == ["b"]
         get(server, "/ui/skills/b")
         assert "Loaded 1 times" in words(get(server, "/ui/skills/a"))
@@ -134,13 +125,8 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 def test_reasons_name_the_texts_that_have_the_words(
     tmp_path: Path, question: str, expected: dict[str, list[str]]
 ) -> None:
-    from mcp_skills_server.catalog.registry import Registry
-
-    write_skill(
-        tmp_path / "refunds", name="refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n"
-    )
-    with Registry([tmp_path]) as registry:
-        found = dict(reasons(registry.snapshot.skills["refunds"], question))
+    write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
+    found = dict(reasons(loaded(tmp_path).snapshot.skills["refunds"], question))
     assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected
 
 
@@ -149,11 +135,9 @@ def test_the_list_is_sorted_by_a_column_and_tags_lead_to_their_skills(tmp_path: 
     write_skill(tmp_path / "big", body="x" * 4_000)
     write_skill(tmp_path / "many", a_md="a", b_md="b")
     with page_serving(tmp_path) as server:
-        assert names(get(server, "/ui/?sort=tokens"))[0] == "big"
-        assert names(get(server, "/ui/?sort=files"))[0] == "many"
-        assert (
-            names(get(server, "/ui/?sort=name")) == names(get(server, "/ui/?sort=nonsense")) == ["big", "many", "small"]
-        )
+        assert shown(server, "?sort=tokens")[0] == "big"
+        assert shown(server, "?sort=files")[0] == "many"
+        assert shown(server, "?sort=name") == shown(server, "?sort=nonsense") == ["big", "many", "small"]
         first = get(server, "/ui/").body.decode()
         assert 'href="/ui/?sort=tokens"' in first and 'href="/ui/?tag=tiny"' in first
         assert names(get(server, "/ui/?tag=tiny")) == ["small"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import anyio
@@ -12,7 +11,7 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.web.ui.pages import operation
-from web.http_wire import Server, client
+from web.http_wire import Server, bearing, token_file
 from web.test_grants import ANN, BOB, configure
 from web.ui.serving import get, page_serving, words
 from web.ui.test_live import following
@@ -41,13 +40,12 @@ def place(tmp_path: Path) -> Path:
     """Two skills with a problem each, and two tokens."""
     write_skill(tmp_path / "skills" / "finance" / "refunds", name="refundz", description="Speaks of the xylophone.")
     write_skill(tmp_path / "skills" / "tea", name="teas", description="Makes tea.")
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
-    (tmp_path / "tokens").chmod(0o600)
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
 
 def as_(server: Server, token: str, view: str) -> str:
-    reply = get(server, f"/ui/{view}", Authorization=f"Bearer {token}")
+    reply = get(server, f"/ui/{view}", **bearing(token))
     assert reply.status in {200, 403, 404}, (view, reply.status)
     return words(reply) + reply.body.decode()
 
@@ -57,11 +55,11 @@ def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path
         assert "Nothing has changed" in as_(server, ANN, "live") and "Nothing has changed" in as_(server, BOB, "live")
         before = as_(server, BOB, "live")
         assert 'data-number="0"' in before
-        with following(server, Authorization=f"Bearer {ANN}") as ann:
+        with following(server, **bearing(ANN)) as ann:
             write_skill(place / "skills" / "finance" / "audit")
             assert ann.event() == "change"
         assert as_(server, BOB, "live") == before
-        with following(server, Authorization=f"Bearer {BOB}") as bob:
+        with following(server, **bearing(BOB)) as bob:
             write_skill(place / "skills" / "tea", description="Makes green tea.")
             assert bob.event() == "change"
         assert "audit" in as_(server, ANN, "live")
@@ -69,38 +67,13 @@ def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path
         assert "audit" not in seen and "changed" in seen
 
 
-def test_changes_inside_a_skill_that_are_withheld_are_none_of_the_outer_one(place: Path) -> None:
-    inner = place / "skills" / "tea" / "finance-only"
-    write_skill(inner, secret_md="x")
-    with page_serving("--config", configure(place, GRANTS + ADMIN.replace("bob", "ann"))) as server:
-        before = as_(server, BOB, "live")
-        with following(server, Authorization=f"Bearer {ANN}") as ann:
-            (inner / "secret.md").write_text("y")
-            assert ann.event() == "change"
-        assert "secret.md" in as_(server, ANN, "live") and as_(server, BOB, "live") == before
-        with following(server, Authorization=f"Bearer {ANN}") as ann:
-            shutil.rmtree(inner)
-            assert ann.event() == "change"
-        assert "vanished" in as_(server, ANN, "live") and as_(server, BOB, "live") == before
-
-
 def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
     file = configure(place, GRANTS)
-    with page_serving("--config", file) as server, following(server, Authorization=f"Bearer {ANN}") as ann:
+    with page_serving("--config", file) as server, following(server, **bearing(ANN)) as ann:
         configure(place, GRANTS.replace("finance/**", "tea"))
         server.said("read again|in force")
         write_skill(place / "skills" / "finance" / "audit")
         assert ann.event() == ""
-
-
-def test_runs_and_clients_are_for_who_may_be_an_administrator(place: Path) -> None:
-    with page_serving("--config", configure(place, GRANTS + ADMIN)) as server:
-        with client(server, "modern", token=ANN) as ann:
-            ann.request("skills/list")
-        for view in ("runs", "clients"):
-            assert get(server, f"/ui/{view}", Authorization=f"Bearer {ANN}").status == 403
-            assert f"/ui/{view}" not in as_(server, ANN, "")
-        assert "token:ann" in as_(server, BOB, "clients")
 
 
 def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -> None:

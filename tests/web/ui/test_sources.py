@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,8 +44,6 @@ def test_others_than_the_operator_see_the_sources_of_their_skills_and_no_errors_
 
 
 def test_the_view_says_when_it_was_looked_and_will_be(tmp_path: Path) -> None:
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
         archive.writestr("one/SKILL.md", skill_md("one"))
     begun = time.time()

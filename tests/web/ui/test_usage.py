@@ -14,13 +14,13 @@ from starlette.requests import Request
 
 from mcp_skills_server.telemetry.usage import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
 from mcp_skills_server.web.ui.pages import operation
-from web.http_wire import client
+from web.http_wire import bearing, client, token_file, until
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import looking, needs_chromium
 from web.ui.serving import get, own_page, page_serving, words
 from web.ui.test_grants import ADMIN, GRANTS
 from web.ui.views import look_at
-from wire import DEADLINE, write_skill
+from wire import write_skill
 
 HEADINGS = ("By principal", "By host program")
 
@@ -30,16 +30,13 @@ def place(tmp_path: Path) -> Path:
     """Two skills, and two tokens."""
     write_skill(tmp_path / "skills" / "finance" / "refunds")
     write_skill(tmp_path / "skills" / "tea")
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
-    (tmp_path / "tokens").chmod(0o600)
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
 
 def wait_for_count(place: Path) -> None:
     """Wait until a use is in the store: what the page has read of it, it shows for five seconds."""
-    until = time.monotonic() + DEADLINE
-    while not UsageStore(str(place / "usage.db")).report("principal").lines:
-        assert time.monotonic() < until
+    until(lambda: UsageStore(str(place / "usage.db")).report("principal").lines)
 
 
 @pytest.mark.parametrize("grants", [GRANTS + ADMIN, ""])
@@ -49,12 +46,15 @@ def test_who_may_see_others_sees_who_used_how_much(place: Path, grants: str) -> 
         with client(server, "modern", token=ANN) as ann:
             ann.request("resources/read", {"uri": "skill://finance/refunds/SKILL.md"})
         wait_for_count(place)
-        seen = words(get(server, "/ui/usage", Authorization=f"Bearer {BOB}"))
+        seen = words(get(server, "/ui/usage", **bearing(BOB)))
         assert seen.count(" 1 0 0 0 ") == 3
         _, by_principal, by_host = (part.partition(" Searches ")[0] for part in _parts(seen))
         assert "token:ann 1 0 0 0 " in by_principal and "wire 1 0 0 0 " in by_host
         assert "token:" not in by_host
-        not_admin = words(get(server, "/ui/usage", Authorization=f"Bearer {ANN}"))
+        assert "token:ann" in words(get(server, "/ui/clients", **bearing(BOB)))
+        for view in ("runs", "clients"):
+            assert get(server, f"/ui/{view}", **bearing(ANN)).status == (403 if grants else 200)
+        not_admin = words(get(server, "/ui/usage", **bearing(ANN)))
         assert all((heading in not_admin) == (not grants) for heading in HEADINGS)
         assert ("token:ann 1" in not_admin) == (not grants)
 
@@ -107,9 +107,8 @@ def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(chrom
         table = page.get_by_role("region", name="By principal")
         expect(table.get_by_role("row").nth(1)).to_contain_text("token:ann")
         expect(table.get_by_role("row").last).to_contain_text("anybody")
-        expect(page.get_by_role("region", name="By host program").get_by_role("row").last).to_contain_text(
-            "did not say"
-        )
+        hosts = page.get_by_role("region", name="By host program")
+        expect(hosts.get_by_role("row").last).to_contain_text("did not say")
         assert Axe().run(page).response["violations"] == []
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 320
         assert page.locator("main b").count() == 0

@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -36,20 +35,6 @@ from mcp_skills_server.cli import main
 modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.05
 main(sys.argv[1:])
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server on the fixtures, for tests that change nothing."""
-    with http_serving(FIXTURES) as started:
-        yield started
-
-
-@pytest.fixture
-def asked(server: Server, era: Era) -> Iterator[HttpClient]:
-    """A client of each era on it."""
-    with client(server, era) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -114,11 +99,6 @@ def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
 
 
 # The SDK's own client
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.mark.anyio
@@ -393,14 +373,3 @@ def test_a_signal_during_the_first_scan_ends_it_too(gate: Path) -> None:
         assert server.send("GET", "/readyz").status == 503
         code, took = server.signal(signal.SIGTERM)
         assert code == 0 and took < SOON
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of POSIX")
-def test_a_hangup_has_the_server_look_at_every_source(tmp_path: Path) -> None:
-    """It ended the server, where other daemons read their configuration again (11.E)."""
-    write_skill(tmp_path / "one")
-    with http_serving(tmp_path) as server:
-        server.process.send_signal(signal.SIGHUP)
-        server.said("looking at every source now")
-        assert server.send("GET", "/healthz").status == 200
-        assert server.signal(signal.SIGTERM)[0] == 0

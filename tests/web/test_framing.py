@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tables import each_row
-from web.http_wire import Server, http_serving
-from wire import FIXTURES
+from web.http_wire import Server
 
 HIDDEN = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with http_serving(FIXTURES) as started:
-        yield started
 
 
 def answers(server: Server, said: bytes) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from pathlib import Path
@@ -21,13 +20,6 @@ from mcp_skills_server.web.sessions import Messages
 from tables import each_row
 from web.http_wire import JSON, HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server over HTTP."""
-    with http_serving(FIXTURES) as out:
-        yield out
 
 
 def send(asked: HttpClient, body: bytes) -> Reply:

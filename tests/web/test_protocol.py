@@ -36,13 +36,6 @@ def modern(server: Server) -> Iterator[HttpClient]:
         yield one
 
 
-@pytest.fixture
-def asked(server: Server, era: Era) -> Iterator[HttpClient]:
-    """A client of each era, hands shaken."""
-    with client(server, era) as one:
-        yield one
-
-
 def without(meta: dict[str, Any], *keys: str) -> dict[str, Any]:
     """The envelope without some of its keys."""
     return {key: value for key, value in meta.items() if key.removeprefix(META) not in keys}

@@ -70,11 +70,6 @@ def test_failed_authentications_of_an_address_are_one_count_and_not_of_its_reque
 # At work at once
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Asked:
     """An application that notes whose requests begin and how many of one client are at work; each takes a few turns."""
 

@@ -12,12 +12,10 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.refresh import checked_secret
-from sources.git.remotes import Upstream, skill
 from tables import each_row
-from web.http_wire import Server, bearing, client, http_serving, until
-from wire import Era, write_skill
+from web.http_wire import Server, bearing, http_serving, until
+from wire import write_skill
 
-LISTED = "notifications/skills/list_changed"
 TOKEN = "a-token-of-some-length"
 SECRET = "0123456789abcdef-secret"
 BODY = b'{"ref": "refs/heads/main"}'
@@ -106,29 +104,6 @@ def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, sit
     # The site's index may be kept for a minute and more.
     assert reader.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
     reader.said("changed thing")
-
-
-@pytest.mark.needs_program("git")
-def test_a_push_and_its_webhook_reach_the_client(tmp_path: Path, era: Era) -> None:
-    author, shared = Upstream(tmp_path / "author.git"), Upstream(tmp_path / "shared.git")
-
-    def push(*names: str) -> None:
-        author.commit({path: raw for name in names for path, raw in skill(name).items()})
-        author.git("push", "--quiet", str(shared.directory), "main")
-
-    push("alpha")
-    options = ["--refresh", "3600", "--cache-dir", str(tmp_path / "cache")]
-    secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET}
-    with http_serving(shared.url, *options, environment=secrets) as server, client(server, era) as one:
-        server.said("added skills/alpha")
-        stream = one.hear()
-        while len(one.every_skill()) < 1:
-            stream.until(LISTED)
-        for number, names in enumerate((("alpha", "beta"), ("alpha", "beta", "gamma")), 2):
-            push(*names)
-            assert server.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
-            while len(one.every_skill()) < number:
-                stream.until(LISTED)
 
 
 def test_without_a_secret_there_is_no_such_place(site: Server) -> None:

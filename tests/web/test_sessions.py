@@ -20,13 +20,6 @@ LINES = ("# who=what", "", f"alpha={ALPHA}", f"beta = {BETA}")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server on the fixtures, for tests that change nothing but their own sessions."""
-    with http_serving(FIXTURES) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants a token of a file, at its most talkative."""
     path = token_file(tmp_path_factory.mktemp("tokens"), *LINES)

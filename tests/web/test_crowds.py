@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from forkserver import run
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.serving import Budget, budget
 from tables import each_row
 from web.http_wire import HttpClient, Server, bearing, client, http_serving, until
 from wire import DEADLINE, FIXTURES, SOON, write_skill
@@ -71,6 +74,54 @@ def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
 
 
 # Descriptors
+
+
+def test_descriptors_are_shared_out_and_never_more_than_there_are() -> None:
+    assert budget(1000, 20_000, 10) == Budget(1000)
+    for limit in range(16, 4000):
+        given = budget(1000, limit, 7)
+        assert min(given.places, given.spare, given.arriving) >= 1
+        left = limit - 7 - given.places - given.spare - given.arriving
+        assert left >= 6 and (left >= 128 or given.places <= limit // 2)
+
+
+def test_the_least_that_is_told_is_enough() -> None:
+    with pytest.raises(UsageError, match="at least 16 "):
+        budget(1000, 10, 7)
+    assert budget(1000, 16, 7).places == 1
+
+
+ALLOWED = """
+import logging, resource, sys
+from mcp_skills_server.web.serving import _open_files, allowance
+logging.basicConfig(format="%(message)s")
+used = _open_files()
+soft, hard = (used + int(each) for each in sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+given = allowance(1000)
+print(given.places, given.spare, given.arriving, *(each - used for each in resource.getrlimit(resource.RLIMIT_NOFILE)))
+"""
+NEEDED = 1000 + 8 + 8 + 128
+"""Descriptors for 1,000 connections, beside those that are open already."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+@each_row(
+    ("soft", "hard", "raised", "places"),
+    [
+        (NEEDED + 100, NEEDED + 200, NEEDED + 100, 1000),
+        (300, NEEDED, NEEDED, 1000),
+        (300, NEEDED - 1, NEEDED - 1, 999),
+    ],
+)
+def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
+    soft: int, hard: int, raised: int, places: int
+) -> None:
+    command = [sys.executable, "-c", ALLOWED, str(soft), str(hard)]
+    done = run(command, capture_output=True, check=True, text=True, timeout=DEADLINE)
+    assert [int(each) for each in done.stdout.split()] == [places, 8, 8, raised, hard]
+    assert done.stderr.startswith("999 connections at once, not 1000 (--max-connections)") or places == 1000
+    assert done.stderr.count("\n") == (0 if places == 1000 else 1)
 
 
 @linux

@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
-from catalog.forest import loaded
-from mcp_skills_server.web.ui.pages.triggers import reasons
+from catalog.forest import loaded, plant, skill_md
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.web.ui.pages import triggers
 from tables import each_row
 from web.http_wire import Server, client, until
 from web.ui.serving import get, names, page_serving, words
+from web.ui.views import look_at
 from wire import FIXTURES, write_skill
 
 
@@ -126,7 +128,7 @@ def test_reasons_name_the_texts_that_have_the_words(
     tmp_path: Path, question: str, expected: dict[str, list[str]]
 ) -> None:
     write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
-    found = dict(reasons(loaded(tmp_path).snapshot.skills["refunds"], question))
+    found = dict(triggers.reasons(loaded(tmp_path).snapshot.skills["refunds"], question))
     assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected
 
 
@@ -153,3 +155,64 @@ def test_every_list_has_a_link_to_itself_as_json(tmp_path: Path) -> None:
         (row,) = json.loads(answer.body)
         assert (row["path"], row["description"], row["files"]) == ("one", "Makes <b>tea</b>.", 1)
         assert [row["name"] for row in json.loads(get(server, "/ui/?format=json").body)] == ["one", "two"]
+
+
+# The trigger playground
+
+
+def described(name: str, description: str, *more: str) -> dict[str, str]:
+    text = "\n".join(["---", f"name: {name}", f"description: {description}", *more, "---", "", "Do it.", ""])
+    return {f"{name}/SKILL.md": text}
+
+
+def test_the_order_is_that_of_the_search_of_a_model() -> None:
+    look = look_at(FIXTURES)
+    for prompt in ("handle a refund request from a customer", "csv", "refunds", "What is in this table of numbers?"):
+        found = look.runtime.searches.of(look.runtime.skill_set).find(
+            prompt, triggers.MOST, runtime.is_offered, by_meaning=True
+        )
+        places = triggers.rank(look, prompt).places
+        assert [each.skill for each in places] == found and found
+        assert all(0 <= each.share <= 1 for each in places)
+        assert max(each.share for each in places) == 1
+
+
+def test_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        described("pdf-forms", "Fills forms of PDF files")
+        | described("pdf-filler", "Fills forms of PDF files and prints them")
+        | described("pears", "Peels pears"),
+    )
+    places = triggers.rank(look_at(tmp_path), "fill this PDF form for me").places
+    assert {each.skill.path for each in places} == {"pdf-forms", "pdf-filler"}
+    for each in places:
+        assert "pdf" in dict(each.why)["description"]
+        (near,) = each.near
+        assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
+        assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
+
+
+def test_what_models_are_not_offered_is_in_no_ranking(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        described("tea", "Makes tea") | described("secret-tea", "Makes tea", "disable-model-invocation: true"),
+    )
+    assert [each.skill.path for each in triggers.rank(look_at(tmp_path), "makes tea").places] == ["tea"]
+
+
+def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> None:
+    plant(tmp_path, {"kubernetes/SKILL.md": skill_md("kubernetes")})
+    found = triggers.rank(look_at(tmp_path), "kubernets")
+    assert [each.path for each in (*found.nearest, *(each.skill for each in found.places))] == ["kubernetes"]
+    assert triggers.rank(look_at(tmp_path), "zzzz qqqq") == triggers.Ranking(nearest=[])
+
+
+def test_the_view_needs_no_script_and_takes_any_text(tmp_path: Path) -> None:
+    plant(tmp_path, described("tea", "Makes <b>tea</b>"))
+    with page_serving(tmp_path) as server:
+        assert "Nothing was asked yet." in words(get(server, "/ui/try"))
+        page = get(server, "/ui/try?prompt=makes+tea")
+        assert names(page) == ["tea"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
+        assert "No skill fits." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
+        assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

@@ -11,11 +11,9 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
-import anyio
 import pytest
-from mcp.client.client import Client
 
 from tables import each_row
 from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, proved, refused, until
@@ -96,40 +94,6 @@ def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
     status, code, identifier = asked.post(message).error
     assert (status, code) == {"legacy": (200, -32002), "modern": (400, -32602)}[asked.era]
     assert identifier == message["id"]
-
-
-# The SDK's own client
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_host_hears_of_a_change(folder: Path, mode: Literal["legacy", "auto"]) -> None:
-    heard: list[str] = []
-    seen = anyio.Event()
-
-    async def hear(message: Any) -> None:
-        heard.append(getattr(message, "method", ""))
-        if RESOURCES[0] in heard:
-            seen.set()
-
-    with http_serving(folder) as server, anyio.fail_after(DEADLINE):
-        url = f"http://127.0.0.1:{server.port}/mcp"
-        async with Client(url, mode=mode, message_handler=hear) as host:
-            assert host.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
-            await host.list_resources()
-            if mode == "legacy":
-                # The client opens its GET stream in the background: edit until it hears.
-                number = 0
-                while not seen.is_set():
-                    number += 1
-                    write_skill(folder / f"c{number}")
-                    with anyio.move_on_after(1):
-                        await seen.wait()
-                assert set(heard) <= {SKILLS[0], RESOURCES[0]}
-            else:
-                async with host.listen(resources_list_changed=True) as events:
-                    write_skill(folder / "c")
-                    assert type(await anext(events)).__name__ == "ResourcesListChanged"
 
 
 # Notifications

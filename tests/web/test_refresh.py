@@ -90,12 +90,6 @@ def test_the_token_is_still_wanted_elsewhere(reader: Server) -> None:
     assert reader.send("GET", "/refresh").status == 405
 
 
-def test_what_is_published_behind_tokens_is_not_for_shared_caches(reader: Server) -> None:
-    answer = reader.send("GET", "/.well-known/agent-skills/index.json", headers=bearing(TOKEN))
-    assert answer.status == 200
-    assert "private" in answer.headers["cache-control"]
-
-
 def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, site: Server, published: Path) -> None:
     reader.said("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body

@@ -313,9 +313,7 @@ def test_over_stdio_an_issuer_and_quotas_are_named_as_unused(tmp_path: Path) -> 
 
 def test_a_wrong_table_is_one_line_and_2(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    file.write_text(
-        "page-size = 3\n[oauth]\nissuer = 'http://login.example'\naudience = 'https://skills.example/mcp'\n"
-    )
+    file.write_text("page-size = 3\n[oauth]\nissuer = 'http://a.example'\naudience = 'https://b.example/mcp'\n")
     assert "c.toml:3: oauth.issuer: it does not take this value; write the https URL" in refused("--config", file)
 
 

@@ -217,3 +217,29 @@ def test_who_asks_for_what_he_may_not_read_learns_nothing_from_the_answer(place:
             )
             assert (there.status, there.body) == (404, not_there.body) and not_there.status == 404
             assert shown(server, BOB, f"{view}/outer?file=SKILL.md").status == 200
+
+
+def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path) -> None:
+    with page_serving("--config", place / "c.toml") as server:
+        before, first = (shown(server, token, "live").body for token in (BOB, OPS))
+        assert b'data-number="0"' in before and b"Nothing has changed" in before and b"Nothing has changed" in first
+        with following(server, **bearing(OPS)) as ops:
+            write_skill(place / "skills" / "finance" / "audit")
+            assert ops.event() == "change"
+        assert shown(server, BOB, "live").body == before
+        with following(server, **bearing(BOB)) as bob:
+            write_skill(place / "skills" / "tea", description="Makes green tea.")
+            assert bob.event() == "change"
+        assert "audit" in words(shown(server, OPS, "live"))
+        seen = words(shown(server, BOB, "live"))
+        assert "audit" not in seen and "changed" in seen
+
+
+def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
+    config, fresh = place / "c.toml", place / "c.toml.new"
+    with page_serving("--config", config) as server, following(server, **bearing(BOB)) as bob:
+        fresh.write_text(GRANTS.replace('"tea", ', ""), encoding="utf-8")
+        fresh.replace(config)
+        server.said("read again|in force")
+        write_skill(place / "skills" / "tea")
+        assert bob.event() == ""

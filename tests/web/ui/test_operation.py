@@ -16,6 +16,8 @@ from playwright.sync_api import Browser, expect
 from starlette.requests import Request
 
 from catalog.forest import plant, skill_md
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
@@ -26,10 +28,9 @@ from mcp_skills_server.web.ui.pages import operation
 from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
 from programs import LOOSE, loose
 from web.http_wire import bearing, client, token_file, until
-from web.test_grants import ANN, BOB, configure
+from web.test_grants import ANN, BOB, GRANTS, configure
 from web.ui.chromium import looking, needs_chromium
 from web.ui.serving import get, own_page, page_serving, words
-from web.ui.test_grants import ADMIN, GRANTS
 from web.ui.views import look_at
 from wire import FIXTURES, write_skill
 
@@ -118,6 +119,12 @@ def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
 # Use by principal and by host program
 
 
+ADMIN = """
+[[grant]]
+who = ["token:bob"]
+skills = ["**"]
+may = ["admin"]
+"""
 HEADINGS = ("By principal", "By host program")
 
 
@@ -128,6 +135,18 @@ def place(tmp_path: Path) -> Path:
     write_skill(tmp_path / "skills" / "tea")
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
+
+
+def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -> None:
+    who = Principal("token", "bob")
+    grants = Grants([Grant((who.id,), (Pattern("tea"),))], local=False)
+    look = look_at(place, grants=grants, principal=who)
+    for path in ("tea", "finance/refunds", ""):
+        use = Use("run", path, f"scripts/{path.partition('/')[0]}.py", "")
+        look.site.activity.take(event(outcome="begun", uses=(use,)))
+    page = words(bytes(anyio.run(operation.runs, None, look).body).decode())
+    assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
+    assert "code that came with the call" in page
 
 
 def wait_for_count(place: Path) -> None:
@@ -265,9 +284,8 @@ def test_each_tool_is_called_and_its_answer_is_what_a_model_gets() -> None:
     with page_serving(FIXTURES) as server:
         assert "query (required)" in words(get(server, "/ui/tools"))
         found = words(get(server, "/ui/tools?tool=skills_search&arg.query=refund&arg.limit=1&call=1"))
-        assert (
-            "- refunds: Handles a refund request" in found and "bytes of text" in found and "- invoices:" not in found
-        )
+        assert "- refunds: Handles a refund request" in found and "- invoices:" not in found
+        assert "bytes of text" in found
         loaded = words(get(server, "/ui/tools?tool=skills_load&arg.names=refunds,+invoices&call=1"))
         assert '"names": ["refunds", "invoices"]' in loaded and "Book it" in loaded
         path = "references/approval-limits.md"

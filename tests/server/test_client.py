@@ -24,11 +24,6 @@ from wire import COMMAND, DEADLINE, FIXTURES, WireError, serving, write_skill
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Ask(types.Request[dict[str, Any], str]):
     """A request for a method that the SDK does not know."""
 

@@ -22,11 +22,6 @@ from wire import DEADLINE
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Listening:
     """One client's `subscriptions/listen`."""
 

@@ -44,29 +44,15 @@ def test_resources_are_the_skill_mds_with_their_metadata(era: Era) -> None:
             assert meta == {key: value for key, value in frontmatter.items() if key not in {"name", "description"}}
 
 
-def test_one_template_covers_every_file(wire: Wire) -> None:
-    templates = wire.request("resources/templates/list")["resourceTemplates"]
-    assert [each["uriTemplate"] for each in templates] == ["skill://{+path}"]
-
-
-def test_text_comes_as_text_and_the_rest_as_blob(wire: Wire) -> None:
-    kinds = {
-        "skill://colour-palettes/assets/icon.png": ("blob", "image/png"),
-        "skill://csv-profiling/scripts/profile_csv.py": ("text", "text/x-python"),
-        "skill://retry-with-backoff/assets/backoff.svg": ("text", "image/svg+xml"),
-        "skill://colour-palettes/assets/palette.aco": ("blob", "application/octet-stream"),
-    }
-    for uri, (kind, media) in kinds.items():
-        (item,) = wire.request("resources/read", {"uri": uri})["contents"]
-        assert kind in item and item["mimeType"] == media
-
-
-@pytest.mark.requirement("S40-30", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
+@pytest.mark.requirement("S40-30", "S40-33", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
 @each_row(
     "uri",
     [
         "skill://csv-profiling/none.md",
         "skill://csv-profiling",
+        "skill://index.json",
+        "skill://commit-messages.zip",
+        "skill://commit-messages.tar.gz",
         "skill://csv-profiling/scripts",
         "skill://csv-profiling/../commit-messages/SKILL.md",
         "skill://csv-profiling/%2e%2e/commit-messages/SKILL.md",

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import jsonschema
-import mcp_types as types
 import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -125,23 +123,6 @@ def test_what_is_loaded_is_delivered_every_time(tools: Wire) -> None:
         assert "instructions" not in loaded["structuredContent"]["active_skills"][0]
 
 
-@pytest.mark.requirement("X-16", "RT-25", "MCP-28")
-@each_row("name", ["skills.load", "skills-load", "skills_load"])
-def test_the_other_spellings_of_a_tool_are_understood(tools: Wire, name: str) -> None:
-    assert active(call(tools, name, names=["beta"])) == ["beta"]
-
-
-@pytest.mark.requirement("X-2", "RT-11")
-def test_a_skill_that_breaks_a_rule_can_be_loaded_and_says_so(tools: Wire) -> None:
-    assert "Odd" not in [skill["name"] for skill in tools.every_skill()]
-    loaded = call(tools, "skills_load", names=["Odd"])
-    assert active(loaded) == ["Odd"]
-    (receipt,) = loaded["structuredContent"]["active_skills"]
-    assert "the name holds 'O'" in receipt["problems"][0] and receipt["problems"][0] in said(loaded)
-    found = call(tools, "skills_search", query="odd")["structuredContent"]["skills"]
-    assert found[0]["name"] == "Odd" and found[0]["problems"]
-
-
 @pytest.mark.requirement("X-30", "RT-9")
 @each_row(
     ("name", "arguments", "words"),
@@ -186,18 +167,6 @@ def test_too_many_skills_are_refused_and_nothing_changes(folder: Path, era: Era)
         assert active(call(wire, "skills_unload", names=["none"], session=handle)) == ["alpha"]
 
 
-@pytest.mark.requirement("MCP-27", "MCP-28", "RT-5", "ASG-21")
-def test_the_definitions_keep_the_protocol_s_shape(unloaded: Wire) -> None:
-    listed = unloaded.request("tools/list")
-    parsed = types.ListToolsResult.model_validate(listed)
-    assert [tool.name for tool in parsed.tools] == NAMES
-    for tool in parsed.tools:
-        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
-        assert tool.title and tool.description and tool.annotations and tool.annotations.read_only_hint
-    assert unloaded.request("tools/list") == listed
-    assert "- alpha: " in str(parsed.tools[2].description)
-
-
 @pytest.mark.requirement("RT-3", "RT-4", "RT-5", "ASG-20", "ASG-21")
 def test_the_handshake_tells_the_rule_and_the_skills(folder: Path, era: Era) -> None:
     with serving(folder, era=era, opened=False) as wire:
@@ -228,25 +197,6 @@ def test_skills_loaded_lately_have_descriptions_before_others(tmp_path: Path, er
     assert before and other in after
 
 
-def test_a_long_body_comes_in_parts_that_make_the_whole(tmp_path: Path, era: Era) -> None:
-    body = "".join(f"## Step {number}\n\nDo {number} things.\n\n" for number in range(2_300)).strip()
-    assert len(body) > 60_000
-    write_skill(tmp_path / "long", body=body)
-    with serving(tmp_path, era=era) as wire:
-        loaded = call(wire, "skills_load", names=["long"])
-        handle = bound(wire, loaded)
-        assert len(said(loaded)) < 40_000
-        shown = said(loaded).partition(f'root_dir="{tmp_path}/long">\n')[2]
-        whole, _, hint = shown.rpartition("\n\n[")
-        whole += "\n\n"
-        while "start_line=" in hint:
-            line = int(hint.partition("start_line=")[2].split(".")[0].split("]")[0])
-            part, *note = call(wire, "skills_read", path="SKILL.md", start_line=line, session=handle)["content"]
-            whole += part["text"]
-            hint = note[0]["text"] if note else ""
-        assert whole == body
-
-
 def test_results_say_what_came_and_went_since_the_model_was_told(folder: Path, era: Era) -> None:
     with serving(folder, era=era) as wire:
         wire.request("tools/list")
@@ -273,20 +223,6 @@ def test_a_whole_catalogue_of_prompts_is_one_page(tmp_path: Path, era: Era) -> N
         assert len(page["prompts"]) == 600 and "nextCursor" not in page
     with serving(tmp_path, "--prompt-page-size", "7", era=era) as wire:
         assert len(wire.request("prompts/list")["prompts"]) == 7
-
-
-@pytest.mark.requirement("ASG-22")
-def test_a_skill_for_the_user_alone_is_hidden_from_the_model(folder: Path, era: Era) -> None:
-    manual = folder / "manual"
-    write_skill(manual)
-    text = (manual / "SKILL.md").read_text().replace("name: manual", "name: manual\ndisable-model-invocation: true")
-    (manual / "SKILL.md").write_text(text)
-    with serving(folder, era=era, opened=False) as wire:
-        assert "manual" not in wire.open()["instructions"]
-        assert "manual" not in str(wire.request("tools/list"))
-        assert "manual" not in str(call(wire, "skills_list"))
-        assert "manual" in [each["name"] for each in wire.request("prompts/list")["prompts"]]
-        assert active(call(wire, "skills_load", names=["manual"])) == ["manual"]  # the user's prompt named it
 
 
 @pytest.mark.requirement("ASG-23", "MCP-26")
@@ -320,45 +256,6 @@ def test_only_chosen_skills_are_prompts(folder: Path, era: Era) -> None:
         assert caught.value.code == -32602 and "alpha" in caught.value.message
 
 
-def test_arguments_of_prompts_are_completed(era: Era, tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    text = (tmp_path / "a" / "SKILL.md").read_text()
-    more = "arguments:\n  - {name: tone, required: true, enum: [warm, wry, cool]}\n---\n\n# Tone {{tone}}"
-    (tmp_path / "a" / "SKILL.md").write_text(text.replace("---\n\n# Thing", more))
-    with serving(tmp_path, era=era) as wire:
-        asked = {"ref": {"type": "ref/prompt", "name": "a"}, "argument": {"name": "tone", "value": "w"}}
-        assert wire.request("completion/complete", asked)["completion"]["values"] == ["warm", "wry"]
-        got = wire.request("prompts/get", {"name": "a", "arguments": {"tone": "warm"}})
-        assert "Tone warm" in got["messages"][0]["content"]["text"]
-        with pytest.raises(WireError) as caught:
-            wire.request("prompts/get", {"name": "a"})
-        assert caught.value.code == -32602 and "tone" in caught.value.message
-
-
-def test_a_picture_is_shown_and_other_binary_is_linked(folder: Path, era: Era) -> None:
-    (folder / "alpha" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    (folder / "alpha" / "a.zip").write_bytes(b"PK\0\xff")
-    with serving(folder, era=era) as wire:
-        handle = bound(wire, call(wire, "skills_load", names=["alpha"]))
-        words, picture = call(wire, "skills_read", path="a.png", session=handle)["content"]
-        assert words["text"] == "a.png (image/png, 8 bytes)"
-        assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
-        link = call(wire, "skills_read", path="a.zip", session=handle)["content"][1]
-        assert link["type"] == "resource_link"
-        assert wire.request("resources/read", {"uri": link["uri"]})["contents"][0]["blob"]
-
-
-def test_an_edit_shows_in_the_next_call_and_a_removed_skill_is_not_active(folder: Path) -> None:
-    with serving(folder) as wire:
-        call(wire, "skills_load", names=["alpha", "beta"])
-        write_skill(folder / "beta", body="# Beta\n\nDo it otherwise.\n")
-        wire.until("notifications/skills/list_changed")
-        assert "otherwise" in said(call(wire, "skills_read", path="SKILL.md"))
-        shutil.rmtree(folder / "beta")
-        wire.until(TOOLS)
-        assert active(call(wire, "skills_unload", names=["none"])) == ["alpha"]
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_sdk_s_client_uses_tools_and_prompts(mode: Literal["legacy", "auto"]) -> None:
@@ -382,11 +279,6 @@ async def test_the_sdk_s_client_uses_tools_and_prompts(mode: Literal["legacy", "
             assert "meeting-notes" in names
             got = await client.get_prompt("meeting-notes", {"topic": "tea"})
             assert "tea" in got.messages[0].content.text
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def root_dirs(wire: Wire, *names: str) -> dict[str, str]:

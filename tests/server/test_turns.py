@@ -27,11 +27,6 @@ ASKED = 6
 Read = Callable[[str], Awaitable[Any]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=[LARGE, SMALL], ids=["large", "small"])
 def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Registry:
     """A skill `a` with one file `data.txt`."""

@@ -8,9 +8,12 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from wire import META, Era, Wire, WireError, serving, write_skill
+from conversations import HANDSHAKE
+from tables import each_row
+from wire import META, SCHEMAS, Era, Wire, WireError, serving, write_skill
 
 SKILLS = "notifications/skills/list_changed"
 RESOURCES = "notifications/resources/list_changed"
@@ -51,7 +54,10 @@ def test_an_edit_is_told_once_of_each_kind(folder: Path, era: Era) -> None:
     with serving(folder, era=era) as wire:
         follow(wire, "skill://a/SKILL.md", "skill://b/SKILL.md", "skill://a/references/guide.md")
         write_skill(folder / "a", description="Does something else when it is asked to.")
-        seen = wire.until(UPDATED)
+        seen = wire.until(UPDATED) + wire.pending()
+        (told,) = (each for each in seen if each["method"] == SKILLS)
+        schema = json.loads((SCHEMAS / "sep-2076.schema.json").read_text())
+        jsonschema.validate(told, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
         assert counted(wire, seen) == {**ALL_LISTS, (UPDATED, "skill://a/SKILL.md"): 1}
 
 
@@ -127,11 +133,7 @@ def test_a_modern_client_without_a_stream_hears_nothing(folder: Path) -> None:
     with serving(folder, era="modern") as wire:
         wire.every_skill()
         stream = wire.listen(skillsListChanged=True)
-        wire.send_line(
-            json.dumps(
-                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": stream}}
-            ).encode()
-        )
+        wire.notify("notifications/cancelled", {"requestId": stream})
         wire.request("skills/list")
         later = wire.listen(resourceSubscriptions=["skill://b/zz.md"])
         (folder / "b" / "zz.md").write_text("other")
@@ -141,11 +143,18 @@ def test_a_modern_client_without_a_stream_hears_nothing(folder: Path) -> None:
 
 
 @pytest.mark.requirement("MCP-35")
-def test_the_acknowledgement_names_what_is_honoured(folder: Path) -> None:
-    with serving(folder, era="modern") as wire:
-        wanted = {"skillsListChanged": True, "promptsListChanged": True, "toolsListChanged": True}
-        wire.start("subscriptions/listen", {"notifications": {**wanted, "other": True}})
-        assert wire.notification()["params"]["notifications"] == wanted
+@each_row(
+    ("options", "honoured"),
+    [
+        ([], ["skillsListChanged", "promptsListChanged", "toolsListChanged"]),
+        (["--no-tools", "--no-prompts"], ["skillsListChanged"]),
+    ],
+)
+def test_the_acknowledgement_names_what_is_honoured(folder: Path, options: list[str], honoured: list[str]) -> None:
+    wanted = ("skillsListChanged", "promptsListChanged", "toolsListChanged", "other")
+    with serving(folder, *options, era="modern") as wire:
+        wire.start("subscriptions/listen", {"notifications": dict.fromkeys(wanted, True)})
+        assert wire.notification()["params"]["notifications"] == dict.fromkeys(honoured, True)
 
 
 def test_an_edit_that_no_model_and_no_user_sees_leaves_tools_and_prompts_alone(folder: Path, era: Era) -> None:
@@ -186,8 +195,7 @@ def test_a_legacy_client_hears_of_a_uri_that_it_spelled_in_another_way(folder: P
 
 def test_a_legacy_client_hears_nothing_before_it_is_initialised(folder: Path) -> None:
     with serving(folder, opened=False) as wire:
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        wire.request("initialize", params)
+        wire.request("initialize", HANDSHAKE)
         wire.every_skill()
         wire.request("resources/subscribe", {"uri": "skill://b/zz.md"})
         assert wire.pending() == []

@@ -90,7 +90,7 @@ def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unkno
         assert any(answered) and wire.process.poll() is None
 
 
-def test_a_broken_edit_that_stays_is_left_out_and_said_to_be(tmp_path: Path, era: Era) -> None:
+def test_a_broken_edit_that_stays_is_left_out_and_said_to_be_until_it_is_mended(tmp_path: Path, era: Era) -> None:
     busy = write_skill(tmp_path / "busy")
     write_skill(tmp_path / "calm")
     with serving(tmp_path, era=era) as wire:
@@ -102,5 +102,8 @@ def test_a_broken_edit_that_stays_is_left_out_and_said_to_be(tmp_path: Path, era
         assert [each["name"] for each in wire.every_skill()] == ["calm"]
         with pytest.raises(WireError, match="Unknown skill"):
             wire.request("skills/get", {"uri": "skill://busy/SKILL.md"})
+        write_skill(busy)
+        wire.until("notifications/skills/list_changed")
+        assert len(wire.every_skill()) == 2
         wire.close()
         assert b"skill busy: no longer served: " in wire.stderr

@@ -196,18 +196,6 @@ def test_what_the_agent_told_and_cannot_be_told_again_is_left_alone() -> None:
     assert talk.hear(commands(n=1).replace(b'"n": 1', b'"n": 1e999')) == b""
 
 
-def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "_MOST", 3)
-    talk = make()
-    talk.announce(ONE)
-    for number in range(9):
-        talk.ask(request(number, "session/load", sessionId=str(number)))
-    heard = b"".join(talk.hear(line(id=number, result={})) for number in range(9))
-    assert [name for name, _ in told(heard)] == ["6", "7", "8"]
-    talk.hear(b"".join(commands(str(number)) for number in range(99)))
-    assert [name for name, _ in told(talk.announce(TWO))] == ["6", "7", "8"]
-
-
 def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
     talk = make()
     talk.announce(ONE)
@@ -296,13 +284,6 @@ def test_the_longest_name_of_a_session_has_1024_characters() -> None:
         talk.hear(commands(name, availableCommands=LONG) + line(id=number, result={"sessionId": name}))
         assert 2000 < kept(talk) < 3000
     assert [name for name, _ in told(talk.announce(TWO))] == ["s", "t" * 1024]
-
-
-def test_a_session_with_a_huge_name_is_passed_over() -> None:
-    talk = opened()
-    talk.ask(request(2, "session/new", mcpServers=[]))
-    assert talk.hear(commands("t" * 5000)) == talk.hear(line(id=2, result={"sessionId": "t" * 5000})) == b""
-    assert [name for name, _ in told(talk.announce(TWO))] == ["s"]
 
 
 def nested(depth: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -136,15 +137,6 @@ async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None
     )
 
 
-@each_row(
-    ("printed", "output"),
-    [("'{\"a\": [1]}'", {"a": [1]}), ("7", 7), ("two words", "two words\n"), ("", "\n"), ("NaN", "NaN\n")],
-)
-async def test_what_a_program_prints_is_json_if_it_can_be(tmp_path: Path, printed: str, output: Any) -> None:
-    shell(tmp_path, f"echo {printed}")
-    assert (await run(desk("off", tmp_path), name="thing"))["output"] == output
-
-
 async def test_arguments_reach_a_program_as_a_file(tmp_path: Path) -> None:
     shell(tmp_path, 'cat "$SKILL_WORKSPACE/args.json"')
     args = {"é": ["\n", None, 1.5], "deep": {"er": True}}
@@ -182,25 +174,12 @@ async def test_a_function_that_fails_is_a_result(tmp_path: Path, code: str, kind
     assert reported[0] == kind and said in reported[1]
 
 
-@each_row(
-    ("code", "kind", "said"),
-    [
-        ("echo oops >&2; exit 3", "execution_failed", "oops"),
-        ("exit 3", "execution_failed", "thing ended with exit code 3"),
-        (
-            "printf 'a.js:1\\n\\nError: bad day\\n    at x (a.js:1)\\n\\nNode.js v22.1.0\\n' >&2; exit 1",
-            "execution_failed",
-            "Error: bad day",
-        ),
-        ("printf 'Node.js v22.1.0\\n  only this  \\n' >&2; exit 1", "execution_failed", "only this"),
-        ("printf 'Node.js v22.1.0\\n' >&2; exit 1", "execution_failed", "thing ended with exit code 1"),
-        ("head -c 10000 /dev/zero | tr '\\0' x", "output_too_long", "output_blobs"),
-    ],
-)
-async def test_a_program_that_fails_is_a_result(tmp_path: Path, code: str, kind: str, said: str) -> None:
-    shell(tmp_path, code)
-    reported = await failed(desk("off", tmp_path), name="thing")
-    assert reported[0] == kind and said in reported[1]
+async def test_a_program_that_fails_is_a_result(tmp_path: Path) -> None:
+    shell(tmp_path, "echo oops >&2; exit 3")
+    assert await failed(desk("off", tmp_path), name="thing") == ("execution_failed", "oops")
+    shell(tmp_path, "head -c 10000 /dev/zero | tr '\\0' x")
+    kind, said = await failed(desk("off", tmp_path), name="thing")
+    assert kind == "output_too_long" and "output_blobs" in said
 
 
 @each_row("timeout_ms", [600_001, 10**9, 10**400])  # the last one is no number of floating point
@@ -315,31 +294,12 @@ async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: 
     assert kind == "execution_failed" and "without a result" in said
 
 
-async def test_a_result_that_is_no_json_is_told(tmp_path: Path) -> None:
-    for text in ("nonsense", "[1]", "{}", '{"output": NaN}'):
-        code = f"open(os.environ['SKILL_WORKSPACE'] + '/result.json', 'w').write('{text}')\n    os._exit(0)\n"
-        python(tmp_path, f"import os\ndef main(args):\n    {code}")
-        assert (await failed(desk("off", tmp_path), name="thing"))[1].endswith("cannot be read")
-
-
 @pytest.mark.parametrize(("more", "status"), [(0, "completed"), (1, "failed")])
 async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, status: str) -> None:
     length = (1 << 20) - len('{"output": ""}') + more
     python(tmp_path, f"def main(args):\n    return 'x' * {length}\n")
     reported = await run(desk("off", tmp_path), name="thing")
     assert reported["status"] == status and (reported["output"] is None or len(reported["output"]) == length)
-
-
-@each_row(
-    ("message", "summary"),
-    [("' \\n'", "ValueError"), ("'two\\n lines'", "two lines"), ("'x' * 300", "x" * 200)],
-)
-async def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(
-    tmp_path: Path, message: str, summary: str
-) -> None:
-    python(tmp_path, f"def main(args):\n    raise ValueError({message})\n")
-    reported = await run(desk("off", tmp_path), name="thing")
-    assert (reported["summary"], reported["error"]["type"]) == (summary, "ValueError")
 
 
 async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(tmp_path: Path) -> None:
@@ -507,10 +467,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
 )
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
     reported = await failed(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
-    assert reported[0] == kind
-    if said:
-        with pytest.raises(AssertionError, match=said):
-            raise AssertionError(reported[1])
+    assert reported[0] == kind and re.search(said, reported[1])
 
 
 async def test_a_mounted_skill_must_be_there() -> None:

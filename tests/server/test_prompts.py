@@ -184,6 +184,15 @@ def test_a_prompt_is_the_filled_in_body_in_its_tag() -> None:
     assert "license:" not in said
 
 
+def test_only_files_that_the_body_names_are_told_and_in_its_order(tmp_path: Path) -> None:
+    body = "See [the guide](guide.md) and `data.zzz`."
+    plant(tmp_path / "a", {"SKILL.md": skill_md("a", body=body), "guide.md": "", "data.zzz": "", "unlinked.md": ""})
+    assert got(loaded(tmp_path), "a")["messages"][1]["content"]["text"].splitlines()[1:] == [
+        "- skill://a/guide.md (the guide)",
+        "- skill://a/data.zzz",
+    ]
+
+
 def test_a_skill_that_breaks_a_rule_is_told_without_dead_links(tmp_path: Path) -> None:
     plant(tmp_path / "a", {"SKILL.md": skill_md("Not A", body="See [x](x.md)."), "x.md": ""})
     registry = loaded(tmp_path)
@@ -270,13 +279,6 @@ def test_the_authors_values_complete_an_argument(tmp_path: Path) -> None:
         completed(registry, "a", "tnoe")
     with pytest.raises(RequestError, match="Unknown prompt: 'c'; known: a, b"):
         completed(registry, "c", "tone")
-
-
-def test_no_more_than_a_hundred_values_complete(tmp_path: Path) -> None:
-    values = [f"v{number}" for number in range(150)]
-    declared = f"arguments: [{{name: x, enum: [{', '.join(values)}]}}]"
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a", declared)}))
-    assert completed(registry, "a", "x") == values[:100]
 
 
 def test_a_reference_tells_what_it_is_about() -> None:

@@ -344,17 +344,6 @@ def test_a_proxy_that_is_killed_leaves_no_agent_that_ignores_the_end_of_its_stdi
         gone(agent)
 
 
-def test_what_an_agent_leaves_behind_is_ended_with_it() -> None:
-    code = """
-import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.sleep(9)"])
-os.write(1, b"%d" % child.pid)
-"""
-    out, exit_code, _ = through(b"", python(code))
-    assert exit_code == 0
-    gone(int(out))
-
-
 def test_what_an_agent_leaves_behind_is_asked_to_end_before_it_is_made_to() -> None:
     left = """
 import os, signal, sys, time

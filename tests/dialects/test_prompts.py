@@ -29,9 +29,6 @@ def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
     return prompts.changed({each.path: each for each in before}, {each.path: each for each in after}, chosen, described)
 
 
-# Which
-
-
 @pytest.mark.requirement("ASG-22")
 @each_row(("fields", "offered"), [
     ({}, True), ({"user_invocable": False}, False), ({"user_invocable": "false"}, False),
@@ -56,9 +53,6 @@ def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> 
 ])  # fmt: skip
 def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offered: bool) -> None:
     assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
-
-
-# How they look
 
 
 def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
@@ -122,9 +116,6 @@ def test_every_page_says_how_long_it_holds() -> None:
         "cacheScope": "private",
     }
     assert prompts.listing([], "more", 0)["nextCursor"] == "more"
-
-
-# What the user says
 
 
 @pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27")
@@ -223,9 +214,6 @@ def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:
     assert "not shown: 3;" in messages[1]["content"]["text"]
 
 
-# Suggestions
-
-
 @each_row(
     ("said", "begun", "suggested"),
     [
@@ -241,9 +229,6 @@ def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:
 )
 def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, suggested: list[str]) -> None:
     assert prompts.values({"name": "x", **said}, begun) == suggested
-
-
-# News
 
 
 @each_row(

@@ -44,9 +44,6 @@ def test_what_is_not_said_leaves_no_key():
     assert seen["name"] == "a"
 
 
-# Directories
-
-
 @pytest.mark.requirement("S40-27")
 def test_a_subdirectory_is_told_as_one_without_a_trailing_slash():
     assert resources.child("references", "skill://a/references", None, None) == {
@@ -72,9 +69,6 @@ def test_a_file_of_a_directory_tells_type_and_size(path: str, expected: dict[str
 def test_a_skill_md_in_a_directory_looks_as_it_does_in_the_list():
     one = skill("a", license="MIT")
     assert resources.child("SKILL.md", "skill://a/SKILL.md", (one, "SKILL.md"), "T") == resources.descriptor(one, "T")
-
-
-# Answers
 
 
 @pytest.mark.requirement("MCP-23", "MCP-12", "MCP-24")

@@ -71,9 +71,6 @@ def names_in(text: str, size: int) -> set[str]:
     return {offer.name for offer in skills(size).offers} & words
 
 
-# The golden texts, and what is left of them
-
-
 @each_row("size", SIZES)
 def test_the_texts_are_the_golden_ones(size: int) -> None:
     assert "\n\n=====\n\n".join(texts(size)) + "\n" == golden(size).read_text(encoding="utf-8")
@@ -120,9 +117,6 @@ def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_
         order = sorted(offer.name for offer in skills(size).offers)
         quarters = [shown & {*order[size * part // 4 : size * (part + 1) // 4]} for part in range(4)]
         assert min(map(len, quarters)) > len(shown) / 10
-
-
-# How the length is spent
 
 
 @pytest.mark.requirement("RT-3", "ASG-20")
@@ -233,9 +227,6 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     assert alone != sorted(alone)
 
 
-# While the skills are still being read
-
-
 def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     found = Overview([Offer("a", "Does a.", path="a")], more=True)
     assert lead(found).startswith("More than 1 skill here")
@@ -244,9 +235,6 @@ def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     assert "MUST" in seen and "<available_skills>" not in seen
     assert len(lead(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
     assert [tool["name"] for tool in runtime.definitions(none, PLENTY, scripts=False, handles=True)]
-
-
-# The tools
 
 
 @pytest.mark.parametrize("scripts", [True, False])

@@ -30,9 +30,6 @@ def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None)
     return sep2076.definition(subject(one, *others), "Do it.", linked or {})
 
 
-# The entry
-
-
 @pytest.mark.requirement("S76-4", "S76-19", "X-14")
 def test_an_entry_tells_all_that_the_frontmatter_says():
     refunds = skill(
@@ -108,9 +105,6 @@ def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[J
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
 
 
-# Dependencies
-
-
 def dependencies(declared: Json, *others: Skill, served: Served | None = None, least: Standing = VALID) -> Any:
     """What an entry says of them, and what `resolve` says is missing."""
     one = skill("a", ["references/x.md"], dependencies=declared)
@@ -138,9 +132,6 @@ def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool)
         assert dependencies({"resources": declared}, *others, served=served) == (
             ({"resources": expected}, []) if resolves else ({}, [f"resource {target}"])
         )
-
-
-# The definition
 
 
 @pytest.mark.requirement("S76-6", "S76-7", "S76-19")

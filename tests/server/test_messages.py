@@ -98,9 +98,6 @@ def test_the_second_request_of_an_id_is_refused_by_that_id() -> None:
     assert 'the id "1" is under way' in refused.message
 
 
-# Over pipes
-
-
 def test_over_stdio_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
     """Before the first request of all, too."""
     with serving(FIXTURES, era=era, opened=False) as wire:

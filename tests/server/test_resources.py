@@ -15,9 +15,6 @@ INVALID_PARAMS = -32602
 NOT_FOUND = {"legacy": -32002, "modern": INVALID_PARAMS}
 
 
-# resources
-
-
 @pytest.mark.requirement("S40-10", "S40-11", "S40C-5", "MCP-23", "MCP-24")
 def test_resources_are_the_skill_mds_with_their_metadata(era: Era) -> None:
     with serving(FIXTURES, "--page-size", "5", era=era) as wire:
@@ -102,9 +99,6 @@ def test_forbidden_and_absent_are_told_in_the_same_words(tmp_path: Path, era: Er
                 read(wire, f"skill://skill/{name}")
             answers.add((caught.value.code, caught.value.message.replace(name, "")))
         assert len(answers) == 1
-
-
-# Directories and completion
 
 
 def children(wire: Wire, uri: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tables import each_row
-from wire import Era, Wire, WireError, serving, write_skill
+from wire import Era, Wire, WireError, read, serving, write_skill
 
 _EVERY_S = 0.002
 
@@ -40,12 +41,12 @@ def unlink(place: Path, text: str) -> None:
 
 
 @contextmanager
-def rewritten(work: Callable[[Path, str], None], *places: Path) -> Iterator[list[int]]:
-    """Rewrite these files every 2 ms, each time with another length; yields how often that was done so far."""
+def rewritten(work: Callable[[Path, str], None], *places: Path, every_s: float = _EVERY_S) -> Iterator[list[int]]:
+    """Rewrite these files, each time with another length; yields how often that was done so far."""
     stop, done = threading.Event(), [0]
 
     def go_on() -> None:
-        while not stop.wait(_EVERY_S):
+        while not stop.wait(every_s):
             done[0] += 1
             for place in places:
                 head = "---\nname: busy\ndescription: Is rewritten all the time, in tests.\n---\n\n"
@@ -88,6 +89,36 @@ def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unkno
             while len(answered) < 100 or done[0] < 150:
                 answered.append(answers(wire, uri))
         assert any(answered) and wire.process.poll() is None
+
+
+@pytest.mark.requirement("S40-18", "X-7")
+@each_row("work", [truncate, rename])
+def test_every_byte_served_matches_a_digest_listed_at_that_moment(
+    tmp_path: Path, work: Callable[[Path, str], None]
+) -> None:
+    """What is read was listed just before the read, or is listed just after it."""
+    busy = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x")
+    with serving(tmp_path) as wire:
+
+        def listed() -> dict[str, str]:
+            return {each["uri"]: each["digest"] for skill in wire.every_skill() for each in skill["resources"]}
+
+        def is_proved(uri: str) -> bool:
+            before = listed()
+            try:
+                raw = read(wire, uri)
+            except WireError:
+                return False  # it never held still; nothing was served
+            after = listed()
+            digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+            # A read between two listings that agree has no excuse; if they differ, the file changed meanwhile.
+            assert digest == before[uri] or before[uri] != after[uri]
+            return digest in {before[uri], after[uri]}
+
+        with rewritten(work, busy / "SKILL.md", busy / "guide.md", every_s=0.02):
+            verdicts = [is_proved(uri) for _ in range(10) for uri in listed()]
+            assert any(verdicts)
+        assert all(is_proved(uri) for uri in listed())
 
 
 def test_a_broken_edit_that_stays_is_left_out_and_said_to_be_until_it_is_mended(tmp_path: Path, era: Era) -> None:

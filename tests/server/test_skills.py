@@ -13,9 +13,6 @@ from wire import FIXTURES, Era, Wire, WireError, read, serving, write_skill
 INVALID_PARAMS = -32602
 
 
-# skills/list
-
-
 @pytest.mark.requirement("S76-5", "S40-22")
 def test_pages_hold_every_skill_once_in_a_lasting_order(era: Era) -> None:
     with serving(FIXTURES, "--page-size", "3", era=era) as wire:
@@ -47,9 +44,6 @@ def test_a_cursor_that_is_none_is_refused_and_named(wire: Wire, method: str, cur
         wire.request(method, {"cursor": cursor})
     assert caught.value.code == INVALID_PARAMS
     assert "cursor" in caught.value.message
-
-
-# skills/get
 
 
 @pytest.mark.requirement("S76-7")
@@ -104,9 +98,6 @@ def test_a_shared_name_is_refused_and_the_paths_are_told(tmp_path: Path, era: Er
         with pytest.raises(WireError, match=r"one/refunds, two/refunds") as caught:
             wire.request("skills/get", {"name": "refunds"})
         assert caught.value.code == INVALID_PARAMS
-
-
-# Broken skills
 
 
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")

@@ -240,7 +240,7 @@ def until_there(path: Path) -> None:
     ("lines", "end", "roots"),  # 100 lines are what two pipes hold, so that the agent ends
     [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "closed", 1), (10**9, "closed", 0)],
 )
-def test_an_editor_that_reads_nothing_cannot_hold_up_the_end(
+def test_a_deaf_editor_cannot_hold_up_the_end(
     tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
 ) -> None:
     done = tmp_path / "done"

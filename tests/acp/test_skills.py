@@ -122,9 +122,7 @@ async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
         assert await connection.next() == ("b", ["one"])
 
 
-async def test_a_connection_that_has_gone_is_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good, bad = Connection(), Connection()
     bad.fails = True
     with AcpSkills([tmp_path]) as skills:

@@ -261,7 +261,7 @@ UNUSABLE, LENIENT = (build.skill("a", standing=each) for each in (Standing.UNUSA
     ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
     ([], [build.skill("x/b", user_invocable=False)], ("b",), True),
 ])  # fmt: skip
-def test_skills_that_come_and_go_are_news(
+def test_comings_and_goings_are_news(
     before: list[Skill], after: list[Skill], chosen: tuple[str, ...], news: bool
 ) -> None:
     """A skill that was not chosen counts by its name alone."""

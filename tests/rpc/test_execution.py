@@ -215,9 +215,7 @@ async def test_an_instruction_is_not_executed(name: str) -> None:
 
 
 @pytest.mark.requirement("SP-33")
-async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
-    box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_declared_secrets_are_handed_on(box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT_BACK", "1")
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
@@ -234,9 +232,7 @@ async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
 
 
 @pytest.mark.requirement("SP-30", "SP-31", "SP-32")
-async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_is_read_only(
-    box: Any, tmp_path: Path
-) -> None:
+async def test_a_sandboxed_action_can_do_little(box: Any, tmp_path: Path) -> None:
     if box == "off":
         pytest.skip("this is what the sandbox is for")
     code = (
@@ -352,7 +348,7 @@ async def test_a_blob_is_text_of_whole_characters() -> None:
 # Turns
 
 
-async def test_what_waits_for_its_turn_takes_no_room_on_the_disk(
+async def test_what_waits_takes_no_room_on_disk(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = 'until [ -e "$SKILL_WORKSPACE/stop" ]; do sleep 0.05; done'
@@ -415,7 +411,7 @@ async def test_code_of_others_needs_a_leave_of_its_own() -> None:
         ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
     ],
 )
-async def test_code_runs_in_the_languages_of_the_interpreters(
+async def test_code_runs_in_the_known_languages(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
     served = desk(box, ACTIONS, allow_code=True)

@@ -61,7 +61,7 @@ def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(
          ("output_too_long", "it printed more than is kept; leave large output as files in output_blobs")),
     ],
 )  # fmt: skip
-def test_what_went_wrong_is_in_the_error(
+def test_the_error_names_what_went_wrong(
     outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
 ) -> None:
     done = ended("t", replace(GOOD, **outcome), result, (), called=called, remark="")

@@ -277,9 +277,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Regi
     go.set()
 
 
-async def test_the_names_are_told_before_the_first_scan_is_done(
-    held: tuple[Registry, threading.Event], mode: Any
-) -> None:
+async def test_names_are_told_before_the_first_scan(held: tuple[Registry, threading.Event], mode: Any) -> None:
     registry, go = held
     async with attached(registry, mode) as client:
         said = str(client.instructions)
@@ -325,9 +323,7 @@ async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, 
     assert asked == ["a"]
 
 
-async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
-    tmp_path: Path, held: tuple[Registry, threading.Event]
-) -> None:
+async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
     async with attached(registry) as client:
         before = await client.list_tools()
@@ -409,7 +405,7 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
         ("another", 1, 1),
     ],
 )
-async def test_a_host_is_given_the_list_of_skills_where_its_model_sees_it(
+async def test_a_host_gets_the_list_where_its_model_looks(
     tmp_path: Path, name: str, in_instructions: int, in_tools: int
 ) -> None:
     write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.")
@@ -438,9 +434,7 @@ async def metas(client: Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tools", [True, False])
-async def test_a_tool_of_the_server_names_its_skill_to_who_has_the_skill(
-    tmp_path: Path, mode: Any, tools: bool
-) -> None:
+async def test_a_tool_names_its_skill_to_who_has_it(tmp_path: Path, mode: Any, tools: bool) -> None:
     write_skill(tmp_path / "our money" / "refunds")
     write_skill(tmp_path / "invoices")
     registry = Registry([tmp_path])

@@ -168,9 +168,7 @@ def test_a_legacy_client_hears_nothing_before_it_is_initialised(folder: Path) ->
 
 @pytest.mark.requirement("S40-33")
 @pytest.mark.parametrize(("dialect", "kinds"), [("sep-2076", {SKILLS, RESOURCES}), ("sep-2640", {RESOURCES})])
-def test_a_pinned_dialect_is_told_of_changes_in_its_own_words(
-    folder: Path, era: Era, dialect: str, kinds: set[str]
-) -> None:
+def test_a_pinned_dialect_has_its_own_words(folder: Path, era: Era, dialect: str, kinds: set[str]) -> None:
     with serving(folder, "--dialect", dialect, era=era) as wire:
         follow(wire)
         write_skill(folder / "c")

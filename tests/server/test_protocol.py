@@ -109,9 +109,7 @@ def test_errors_have_the_protocol_s_own_codes(wire: Wire, method: str, params: d
     ("method", "params"),
     [each for each in EVERY_METHOD if each[0] not in {"completion/complete", "tools/call", "prompts/get"}],
 )
-def test_answers_say_how_long_they_hold_and_that_they_are_private(
-    modern: Wire, method: str, params: dict[str, Any]
-) -> None:
+def test_answers_are_private_and_say_how_long_they_hold(modern: Wire, method: str, params: dict[str, Any]) -> None:
     answer = modern.request(method, params)
     if "instructions" in answer:
         return  # SEP-2076's answer knows no cache

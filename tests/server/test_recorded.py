@@ -11,6 +11,7 @@ from typing import Any, Final
 import mcp_types as types
 import pytest
 
+from catalog.forest import loaded
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.jsonrpc import Message, judge
 from mcp_skills_server.server.requests import Settings
@@ -64,15 +65,11 @@ def by_referee(rows: Iterable[dict[str, Any]]) -> list[Any]:
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """The skills that the clients were served."""
-    out = Registry([FIXTURES])
-    out.load()
-    return out
+    return loaded(FIXTURES)
 
 
 @each_row("rows", by_referee(ROWS))
-def test_every_request_is_answered_as_the_models_of_the_sdk_want_it(
-    rows: list[dict[str, Any]], registry: Registry
-) -> None:
+def test_answers_fit_the_models_of_the_sdk(rows: list[dict[str, Any]], registry: Registry) -> None:
     for row in rows:
         lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]
         answers = [each for each in talk(lines, registry, Settings(), patient=True) if "method" not in each]

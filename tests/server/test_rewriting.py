@@ -77,9 +77,7 @@ def answers(wire: Wire, uri: str) -> bool:
 
 
 @each_row("work", [truncate, rename, unlink])
-def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unknown(
-    tmp_path: Path, work: Callable[[Path, str], None]
-) -> None:
+def test_a_rewritten_skill_is_never_missing(tmp_path: Path, work: Callable[[Path, str], None]) -> None:
     busy, uri = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x"), "skill://busy/SKILL.md"
     write_skill(tmp_path / "calm")
     with serving(tmp_path) as wire:
@@ -93,9 +91,7 @@ def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unkno
 
 @pytest.mark.requirement("S40-18", "X-7")
 @each_row("work", [truncate, rename])
-def test_every_byte_served_matches_a_digest_listed_at_that_moment(
-    tmp_path: Path, work: Callable[[Path, str], None]
-) -> None:
+def test_what_is_served_has_a_listed_digest(tmp_path: Path, work: Callable[[Path, str], None]) -> None:
     """What is read was listed just before the read, or is listed just after it."""
     busy = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x")
     with serving(tmp_path) as wire:

@@ -146,9 +146,7 @@ os.path.lexists("etc") or os.symlink("/etc", "etc")
 """
 
 
-def test_what_a_script_makes_is_named_and_read_in_its_session_alone(
-    tmp_path: Path, era: Era, sandbox_mode: str
-) -> None:
+def test_what_a_script_makes_is_of_its_session_alone(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
     """11.23: nobody could fetch it."""
     write_skill(tmp_path / "alpha", scripts__make_py=MAKE)
     with serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
@@ -246,9 +244,7 @@ def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: sock
 
 
 @pytest.mark.parametrize("command", ["serve", "rpc"])
-def test_a_sandbox_that_cannot_be_had_is_refused_at_the_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_start_without_a_sandbox_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """11.17: it was left out without a word to the client, and scripts read what the server's user can."""
     monkeypatch.setenv("PATH", str(folder))  # no bwrap there
     done = ask([sys.executable, "-m", "mcp_skills_server", command, str(folder), "--allow-scripts"])

@@ -111,9 +111,7 @@ def test_only_a_legacy_connection_remembers_and_a_handle_counts_in_both_eras(fol
         ("skills_run_script", {"path": "scripts/run.py"}, "--allow-scripts"),
     ],
 )
-def test_what_a_model_can_correct_is_no_protocol_error(
-    tools: Wire, name: str, arguments: dict[str, Any], words: str
-) -> None:
+def test_a_model_s_error_is_a_result(tools: Wire, name: str, arguments: dict[str, Any], words: str) -> None:
     result = tools.request("tools/call", {"name": name, "arguments": arguments})
     assert result["isError"] is True
     assert words in said(result) and "structuredContent" not in result and "Traceback" not in said(result)
@@ -215,9 +213,7 @@ def test_what_is_switched_off_is_not_there(folder: Path, era: Era) -> None:
             assert caught.value.code == -32601
 
 
-def test_a_host_on_this_machine_learns_the_directory_of_a_local_skill(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, era: Era
-) -> None:
+def test_a_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory, era: Era) -> None:
     packed = write_skill(tmp_path_factory.mktemp("packed") / "gamma").parent
     archive = shutil.make_archive(str(packed), "zip", packed)
     with serving(folder, archive, era=era) as wire:

@@ -70,7 +70,7 @@ def over_rpc(registry: Registry) -> Read:
 
 
 @pytest.mark.parametrize("way", [over_mcp, by_tools, over_rpc])
-async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
+async def test_large_files_are_read_in_turns(
     way: Callable[[Registry], Read], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = registry.snapshot.skills["a"].files["data.txt"].size >= LARGE

@@ -167,19 +167,15 @@ def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> 
         assert make().ask(other) == other
 
 
-@each_row(
-    "raw",
-    [
-        b'{"id":1,"method":"session/new","params":{"mcpServers":[]}',
-        b'\xef\xbb\xbf{"id":1,"method":"session/new","params":{"mcpServers":[]}}',
-        b'{"id":1,"method":"session/new","params":{"mcpServers":[],"cwd":"\xff"}}',
-        b'{"id":1,"method":"session/new","params":[]}',
-        b'{"id":1,"method":"session/new","params":' + b"[" * 100_000,
-        b'{"id":' + b"9" * 5000 + b',"method":"session/new","params":{"mcpServers":[]}}',
-        b'"session/new"',
-        b'["session/new"]',
-    ],
-)
+@each_row("raw", [
+    b'{"id":1,"method":"session/new","params":{"mcpServers":[]}',
+    b'\xef\xbb\xbf{"id":1,"method":"session/new","params":{"mcpServers":[]}}',
+    b'{"id":1,"method":"session/new","params":{"mcpServers":[],"cwd":"\xff"}}',
+    b'{"id":1,"method":"session/new","params":[]}',
+    b'{"id":1,"method":"session/new","params":' + b"[" * 100_000,
+    b'{"id":' + b"9" * 5000 + b',"method":"session/new","params":{"mcpServers":[]}}',
+    b'"session/new"', b'["session/new"]',
+])  # fmt: skip
 def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
     assert make().ask(raw + b"\r\n") == raw + b"\r\n"
 

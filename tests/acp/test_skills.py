@@ -55,8 +55,8 @@ async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change
 def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     registry = Registry([tmp_path])
-    registry.load()
     with AcpSkills(registry) as skills:
+        registry.load()  # before any session
         ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
         assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
         assert [each["name"] for each in params["update"]["availableCommands"]] == ["plan", "x"]

@@ -14,7 +14,7 @@ from mcp_skills_server.format.uris import segments
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
 from tables import each_row
 
-from .build import skill, snapshot, subject
+from .build import PATHS, skill, snapshot, subject
 
 VALID = Standing.VALID
 ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"}
@@ -194,14 +194,8 @@ def test_a_file_tells_what_the_frontmatter_and_the_link_say():
     ]
 
 
-_NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
-    lambda name: name not in {".", ".."}
-)
-_FILES = st.sets(st.lists(_NAMES, min_size=1, max_size=3).map("/".join), max_size=6)
-
-
 @pytest.mark.requirement("S76-12", "S76-6", "S40-17")
-@given(_FILES, st.randoms(use_true_random=False))
+@given(st.sets(PATHS, max_size=6), st.randoms(use_true_random=False))
 def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files: set[str], random: Any):
     one = skill("acme/a", files)
     here = snapshot(one)

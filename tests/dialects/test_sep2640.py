@@ -16,22 +16,11 @@ from mcp_skills_server.format.uris import segments, uri
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from tables import each_row
 
-from .build import digest, skill, snapshot, subject
+from .build import JSON, PATHS, digest, skill, snapshot, subject
 
 
 def entry(one: Skill) -> Any:
     return sep2640.entry(one)
-
-
-_NAME = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
-    lambda name: name not in {".", ".."}
-)
-_PATH = st.lists(_NAME, min_size=1, max_size=3).map("/".join)
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=10,
-)
 
 
 @pytest.mark.requirement("S40-1", "S40C-1")
@@ -62,7 +51,7 @@ def test_an_entry_is_uri_frontmatter_and_resources():
 
 
 @pytest.mark.requirement("S40-13")
-@given(st.dictionaries(st.text(max_size=8), _JSON, max_size=5))
+@given(st.dictionaries(st.text(max_size=8), JSON, max_size=5))
 def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]):
     before = copy.deepcopy(fields)
     seen = entry(skill("a", only=fields))["frontmatter"]
@@ -72,7 +61,7 @@ def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]
 
 
 @pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
-@given(_PATH, st.sets(_PATH, max_size=6))
+@given(PATHS, st.sets(PATHS, max_size=6))
 def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_size(path: str, files: set[str]):
     one = skill(path, files)
     resources = entry(one)["resources"]

@@ -81,26 +81,18 @@ def test_a_skill_that_comes_or_goes_is_told(folder: Path, era: Era) -> None:
 
 
 @pytest.mark.requirement("MCP-34")
-def test_a_modern_client_hears_nothing_that_it_did_not_ask_for(folder: Path) -> None:
+def test_a_modern_client_hears_only_what_its_open_streams_ask_for(folder: Path) -> None:
     with serving(folder, era="modern") as wire:
         wire.every_skill()
-        wire.listen(resourceSubscriptions=["skill://b/zz.md"])
-        (folder / "a" / "SKILL.md").write_text("---\nname: a\ndescription: Another one, used at times.\n---\n# A\n")
-        (folder / "b" / "zz.md").write_text("other")
-        assert counted(wire, wire.until(UPDATED)) == {(UPDATED, "skill://b/zz.md"): 1}
-
-
-@pytest.mark.requirement("MCP-34")
-def test_a_modern_client_without_a_stream_hears_nothing(folder: Path) -> None:
-    with serving(folder, era="modern") as wire:
-        wire.every_skill()
-        stream = wire.listen(skillsListChanged=True)
-        wire.notify("notifications/cancelled", {"requestId": stream})
+        closed = wire.listen(skillsListChanged=True)
+        wire.notify("notifications/cancelled", {"requestId": closed})
         wire.request("skills/list")
         later = wire.listen(resourceSubscriptions=["skill://b/zz.md"])
+        write_skill(folder / "a", description="Another one, used at times.")
         (folder / "b" / "zz.md").write_text("other")
-        (reported,) = wire.until(UPDATED)
-        assert reported["params"]["_meta"][META + "subscriptionId"] == later
+        (told,) = wire.until(UPDATED)
+        assert told["params"]["uri"] == "skill://b/zz.md"
+        assert told["params"]["_meta"][META + "subscriptionId"] == later
         assert wire.pending() == []
 
 
@@ -136,15 +128,11 @@ def test_two_streams_are_told_apart_by_their_ids(folder: Path) -> None:
         assert {each["params"]["_meta"][META + "subscriptionId"] for each in reported} == streams
 
 
-def test_a_legacy_client_can_only_watch_what_is_served(folder: Path) -> None:
+def test_a_legacy_client_watches_what_is_served_however_it_spells_it(folder: Path) -> None:
     with serving(folder) as wire:
         with pytest.raises(WireError) as caught:
             wire.request("resources/subscribe", {"uri": "skill://a/none.md"})
         assert caught.value.code == -32002
-
-
-def test_a_legacy_client_hears_of_a_uri_that_it_spelled_in_another_way(folder: Path) -> None:
-    with serving(folder) as wire:
         follow(wire, "skill://b/%7A%7A.md")
         (folder / "b" / "zz.md").write_text("other")
         wire.until(UPDATED, "skill://b/zz.md")

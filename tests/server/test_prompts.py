@@ -281,11 +281,6 @@ def test_the_authors_values_complete_an_argument(tmp_path: Path) -> None:
         completed(registry, "c", "tone")
 
 
-def test_a_reference_tells_what_it_is_about() -> None:
-    assert prompts.is_prompt(types.PromptReference(type="ref/prompt", name="a"))
-    assert not prompts.is_prompt(types.ResourceTemplateReference(type="ref/resource", uri="x://{y}"))
-
-
 # What else hangs on the list
 
 

@@ -42,34 +42,19 @@ def test_resources_are_the_skill_mds_with_their_metadata(era: Era) -> None:
 
 
 @pytest.mark.requirement("S40-30", "S40-33", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
-@each_row(
-    "uri",
-    [
-        "skill://csv-profiling/none.md",
-        "skill://csv-profiling",
-        "skill://index.json",
-        "skill://commit-messages.zip",
-        "skill://commit-messages.tar.gz",
-        "skill://csv-profiling/scripts",
-        "skill://csv-profiling/../commit-messages/SKILL.md",
-        "skill://csv-profiling/%2e%2e/commit-messages/SKILL.md",
-        "skill://csv-profiling/..%2fcommit-messages/SKILL.md",
-        "skill://csv-profiling/%252e%252e/SKILL.md",
-        "skill://csv-profiling/./SKILL.md",
-        "skill://csv-profiling//SKILL.md",
-        "skill://csv-profiling/scripts%2fprofile_csv.py",
-        "skill://csv-profiling/SKILL.md%00",
-        "skill://csv-profiling/SKILL.md?x",
-        "skill://csv-profiling/SKILL.md#x",
-        "skill://csv-profiling\\SKILL.md",
-        "skill:///etc/passwd",
-        "skill://%2fetc%2fpasswd",
-        "skill://csv-profiling/%ff",
-        "file:///etc/passwd",
-        "http://localhost/",
-        "x",
-    ],
-)
+@each_row("uri", [
+    "skill://csv-profiling/none.md", "skill://csv-profiling", "skill://index.json",
+    "skill://commit-messages.zip", "skill://commit-messages.tar.gz",
+    "skill://csv-profiling/scripts", "skill://csv-profiling/../commit-messages/SKILL.md",
+    "skill://csv-profiling/%2e%2e/commit-messages/SKILL.md",
+    "skill://csv-profiling/..%2fcommit-messages/SKILL.md",
+    "skill://csv-profiling/%252e%252e/SKILL.md", "skill://csv-profiling/./SKILL.md",
+    "skill://csv-profiling//SKILL.md", "skill://csv-profiling/scripts%2fprofile_csv.py",
+    "skill://csv-profiling/SKILL.md%00", "skill://csv-profiling/SKILL.md?x",
+    "skill://csv-profiling/SKILL.md#x", "skill://csv-profiling\\SKILL.md", "skill:///etc/passwd",
+    "skill://%2fetc%2fpasswd", "skill://csv-profiling/%ff", "file:///etc/passwd",
+    "http://localhost/", "x",
+])  # fmt: skip
 def test_what_is_not_served_is_absent_in_any_encoding(wire: Wire, uri: str) -> None:
     with pytest.raises(WireError) as caught:
         wire.request("resources/read", {"uri": uri})
@@ -155,22 +140,11 @@ def test_a_directory_comes_in_pages_and_an_empty_one_is_empty(tmp_path: Path, er
 
 
 @pytest.mark.requirement("S40-28")
-@each_row(
-    "uri",
-    [
-        "skill://csv-profiling/SKILL.md",
-        "skill://csv-profiling/none",
-        "skill://csv-profiling/",
-        "skill://csv-profiling/scripts/..",
-        "skill://csv-profiling/%2e%2e",
-        "skill://acm",
-        "skill://",
-        "file:///",
-        "",
-        None,
-        5,
-    ],
-)
+@each_row("uri", [
+    "skill://csv-profiling/SKILL.md", "skill://csv-profiling/none", "skill://csv-profiling/",
+    "skill://csv-profiling/scripts/..", "skill://csv-profiling/%2e%2e", "skill://acm", "skill://",
+    "file:///", "", None, 5,
+])  # fmt: skip
 def test_what_is_no_directory_is_refused(wire: Wire, uri: Any) -> None:
     with pytest.raises(WireError) as caught:
         wire.request("resources/directory/read", {} if uri is None else {"uri": uri})

@@ -15,7 +15,12 @@ import pytest
 
 from conversations import HANDSHAKE
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT, SOON, Era, WireError, serving
+from wire import COMMAND, DEADLINE, FIXTURES, META, ROOT, SOON, VERSIONS, Era, WireError, serving
+
+
+def said(**fields: Any) -> bytes:
+    """A line of a client."""
+    return json.dumps({"jsonrpc": "2.0", **fields}).encode()
 
 
 @pytest.mark.requirement("MCP-50", "MCP-51")
@@ -49,28 +54,25 @@ def test_ids_come_back_as_they_were_sent() -> None:
     sent = ["text", "", 0, -5, 2**53]
     with serving(FIXTURES) as wire:
         for identifier in sent:
-            wire.send_line(json.dumps({"jsonrpc": "2.0", "id": identifier, "method": "skills/list"}).encode())
+            wire.send_line(said(id=identifier, method="skills/list"))
         wire.close()
         answered = [json.loads(line).get("id") for line in wire.lines]
         assert all(answered.count(identifier) == 1 for identifier in sent)
 
 
-@pytest.mark.requirement("MCP-2")
-def test_a_modern_request_without_its_envelope_is_refused() -> None:
+@pytest.mark.requirement("MCP-2", "MCP-3", "MCP-7", "MCP-9")
+def test_a_modern_connection_refuses_what_is_of_no_era_or_of_the_other() -> None:
     with serving(FIXTURES, era="modern") as wire:
-        half = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-        message = {"jsonrpc": "2.0", "id": "half", "method": "skills/list", "params": {"_meta": half}}
-        wire.send_line(json.dumps(message).encode())
+        half = {META + "protocolVersion": VERSIONS["modern"]}
+        wire.send_line(said(id="half", method="skills/list", params={"_meta": half}))
         assert wire.answer("half")["error"]["code"] == -32602
-
-
-@pytest.mark.requirement("MCP-3")
-def test_an_unknown_protocol_version_is_refused_with_those_that_are_known() -> None:
-    with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
-        wire.request("skills/list", {"_meta": {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}})
-    assert caught.value.code == -32022
-    assert caught.value.data["requested"] == "2031-01-01"
-    assert "2026-07-28" in caught.value.data["supported"]
+        with pytest.raises(WireError) as caught:
+            wire.request("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}})
+        assert caught.value.code == -32022
+        assert caught.value.data == {"requested": "2031-01-01", "supported": [VERSIONS["modern"]]}
+        with pytest.raises(WireError) as caught:
+            wire.request("initialize", HANDSHAKE)
+        assert caught.value.code == -32022 and caught.value.data["supported"] == [VERSIONS["modern"]]
 
 
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
@@ -97,11 +99,6 @@ def test_listen_streams_end_as_the_protocol_says(end: str) -> None:
         assert cancelled["params"]["requestId"] == stream
 
 
-def said(**fields: Any) -> bytes:
-    """A line of a client."""
-    return json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n"
-
-
 @each_row("method", [None, "ping", "skills/list"])
 def test_a_client_that_no_longer_reads_ends_the_process_quietly(method: str | None) -> None:
     """As `mcp-skills-server serve ... | head -1` does; stdin stays open."""
@@ -109,22 +106,14 @@ def test_a_client_that_no_longer_reads_ends_the_process_quietly(method: str | No
     pipe = subprocess.PIPE
     with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        process.stdin.write(said(id=0, method="initialize", params=HANDSHAKE))
+        process.stdin.write(said(id=0, method="initialize", params=HANDSHAKE) + b"\n")
         assert process.stdout.readline()
         process.stdout.close()
         if method is not None:
             with suppress(BrokenPipeError):  # it may have ended already
-                process.stdin.write(said(id=1, method=method))
+                process.stdin.write(said(id=1, method=method) + b"\n")
         assert process.wait(DEADLINE) == 0
         assert b"Traceback" not in process.stderr.read()
-
-
-@pytest.mark.requirement("MCP-7", "MCP-9")
-def test_a_modern_connection_refuses_the_old_handshake() -> None:
-    with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
-        wire.request("initialize", HANDSHAKE)
-    assert caught.value.code == -32022
-    assert caught.value.data["supported"] == ["2026-07-28"]
 
 
 @pytest.mark.requirement("MCP-8")

@@ -76,22 +76,6 @@ def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_siz
         assert segments(each["uri"]) is not None
 
 
-@pytest.mark.requirement("S40-16")
-def test_files_of_a_nested_skill_belong_to_the_outer_one_too():
-    outer = skill("release", ["notes.md", "entry/SKILL.md", "entry/headings.md"])
-    inner = skill("release/entry", ["headings.md"])
-    assert [each["uri"] for each in entry(outer)["resources"]] == [
-        "skill://release/SKILL.md",
-        "skill://release/entry/SKILL.md",
-        "skill://release/entry/headings.md",
-        "skill://release/notes.md",
-    ]
-    assert [each["uri"] for each in entry(inner)["resources"]] == [
-        "skill://release/entry/SKILL.md",
-        "skill://release/entry/headings.md",
-    ]
-
-
 @pytest.mark.requirement("S40-23", "S40-25")
 def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
     skills = [skill("a"), skill("acme/a"), skill("out", ["in/SKILL.md"]), skill("out/in")]

@@ -94,15 +94,13 @@ def shell(top: Path, code: str, **more: Any) -> Path:
     return write(top / "thing", toml("thing", runtime=SHELL), code__main_sh=code, **more)
 
 
-EVERYWHERE = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
-
-
 # Actions
 
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
-    served = desk(box, ACTIONS, secrets=EVERYWHERE)
+    given = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
+    served = desk(box, ACTIONS, secrets=given)
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -481,9 +480,6 @@ async def test_arguments_that_are_nested_too_deeply_have_an_answer(tmp_path: Pat
     for _ in range(300):
         args = [args]
     assert (await run(served, name="thing", args={"a": args}))["status"] == "completed"
-    raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
-    deep = raw.replace('"thing"', '"thing", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
-    assert (await served.send(deep.encode()))["error"]["code"] == -32700
 
 
 # Skills of others

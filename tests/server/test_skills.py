@@ -22,20 +22,6 @@ def test_pages_hold_every_skill_once_in_a_lasting_order(era: Era) -> None:
         assert len(wire.request("skills/list")["skills"]) == 3
 
 
-def test_a_cursor_outlives_a_change_of_the_catalogue(tmp_path: Path, era: Era) -> None:
-    for name in ("a", "b", "c", "d", "e"):
-        write_skill(tmp_path / name)
-    with serving(tmp_path, "--page-size", "2", era=era) as wire:
-        if era == "modern":
-            wire.listen(skillsListChanged=True)
-        first = wire.request("skills/list")
-        write_skill(tmp_path / "aa")
-        (tmp_path / "b" / "SKILL.md").unlink()
-        wire.until("notifications/skills/list_changed")
-        second = wire.request("skills/list", {"cursor": first["nextCursor"]})
-        assert [skill["name"] for skill in first["skills"] + second["skills"]] == ["a", "b", "c", "d"]
-
-
 @pytest.mark.requirement("MCP-21")
 @each_row("method", ["skills/list", "resources/list", "resources/templates/list"])
 @each_row("cursor", ["", "x", "!!!!", "W10", "5", "é", "bnVsbA", "WyJvdGhlciIsImEiXQ", "A" * 20_000])
@@ -87,17 +73,6 @@ def test_get_by_uri_answers_the_very_entry_of_the_listing(wire: Wire) -> None:
         result = wire.request("skills/get", {"uri": skill["uri"]})
         assert result["skill"] == skill
         assert "nextCursor" not in result
-
-
-def test_a_shared_name_is_refused_and_the_paths_are_told(tmp_path: Path, era: Era) -> None:
-    for path in ("one/refunds", "two/refunds"):
-        write_skill(tmp_path / path, body=f"# {path}\n")
-    with serving(tmp_path, era=era) as wire:
-        assert [skill["name"] for skill in wire.every_skill()] == ["one/refunds", "two/refunds"]
-        assert wire.request("skills/get", {"name": "two/refunds"})["instructions"] == "# two/refunds"
-        with pytest.raises(WireError, match=r"one/refunds, two/refunds") as caught:
-            wire.request("skills/get", {"name": "refunds"})
-        assert caught.value.code == INVALID_PARAMS
 
 
 @pytest.mark.requirement("S40-5", "S40-7", "X-2")

@@ -31,21 +31,13 @@ def test_the_settings_are_a_plain_object_that_says_what_is_there():
 
 @pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18", "S40-14", "S40-6")
 def test_an_entry_is_uri_frontmatter_and_resources():
-    one = skill("acme/billing/refunds", ["references/rules.md"], license="MIT", allowed_tools="Read")
+    one = skill("x/y/a", ["b/c.md"], license="MIT", allowed_tools="Read")
     assert entry(one) == {
-        "uri": "skill://acme/billing/refunds/SKILL.md",
-        "frontmatter": {"name": "refunds", "description": "Does refunds.", "license": "MIT", "allowed-tools": "Read"},
+        "uri": "skill://x/y/a/SKILL.md",
+        "frontmatter": {"name": "a", "description": "Does a.", "license": "MIT", "allowed-tools": "Read"},
         "resources": [
-            {
-                "uri": "skill://acme/billing/refunds/SKILL.md",
-                "digest": digest("acme/billing/refunds/SKILL.md"),
-                "size": 8,
-            },
-            {
-                "uri": "skill://acme/billing/refunds/references/rules.md",
-                "digest": digest("acme/billing/refunds/references/rules.md"),
-                "size": 19,
-            },
+            {"uri": "skill://x/y/a/SKILL.md", "digest": digest("x/y/a/SKILL.md"), "size": 8},
+            {"uri": "skill://x/y/a/b/c.md", "digest": digest("x/y/a/b/c.md"), "size": 6},
         ],
     }
 

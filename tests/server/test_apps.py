@@ -24,22 +24,11 @@ META = {
     }
 }
 VIEWS: list[dict[str, Any]] = [
-    {
-        "uri": CATALOGUE,
-        "mimeType": MIME_TYPE,
-        "name": "skills-catalogue",
-        "title": "Skills",
-        "description": "The skills, to be searched and loaded.",
-        "_meta": META,
-    },
-    {
-        "uri": SKILL,
-        "mimeType": MIME_TYPE,
-        "name": "loaded-skill",
-        "title": "Loaded skill",
-        "description": "What a loaded skill says.",
-        "_meta": META,
-    },
+    {"uri": uri, "mimeType": MIME_TYPE, "name": name, "title": title, "description": description, "_meta": META}
+    for uri, name, title, description in (
+        (CATALOGUE, "skills-catalogue", "Skills", "The skills, to be searched and loaded."),
+        (SKILL, "loaded-skill", "Loaded skill", "What a loaded skill says."),
+    )
 ]
 SKILLS = FIXTURES / "acme"
 Asking = Wire | HttpClient

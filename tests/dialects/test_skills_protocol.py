@@ -7,7 +7,7 @@ from base64 import b64decode
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import skills_protocol as dialect
@@ -162,6 +162,7 @@ def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None,
     assert part == {"content": content, "truncated": truncated}
 
 
+@example(b"\xff" * 9, "sample_head", 5)
 @given(st.binary(max_size=64), st.sampled_from(["sample_head", "sample_tail", "full"]), st.none() | st.integers(1, 80))
 def test_any_part_of_any_blob_is_of_that_blob(raw: bytes, mode: Any, most: int | None) -> None:
     part = dialect.blob_part(raw, BlobRequest("b", mode, most))

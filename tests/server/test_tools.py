@@ -59,7 +59,7 @@ def tools(folder: Path, era: Era) -> Iterator[Wire]:
 
 
 @pytest.mark.requirement(
-    "ASG-27", "RT-2", "RT-10", "RT-13", "RT-14", "RT-15", "RT-16", "RT-17", "RT-22", "X-15", "X-30", "WK1-13"
+    "ASG-27", "RT-2", "RT-10", "RT-11", "RT-13", "RT-14", "RT-15", "RT-16", "RT-17", "RT-22", "X-15", "X-30", "WK1-13"
 )
 def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     assert call(tools, "skills_read", path="SKILL.md")["isError"]
@@ -79,7 +79,7 @@ def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     assert active(both) == ["alpha", "beta"] and "Do beta." in said(both) and "Do alpha." not in said(both)
     assert "Do beta." in said(call(tools, "skills_read", path="SKILL.md", session=handle))
     assert "Do alpha." in said(call(tools, "skills_read", path="SKILL.md", skill="alpha", session=handle))
-    switched = call(tools, "skills_load", names=["beta"], session=handle)
+    switched = call(tools, "skills_load", names=["skill://beta/SKILL.md"], session=handle)
     # A host may hold several conversations over one connection; each has to see the instructions.
     assert active(switched) == ["beta"] and "Do beta." in said(switched)
     refused = call(tools, "skills_read", path="SKILL.md", skill="alpha", session=handle)

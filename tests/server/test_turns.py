@@ -59,14 +59,8 @@ def by_tools(registry: Registry) -> Read:
 
 def over_rpc(registry: Registry) -> Read:
     """`read_skill_file`, of the client of this name."""
-    methods = Methods(Runtime(registry))
-
-    async def read(owner: str) -> Any:
-        names = [each["name"] for each in (await methods.call("list_skills", {}))["skills"]]  # type: ignore[index]
-        name = next(each for each in names if each.rpartition(".")[2] == "a")
-        return await methods.call("read_skill_file", {"name": name, "path": "data.txt"}, owner)
-
-    return read
+    methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
+    return lambda owner: methods.call("read_skill_file", params, owner)
 
 
 @pytest.mark.parametrize("way", [over_mcp, by_tools, over_rpc])

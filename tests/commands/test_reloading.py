@@ -21,7 +21,7 @@ from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import reader
+from mcp_skills_server.commands.config_file import command_named
 from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
@@ -168,7 +168,7 @@ def test_a_wrong_configuration_is_wrong_usage(command: str, tmp_path: Path) -> N
     file = tmp_path / "c.toml"
     file.write_text("page_size = 7\nhost = 1\n")
     with pytest.raises(UsageError, match=r"c.toml:1: page_size: there is no such key; write page-size \(and 1 more"):
-        reader(command).make_context(command, ["--config", str(file)])
+        command_named(command).make_context(command, ["--config", str(file)])
 
 
 def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_path: Path) -> None:

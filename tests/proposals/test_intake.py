@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
-from mcp_skills_server.proposals.store import MOST_OF_ONE, Proposal, ProposalError, ProposalStore, decode, encode
+from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, ProposalError, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
 
@@ -131,7 +131,7 @@ def test_a_reason_is_wanted_that_a_person_can_read(reason: str, tmp_path: Path) 
 
 
 def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
-    for _ in range(MOST_OF_ONE):
+    for _ in range(MOST_PER_PRINCIPAL):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     with pytest.raises(RequestError, match="20 of your proposals wait"):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})

@@ -555,7 +555,7 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     assert kind == "not_run" and "was never approved" in said
     skill = served.registry.snapshot.skills["thing"]
     approval = Approval("https://example.com", "thing", served.registry.digest_over(skill), 0.0)
-    approvals.change(file, lambda _: [approval])
+    approvals.update(file, lambda _: [approval])
     kind, _ = await failed(served, name="thing")
     assert kind == "secret_missing"
     own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}

@@ -38,9 +38,9 @@ def test_what_is_in_use_does_not_go() -> None:
     quota = Quota[str]("things", 8, 2)
     quota.claim("a", "ann")
     quota.claim("b", "ann")
-    assert quota.claim("c", "ann", busy=lambda key: key == "a") == ["b"]
+    assert quota.claim("c", "ann", is_busy=lambda key: key == "a") == ["b"]
     with pytest.raises(QuotaError, match=r"^Too many things: one client may have at most 2 \(quota things\)$"):
-        quota.claim("d", "ann", busy=lambda _: True)
+        quota.claim("d", "ann", is_busy=lambda _: True)
     assert "a" in quota
     assert "c" in quota
     assert "d" not in quota

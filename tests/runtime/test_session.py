@@ -677,7 +677,7 @@ async def test_calls_of_one_conversation_are_each_answered_from_the_view_of_whoe
     all_of_it, some = Principal("token", "ann", groups=frozenset({"all"})), Principal("token", "ann")
     grants = [Grant(("group:all",), (Pattern("**"),)), Grant(("token:ann",), (Pattern("acme/**"),))]
     shared, views = Runtime(registry), Views(registry, Grants(grants, local=False))
-    wide, narrow = shared.over(views.of(all_of_it)), shared.over(views.of(some))
+    wide, narrow = shared.restricted_to(views.of(all_of_it)), shared.restricted_to(views.of(some))
     session = Sessions(shared).new(runtime=wide)
     answers: dict[str, str] = {}
 

@@ -68,10 +68,10 @@ def show(words: tuple[str, ...]) -> None:
     The words are those that the command gets, --config FILE among them. What may be a secret is
     masked.
     """
-    from mcp_skills_server.commands.config_file import READERS, reader
+    from mcp_skills_server.commands.config_file import READERS, command_named
 
     name, given = (words[0], words[1:]) if words and words[0] in READERS else (READERS[0], words)
-    command = reader(name)
+    command = command_named(name)
     with command.make_context(name, [*given]) as made:
         rows = [
             _Row(key_of(each), _shown(each, made.params[each.name]), _origin(each, made))
@@ -164,7 +164,7 @@ def grants(options: GrantsOptions, who: str) -> None:
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
     """Return the principal that WHO names; None for an unauthenticated one."""
     from mcp_skills_server.access.principal import Principal
-    from mcp_skills_server.commands.config_file import reader
+    from mcp_skills_server.commands.config_file import command_named
 
     kind, _, name = who.partition(":")
     if kind == "group":
@@ -177,7 +177,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         )
     if kind != "token":
         return None
-    with reader("serve").make_context("serve", ["--config", configuration.file]) as made:
+    with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
         tokens = tokens_of(made.params["token_file"], made.params["tokens"])
     known = {each.name: each for each in tokens}
     if name not in known:

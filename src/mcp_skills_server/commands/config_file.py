@@ -23,7 +23,7 @@ from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
 from mcp_skills_server.commands.fields import VARIABLE_NAME, key_of, located, traits_of
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.printing import and_more
+from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, clipped
 from mcp_skills_server.format.nearest import nearest
@@ -74,7 +74,7 @@ class ConfigurationError(SkillsServerError, ValueError):
     """A configuration file cannot be used. `faults` has all its faults, in the order of lines."""
 
     def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
-        more = and_more(len(faults) - 1, "; see 'mcp-skills-server config check'")
+        more = more_suffix(len(faults) - 1, "; see 'mcp-skills-server config check'")
         super().__init__(faults[0].show(file) + more)
         self.faults = tuple(faults)
 
@@ -238,7 +238,7 @@ _FLAG: Final = _Key("true or false", _flag)
 # Keys of options
 
 
-def reader(name: str) -> click.Command:
+def command_named(name: str) -> click.Command:
     """Return the command of this name among `READERS`."""
     return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
 
@@ -247,7 +247,7 @@ def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can set, by key."""
     found: dict[str, click.Parameter] = {}
     for name in READERS:
-        for each in reader(name).params:
+        for each in command_named(name).params:
             if traits_of(each).in_file:
                 found.setdefault(key_of(each), each)
     return found

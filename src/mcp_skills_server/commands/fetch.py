@@ -140,7 +140,9 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     settings = _settings(options)
     if url is not None:
         return _fetch(url, settings, options)
-    return max(_fetch(given, each, options) for given, each in _known(str(output), settings))
+    return max(
+        _fetch(given, each, options) for given, each in _recorded_sources(str(output), settings)
+    )
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -207,7 +209,7 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
         yield "Authorization", f"Bearer {token}"
 
 
-def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
+def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
     """Return the sources that a folder was fetched from, each with the settings of its record."""
     known = read_indexes(folder)
     if not known:
@@ -252,7 +254,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
         async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
             return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
 
-        with _bar() as progress:
+        with _progress_bar() as progress:
             report = anyio.run(fetch, progress)
     except (wellknown.IndexRefusedError, SourceError) as error:
         remark(f"{label}: {relative_to_site(url, str(error))}")
@@ -343,7 +345,7 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
 
 
 @contextmanager
-def _bar() -> Generator[Callable[[int, int], None] | None]:
+def _progress_bar() -> Generator[Callable[[int, int], None] | None]:
     """Yield the function that draws a progress bar, None if stderr is no terminal.
 
     The bar shows no time left: the sizes of skills differ too much for an estimate.

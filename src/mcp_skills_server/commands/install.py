@@ -26,7 +26,7 @@ from mcp_skills_server.commands.fields import (
     seconds,
     takes,
 )
-from mcp_skills_server.commands.look import check, remark_problems
+from mcp_skills_server.commands.look import remark_problems, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
@@ -155,7 +155,7 @@ def install(
     local = [root for root in roots if kind_of(root).is_path]
     if entry and local:  # URLs are not fetched
         registry = load_registry(local, RootOptions())
-        check(registry, list(registry.snapshot.skills.values()))
+        run_deep_checks(registry, list(registry.snapshot.skills.values()))
         remark_problems(registry)
 
 
@@ -261,7 +261,7 @@ def _edit(
     remark(f"{done} {path}{kept}; restart {host.title}")
     if host.expands is None:
         return
-    for word in edit.words_of(entry):
+    for word in edit.command_line_of(entry):
         if replaced := host.expands.search(word):
             change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
             remark(f"{change}; use a path without it if the server is missing")
@@ -315,7 +315,7 @@ class HostEntry(NamedTuple):
     name: str
     words: list[str]
     env: Mapping[str, str]
-    trouble: str
+    fault: str
 
 
 class DoctorOptions(Options):
@@ -350,9 +350,9 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
         for entry in entries:
             found += 1
             began = time.monotonic()
-            trouble, count = entry.trouble, 0
+            trouble, count = entry.fault, 0
             if not trouble:
-                trouble, count = anyio.run(_try, entry, options.timeout)
+                trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
             state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
             say(printable(f"{key}: {entry.name!r} in {entry.path}: {state}"))
@@ -375,7 +375,7 @@ def _list_entries(platform: Platform) -> None:
             continue
         here = "yes" if path.exists() or path.parent.is_dir() else "no"
         for entry in entries:
-            rows.append((key, here, entry.name, entry.trouble or "configured", str(entry.path)))
+            rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
             rows.append((key, here, "-", "-", str(path)))
     say_table([tuple(map(printable, row)) for row in rows])
@@ -392,15 +392,15 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
         for name, entry in found.items():
-            words = edit.words_of(entry)
+            words = edit.command_line_of(entry)
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
             yield HostEntry(
-                path, name, words, {str(key): str(env[key]) for key in env}, _trouble(words)
+                path, name, words, {str(key): str(env[key]) for key in env}, _staleness(words)
             )
 
 
-def _trouble(words: list[str]) -> str:
+def _staleness(words: list[str]) -> str:
     """Return why a command line cannot work; "" if only a start can show it."""
     program = words[0]
     if not shutil.which(program, path=None if os.path.isabs(program) else _BARE_PATH):
@@ -412,7 +412,7 @@ def _trouble(words: list[str]) -> str:
     )
 
 
-async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
+async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     """Start an entry's server and list its skills. Return an error, or "" and the number."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client

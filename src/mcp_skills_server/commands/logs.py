@@ -54,7 +54,7 @@ def log_format() -> Format:
 def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
     """Log from this level up to stderr; `queued` writes in a thread, so that no request waits."""
     handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
-    handler.addFilter(Seldom())
+    handler.addFilter(ClientLineRateLimit())
     handler.setFormatter(
         _Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s")
     )
@@ -113,7 +113,7 @@ class LineQueue(QueueHandler):
         super().close()
 
 
-class Seldom(logging.Filter):
+class ClientLineRateLimit(logging.Filter):
     """Rate limit of lines that clients cause: one a minute for each place in the code.
 
     The next line has the number of those left out. Clients cause all lines of other packages, which

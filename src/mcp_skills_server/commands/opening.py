@@ -27,7 +27,7 @@ from mcp_skills_server.commands.options import (
     limits_of,
     path_or_none,
 )
-from mcp_skills_server.commands.printing import and_more
+from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class OpenedRoots:
     lock: str | None = None
     given: Sequence[str] = ()
 
-    def poll(self) -> None:
+    def start_polling(self) -> None:
         """Fetch the remote roots, and poll them from now on."""
 
         def load(folder: str) -> None:
@@ -92,16 +92,16 @@ class OpenedRoots:
             self.mirrors.report_to(self.registry.note)
             self.mirrors.start(load)
 
-    def fetch(self, first_load: float) -> None:
+    def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
-        self.poll()
+        self.start_polling()
         if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
 
-    def follow(self, options: FollowOptions) -> None:
+    def load_and_follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""
-        self.fetch(options.first_load)
+        self.start(options.first_load)
         watcher = make_watcher(self.registry, options)
         if watcher is None:
             self.registry.load()
@@ -113,7 +113,7 @@ class OpenedRoots:
         if self.mirrors is not None:
             self.mirrors.stop()
 
-    def look(self) -> None:
+    def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
         if self.mirrors is not None:
             self.mirrors.look()
@@ -131,7 +131,7 @@ class OpenedRoots:
         from mcp_skills_server.sources.source import SourceError
 
         try:
-            entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
+            entries = _assign_entries(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
             before = self.entries
@@ -343,7 +343,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             reason = reasons.get(unserved[0], "it is not there")
             raise UsageError(
                 f"{options.lock}: {unserved[0]} cannot be served: "
-                f"{reason}{and_more(len(unserved) - 1)}; see "
+                f"{reason}{more_suffix(len(unserved) - 1)}; see "
                 "'outdated' and 'diff', then 'update', or leave out --frozen"
             )
     return opened
@@ -375,7 +375,7 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
     return [each for name, each in locked if not roots or name in wanted]
 
 
-def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
+def pinned_elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
     """Return the skills that other entries pin to other revisions of the same source."""
     others = (each for each in locked if each.given == source.given and each is not source)
     return frozenset(path for each in others for path in each.skills)
@@ -397,11 +397,11 @@ def _pinned(
     locked = [*entries.values()]
     return (
         {folder: each.skills for folder, each in entries.items()},
-        {folder: elsewhere(locked, each) for folder, each in entries.items()},
+        {folder: pinned_elsewhere(locked, each) for folder, each in entries.items()},
     )
 
 
-def _placed(
+def _assign_entries(
     before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
 ) -> dict[str, LockedSource]:
     """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
@@ -494,7 +494,7 @@ def open_registry(
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = FollowOptions(cache_dir=cache, allow_private=allow_private)
     opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
-    opened.fetch(options.first_load)
+    opened.start(options.first_load)
     try:
         yield opened.registry
     finally:

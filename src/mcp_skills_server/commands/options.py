@@ -68,9 +68,9 @@ class RootType(click.Path):
 
 
 _argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)
-roots: Final = _argument(required=True, metavar="ROOT...")
+roots_argument: Final = _argument(required=True, metavar="ROOT...")
 """Decorator that adds the argument of roots: folders, archives, sites and repositories."""
-roots_or_lock: Final = _argument(required=False, metavar="[ROOT...]")
+optional_roots: Final = _argument(required=False, metavar="[ROOT...]")
 """Decorator that adds the same argument as optional, since a lock file may name the roots."""
 
 

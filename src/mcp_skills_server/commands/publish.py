@@ -21,7 +21,12 @@ from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes
 from mcp_skills_server.commands.opening import load_registry, make_registry
-from mcp_skills_server.commands.options import RootOptions, roots, roots_and_last, without_skills
+from mcp_skills_server.commands.options import (
+    RootOptions,
+    roots_and_last,
+    roots_argument,
+    without_skills,
+)
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
@@ -73,7 +78,7 @@ class PublishOptions(PackOptions):
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(PublishOptions)
 def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     """Publish the skills below each ROOT as files that any web server can serve.
@@ -329,7 +334,7 @@ class PluginOptions(PackageOptions):
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(BundleOptions)
 def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     """Write the skills below each ROOT and what starts this server into an MCP Bundle (.mcpb).
@@ -353,7 +358,7 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(PluginOptions)
 def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json and skills/NAME.

@@ -37,16 +37,16 @@ from mcp_skills_server.commands.opening import make_views, make_watcher, open_se
 from mcp_skills_server.commands.options import (
     FollowOptions,
     ProposalOptions,
-    roots_or_lock,
+    optional_roots,
     tokens_of,
 )
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
     end_on_signals,
-    leave,
+    exit_now,
     on_hangup,
-    say_that_it_waits,
+    print_waiting_hint,
     settle_after_load,
 )
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
@@ -215,7 +215,7 @@ class ServeOptions(
 
 
 @click.command(cls=Grouped)
-@roots_or_lock
+@optional_roots
 @takes(ServeOptions, *FEATURES)
 @click.pass_context
 def serve(
@@ -251,7 +251,7 @@ def serve(
     server.opened.stop()
     for each in features:
         each.stop()
-    leave()
+    exit_now()
 
 
 def _make_server(
@@ -307,7 +307,7 @@ def _make_server(
 def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...]) -> None:
     _warn_of_unused(context, server.options.config)
     given = shlex.join(roots or ["--lock", str(server.options.lock)])
-    say_that_it_waits(
+    print_waiting_hint(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
         f"mcp-skills-server list {given} (what it serves)",
@@ -327,8 +327,8 @@ def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...])
 def _follow(server: Server, reloader: Reloader) -> None:
     """Start to follow the operator's files and the remote roots."""
     reloader.start()
-    on_hangup(reloader.ask, *(each.reopen for each in server.features))
-    server.opened.fetch(server.options.first_load)
+    on_hangup(reloader.request_reload, *(each.reopen for each in server.features))
+    server.opened.start(server.options.first_load)
 
 
 def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:

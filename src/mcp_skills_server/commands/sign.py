@@ -15,7 +15,7 @@ from mcp_skills_server.commands.options import (
     RootOptions,
     limits_of,
     path_or_none,
-    roots,
+    roots_argument,
 )
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
@@ -109,7 +109,7 @@ def sign(options: SignOptions, directory: str) -> int:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(VerifyOptions)
 def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
     """Say of each skill below each ROOT whether it is signed as it is, by one of the keys.

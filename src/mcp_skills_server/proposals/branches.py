@@ -17,7 +17,7 @@ from mcp_skills_server.sources.git.history import working_copy
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.source import UnreachableError
 
-FOLDER: Final = "mcp-skills-proposals"
+STORE_FOLDER: Final = "mcp-skills-proposals"
 """The folder of the proposal store in `.git`."""
 _PREFIX: Final = "refs/heads/proposals/"
 _SECONDS: Final = 20.0
@@ -38,7 +38,7 @@ class Branches:
                 "folder"
             )
         self._top = top
-        self.folder = top / ".git" / FOLDER
+        self.folder = top / ".git" / STORE_FOLDER
         self._git = Git(top / ".git", "", "none")
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:

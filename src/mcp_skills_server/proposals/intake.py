@@ -62,12 +62,12 @@ def propose(
     removed = tuple(sorted(path for path, text in files.items() if text is None))
     _check_texts(files)
     skill = registry.snapshot.skills.get(draft.name)
-    root, before = _base(registry, draft, skill, written, removed)
-    after = changed(before, written, removed)
+    root, before = _root_and_files(registry, draft, skill, written, removed)
+    after = with_proposal(before, written, removed)
     _check_tree(after, skill)
     if after == before:
         raise RequestError("the proposal changes nothing")
-    problems = _errors(draft.name, root, after)
+    problems = _trial_errors(draft.name, root, after)
     if problems:
         raise RequestError(
             f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it "
@@ -87,7 +87,9 @@ def propose(
     return store.add(made, written)
 
 
-def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
+def with_proposal(
+    before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]
+) -> Files:
     """Return the files of a skill with a proposal applied; written files are not executable."""
     kept = {path: each for path, each in (before or {}).items() if path not in removed}
     return kept | {path: (raw, False) for path, raw in written.items()}
@@ -118,7 +120,7 @@ def place_in(root: Root, name: str) -> str:
     return name.partition("/")[2]
 
 
-def explained(registry: Registry) -> list[str]:
+def error_texts(registry: Registry) -> list[str]:
     """Return the errors that `validate` finds in the skill of a trial, as text."""
     top = f"{registry.roots[0].shown}/"
     errors = [each for each in registry.problems() if each.severity == "error"]
@@ -164,7 +166,7 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
             )
 
 
-def _base(
+def _root_and_files(
     registry: Registry,
     draft: Proposal,
     skill: Skill | None,
@@ -198,7 +200,7 @@ def _base(
         ask, lines = "give its digest as base", list[str]()
         if draft.base:
             ask = "it changed since; make your change from what it is now"
-        found = compare(skill.path, before, changed(before, written, removed))
+        found = compare(skill.path, before, with_proposal(before, written, removed))
         if found is not None:
             lines = [*found.rest[:_MOST_SHOWN_LINES]]
         raise RequestError(
@@ -249,9 +251,9 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
         )
 
 
-def _errors(name: str, root: Root, files: Files) -> list[str]:
+def _trial_errors(name: str, root: Root, files: Files) -> list[str]:
     with trial(name, root, files) as registry:
-        found = explained(registry)
+        found = error_texts(registry)
         if [*registry.snapshot.skills] != [place_in(root, name)]:
             found.append("it is not found as one skill")
         return found

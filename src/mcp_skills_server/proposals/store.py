@@ -43,7 +43,7 @@ _LOCK: Final = ".lock"
 _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
 _MOST_RECORD: Final = 64 << 10
 _MOST_FILE: Final = 1 << 20
-MOST_OF_ONE: Final = 20
+MOST_PER_PRINCIPAL: Final = 20
 """Pending proposals of one principal."""
 MOST_PENDING: Final = 200
 """Pending proposals of all principals."""
@@ -249,10 +249,10 @@ class ProposalStore:
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
-    if sum(each.principal == principal for each in pending) >= MOST_OF_ONE:
+    if sum(each.principal == principal for each in pending) >= MOST_PER_PRINCIPAL:
         raise RequestError(
-            f"{MOST_OF_ONE} of your proposals wait for a decision already; wait until some are "
-            "decided"
+            f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already; wait until some "
+            "are decided"
         )
     if len(pending) >= MOST_PENDING:
         raise RequestError(

@@ -166,9 +166,9 @@ def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch:
         (here / "x").write_text("x")
     assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
     looked: list[str] = []
-    usual: Callable[..., object] = output_files.OutputDirectory.look
+    usual: Callable[..., object] = output_files.OutputDirectory.lstat
     monkeypatch.setattr(
-        output_files.OutputDirectory, "look", lambda self, name: looked.append(name) or usual(self, name)
+        output_files.OutputDirectory, "lstat", lambda self, name: looked.append(name) or usual(self, name)
     )
     monkeypatch.setattr(output_files, "_MAX_ENTRIES", 10)
     files_since(str(top), 0, 1000)

@@ -68,7 +68,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(processes, "LINGER_S", 0.2)
     monkeypatch.setattr(processes, "PROGRESS_S", 0.1)
-    monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runner, "SLOT_TIMEOUT_S", 0.2)
 
 
 @pytest.fixture(autouse=True)

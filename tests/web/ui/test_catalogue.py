@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from mcp_skills_server.web.ui.pages.triggers import reasons
+from mcp_skills_server.web.ui.pages.triggers import matched_fields
 from tables import each_row
 from web.http_wire import Server, client
 from web.ui.serving import get, names, page_serving, words
@@ -140,7 +140,7 @@ def test_reasons_name_the_texts_that_have_the_words(
         tmp_path / "refunds", name="refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n"
     )
     with Registry([tmp_path]) as registry:
-        found = dict(reasons(registry.snapshot.skills["refunds"], question))
+        found = dict(matched_fields(registry.snapshot.skills["refunds"], question))
     assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected
 
 

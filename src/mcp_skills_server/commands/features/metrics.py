@@ -65,7 +65,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
                 self._metrics,
                 host.strip("[]"),
                 int(port),
-                lambda header: _names_us(names, host_name(header)),
+                lambda header: _is_allowed_host(names, host_name(header)),
             )
         except OSError as error:
             reason = error.strerror or str(error)
@@ -131,7 +131,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         return out
 
 
-def _names_us(names: Container[str], name: str | None) -> bool:
+def _is_allowed_host(names: Container[str], name: str | None) -> bool:
     """Return True if a Host header is in `names`, or an IP address (safe from DNS rebinding)."""
     if name is None or "*" in names:
         return name is not None

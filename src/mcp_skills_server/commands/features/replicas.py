@@ -63,7 +63,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         "The authorities that its certificate must be from, in PEM, instead of those of the system."
     )
     _link: Link | None = None
-    _looking: LookAgain | None = None
+    _look_again: LookAgain | None = None
     _part: Part | None = None
 
     def start(self, server: Server) -> None:
@@ -78,7 +78,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
         from mcp_skills_server.runtime.sessions import IDLE_S, MOST
-        from mcp_skills_server.runtime.shared_sessions import sharing
+        from mcp_skills_server.runtime.shared_sessions import shared_sessions_factory
         from mcp_skills_server.server.notify import RecentNotifications
         from mcp_skills_server.shared.address import redis_settings
         from mcp_skills_server.shared.link import Link
@@ -98,9 +98,9 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         if mirrors is not None:
             followed[SOURCES] = mirrors.look
         if server.options.watch:
-            followed[FOLDERS] = lambda: _look_at_folders(registry)
-        looking = self._looking = LookAgain(link, followed)
-        registry.subscribe(lambda changes: _say(looking, registry, changes))
+            followed[FOLDERS] = lambda: _rescan(registry)
+        looking = self._look_again = LookAgain(link, followed)
+        registry.subscribe(lambda changes: _publish_change(looking, registry, changes))
 
         def look() -> int:
             looking.say(SOURCES)
@@ -112,7 +112,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             )
 
         self._part = _Shared(
-            sessions=sharing(records, share),
+            sessions=shared_sessions_factory(records, share),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
             recent=recent,
             take_shared=take,
@@ -124,8 +124,8 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         return self._part
 
     def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.stop()
+        if self._look_again is not None:
+            self._look_again.stop()
 
     def gauges(self) -> Mapping[str, Gauge]:
         if self._link is None:
@@ -148,12 +148,12 @@ class _Shared(Part):
         return replace(http, **self._shared)
 
 
-def _look_at_folders(registry: Registry) -> None:
+def _rescan(registry: Registry) -> None:
     registry.loaded.wait()
     registry.refresh()
 
 
-def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
+def _publish_change(looking: LookAgain, registry: Registry, changes: Changes) -> None:
     """Publish where this replica itself found a change, so that other replicas look there."""
     if looking.is_looking or not registry.loaded.is_set():
         return  # another replica published it, or it is the first scan

@@ -76,7 +76,7 @@ def read(path: Path) -> tuple[Approval, ...]:
                 str(each["origin"]),
                 str(each["skill"]),
                 str(each["digest"]),
-                _moment(each["approved_at"]),
+                _epoch_seconds(each["approved_at"]),
             )
             for each in content["approvals"]
         )
@@ -86,14 +86,14 @@ def read(path: Path) -> tuple[Approval, ...]:
         ) from None
 
 
-def _moment(value: Any) -> float:
+def _epoch_seconds(value: Any) -> float:
     """Return the value as epoch seconds; raise ValueError if no date can show it."""
     if not 0 <= float(value) < _LAST_MOMENT:
         raise ValueError
     return float(value)
 
 
-def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
+def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
     """Apply `edit` to the approvals of a file atomically, under a lock against lost updates.
 
     The file and the lock file beside it have mode 0600.

@@ -23,7 +23,7 @@ _MAX_VALUE_BYTES: Final = 32 << 10
 _MAX_ENV_BYTES: Final = 256 << 10
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OWN: Final = frozenset(
+_RESERVED: Final = frozenset(
     ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN)
 )
 _LOADER: Final = frozenset(
@@ -32,7 +32,7 @@ _LOADER: Final = frozenset(
 """Variables of the dynamic loader and the C library, compared in upper case, beside those with
 the prefixes of `_LOADER_BEGINS`."""
 _LOADER_BEGINS: Final = ("LD_", "DYLD_")
-_WHY_OURS: Final = "is set by the server, or read by the programs that start the sandbox"
+_WHY_RESERVED: Final = "is set by the server, or read by the programs that start the sandbox"
 _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
@@ -77,8 +77,8 @@ def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"{shown!r} is no name for a variable of scripts; use letters, digits and _"
             )
-        if _is_ours(name):
-            raise UsageError(f"{shown} {_WHY_OURS}; leave it out of what scripts may be given")
+        if _is_reserved(name):
+            raise UsageError(f"{shown} {_WHY_RESERVED}; leave it out of what scripts may be given")
     return tuple(names)
 
 
@@ -103,8 +103,8 @@ def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict
                 f"env: {shown!r} is no name for a variable; use letters, digits and _, at most "
                 f"{_MAX_NAME_BYTES}"
             )
-        if _is_ours(name):
-            raise RequestError(f"env: {shown} {_WHY_OURS}; leave it out")
+        if _is_reserved(name):
+            raise RequestError(f"env: {shown} {_WHY_RESERVED}; leave it out")
         if allowed is not None and name not in allowed:
             raise RequestError(
                 f"env: {shown} is not passed on; this skill takes {listed(allowed)}. A skill "
@@ -129,9 +129,9 @@ def _is_name(name: str) -> bool:
     return len(name) <= _MAX_NAME_BYTES and _VARIABLE.fullmatch(name) is not None
 
 
-def _is_ours(name: str) -> bool:
+def _is_reserved(name: str) -> bool:
     upper = name.upper()
-    return upper in _OWN or upper in _LOADER or upper.startswith(_LOADER_BEGINS)
+    return upper in _RESERVED or upper in _LOADER or upper.startswith(_LOADER_BEGINS)
 
 
 def checked_text(text: str, what: str) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.scripts.processes import ask
+from mcp_skills_server.runtime.scripts.processes import query
 
 _FIRST_LINE: Final = b"#!"
 _PROGRAMS: Final = (_FIRST_LINE, b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -193,7 +193,7 @@ def _find(candidate: _Candidate) -> Interpreter | None:
     if not candidate.probe:
         return Interpreter((program, *candidate.options), _libraries(program))
     try:
-        answer = ask([program, *candidate.probe])
+        answer = query([program, *candidate.probe])
     except OSError:
         return None
     places = [os.path.abspath(line) for line in answer.stdout.splitlines() if line]

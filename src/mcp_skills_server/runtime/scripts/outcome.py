@@ -10,7 +10,7 @@ from typing import Final, Literal
 from mcp_skills_server.dialects.runtime.words import WORKSPACE
 from mcp_skills_server.model import Json
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
-from mcp_skills_server.runtime.scripts.processes import Ended
+from mcp_skills_server.runtime.scripts.processes import ProcessResult
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap
 
 OURS: Final = "mcp-skills-server:"
@@ -76,7 +76,7 @@ class Outcome:
 
 def outcome_of(
     path: str,
-    ended: Ended,
+    ended: ProcessResult,
     remarks: str,
     sandbox: Bubblewrap | None,
     files: tuple[tuple[OutputFile, ...], int],
@@ -110,7 +110,7 @@ def outcome_of(
 
 
 def remarks_on(
-    ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool
+    ended: ProcessResult, reason: str | None, timeout_s: float, *, network_closed: bool
 ) -> list[str]:
     """Return the server's remarks on a run; `reason` is why the server stopped it, if it did."""
     remarks: list[str] = []

@@ -45,7 +45,7 @@ class RunRefusedError(RequestError):
         self.by: Final = by
 
 
-class Allowed(NamedTuple):
+class RunRights(NamedTuple):
     """The rights of a run: network access, and the secrets that `skill.toml` declares."""
 
     network: bool
@@ -102,7 +102,7 @@ class ExecutionPolicy:
         *,
         permissions: Permissions | None = None,
         needs: Collection[str] = (),
-    ) -> Allowed:
+    ) -> RunRights:
         """Return the rights of a run. Blocks, because it reads files to digest them.
 
         Args:
@@ -132,7 +132,7 @@ class ExecutionPolicy:
             raise RunRefusedError(words, "secret")
         named = self._settings.network_of
         network = bool(laid_out) and all(reference(each) in named for each in laid_out)
-        return Allowed(self._settings.network or network, self._declared(skill, given))
+        return RunRights(self._settings.network or network, self._declared(skill, given))
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
         """Return the given secrets that the skill declares in its `skill.toml`."""

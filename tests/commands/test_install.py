@@ -542,7 +542,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "json syntax": ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"),
     "cut off": ("claude-code", CODE[:200], "not valid JSON"),
     "comment": ("claude-desktop", '{\n// no\n"a": 1}', "line 2"),
-    "endless comment": ("vscode", '{}\n/* "a"', "line 2 never ends"),
+    "endless comment": ("vscode", '{}\n/* "a"', "line 2 is not closed"),
     "trailing comma": ("gemini-cli", '{"a": 1,}', "not valid JSON"),
     "constant": ("cursor", '{"a": NaN}', "NaN"),
     "list": ("cursor", "[]", "no JSON object"),

@@ -283,7 +283,7 @@ OPEN = ["--allow-scripts", "--sandbox", "off", "--script-secret"]
 @each_row(
     ("options", "said"),
     [
-        (["--allow-code"], "--allow-code says what scripts may do; give --allow-scripts too"),
+        (["--allow-code"], "--allow-code is for scripts; give --allow-scripts too"),
         (["--script-secret", "HOME"], "--script-secret says what scripts may do"),
         ([*OPEN, "a/b:NOT_SET"], "no such variable in the server's environment"),
         ([*OPEN, "a/b:LD_PRELOAD"], "programs that start the sandbox"),

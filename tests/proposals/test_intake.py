@@ -59,7 +59,7 @@ def test_a_change_names_what_it_was_made_from(registry: Registry, store: Proposa
         propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
     assert "+# It" in str(refused.value), "the difference is shown"
     stale = replace(draft, base="sha256:" + "0" * 64)
-    with pytest.raises(RequestError, match="it changed since"):
+    with pytest.raises(RequestError, match="it has changed since"):
         propose(registry, store, stale, {SKILL_MD: manifest("coffee")})
     made = propose(registry, store, replace(draft, base=base_of(registry, "coffee")), {"references/guide.md": None})
     assert made.removed == ("references/guide.md",) and store.files(made) == {}
@@ -103,7 +103,7 @@ TOO_MANY = {SKILL_MD: manifest("green")} | {f"a{number}.md": "" for number in ra
         ("../green", {SKILL_MD: manifest("green")}, "leads out"),
         ("/green", {SKILL_MD: manifest("green")}, "absolute"),
         ("", {SKILL_MD: manifest("green")}, "absolute|plain"),
-        (".hidden", {SKILL_MD: manifest("hidden")}, "no name that is served"),
+        (".hidden", {SKILL_MD: manifest("hidden")}, "not a name that is served"),
         ("group", {SKILL_MD: manifest("group")}, "in or around"),
         ("coffee/inner", {SKILL_MD: manifest("inner")}, "in or around"),
         ("Coffee", {SKILL_MD: manifest("Coffee")}, "in or around"),

@@ -219,7 +219,7 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
         ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
         ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
         ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
-        ('entrypoint = "code/notes.txt"', "not_run", "its extension is none of"),
+        ('entrypoint = "code/notes.txt"', "not_run", "its extension is not one of"),
     ],
 )
 async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, said: str) -> None:
@@ -243,7 +243,7 @@ async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
     reported = await failed(desk(box, tmp_path), name="thing")
-    assert reported == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given to it")
+    assert reported == ("secret_missing", "thing needs API_KEY, which the operator of this server has not given to it")
     other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
     assert (await failed(desk(box, tmp_path, secrets=other), name="thing")) == reported
     given = {**other, "thing": {"API_KEY": "k", "OTHER": "o"}}

@@ -60,7 +60,7 @@ async def test_a_search_says_so_and_the_rest_works(
     session = runtime.session()
     found: Any = await session.call("skills_search", {"query": "alpha"})
     assert found["isError"] and found["content"][0]["text"] == (
-        f"Skills cannot be searched here, because {reason}; skills_list goes through all of them"
+        f"Skills cannot be searched here, because {reason}; skills_list lists all of them"
     )
     hint = "run the server with a Python whose sqlite3 has FTS5"
     assert caplog.messages == [f"skills_search finds nothing, because {reason}; {hint}"]

@@ -178,7 +178,7 @@ def test_who_finds_all_places_taken_is_told_and_gets_one_when_another_has_been_i
         sessions.store(sessions.new(), None, each)
     late = sessions.new()
     load(late)
-    with pytest.raises(QuotaError, match="all 4 that this server keeps are taken; try again later"):
+    with pytest.raises(QuotaError, match="the server's limit of 4 is reached; try again later"):
         sessions.store(late, None, "e")
     assert late.active_skills == []
     assert len(sessions) == 4

@@ -258,7 +258,7 @@ async def test_a_change_under_way_is_refused_where_another_replica_was_first(tre
     await two.call("load", handle, names=["b"])
     await session.call("skills_load", {"names": ["c"]})
     assert names(await one.call("list", handle)) == ["c"]
-    with pytest.raises(RequestError, match="as this call left it; call again"):
+    with pytest.raises(RequestError, match="change could not be stored; call again"):
         await one.sessions.save(session, None, change=2)
     assert names(await one.call("list", handle)) == ["b"]
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]

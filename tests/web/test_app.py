@@ -491,6 +491,6 @@ def test_a_hangup_has_the_server_look_at_every_source(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     with http_serving(tmp_path) as server:
         server.process.send_signal(signal.SIGHUP)
-        server.said("looking at every source now")
+        server.said("polling every source now")
         assert server.send("GET", "/healthz").status == 200
         assert server.signal(signal.SIGTERM)[0] == 0

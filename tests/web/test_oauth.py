@@ -321,7 +321,7 @@ def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -
             cut, kept = leaving.listen(skillsListChanged=True), staying.listen(skillsListChanged=True)
             file.write_text(text.replace("a groups=x\nb", "a groups=y\nb"))
             server.process.send_signal(signal.SIGHUP)
-            server.said("the tokens were read again")
+            server.said("the tokens were reloaded")
             assert cut.rest() == []
             assert kept.messages.empty() and kept.whole is None
             assert ask(server, FILE_TOKEN + "a").status == 200

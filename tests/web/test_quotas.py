@@ -144,7 +144,7 @@ def test_rates_change_at_once_and_the_rest_at_the_next_start(tmp_path: Path) -> 
         assert [ping(alpha).status for _ in range(3)] == [200, 200, 429]
         (tmp_path / "config.toml").write_text("roots = ['skills']\n[quota]\nstreams = 3\n")
         server.process.send_signal(signal.SIGHUP)
-        server.said("config.toml was read again", 2)
+        server.said("config.toml was reloaded", 2)
         until(lambda: ping(alpha).status == 200)
         assert [ping(alpha).status for _ in range(4)] == [200] * 4
 

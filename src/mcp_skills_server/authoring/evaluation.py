@@ -58,7 +58,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
             for at, entry in enumerate(_entries(found, place))
         ]
     raise UsageError(
-        f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]'
+        f'{place}: has no trigger set; write [{{"query": "...", "should_trigger": true}}]'
     )
 
 
@@ -72,7 +72,7 @@ def _entries(found: Any, place: str) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(
         isinstance(each, dict) for each in cast("list[Any]", found)
     ):
-        raise UsageError(f"{place}: is no list of objects")
+        raise UsageError(f"{place}: is not a list of objects")
     entries = cast("list[dict[str, Any]]", found)
     if len(entries) > _MOST_CASES:
         raise UsageError(

@@ -46,7 +46,7 @@ def _words_of_command(option: str, command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(
-            f"{option} {command}: cannot be taken apart ({error}); close the quotation mark"
+            f"{option} {command}: cannot be split into words ({error}); close the quotation mark"
         ) from None
     program = shutil.which(words[0]) if words else None
     if program is None:
@@ -166,7 +166,7 @@ def _parsed(output: str) -> tuple[list[str], float]:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"the judge printed what is no JSON ({error}): {clipped(printable(text))}"
+            f"the judge printed invalid JSON ({error}): {clipped(printable(text))}"
         ) from None
     cost = 0.0
     if isinstance(found, dict):
@@ -177,7 +177,7 @@ def _parsed(output: str) -> tuple[list[str], float]:
     if not isinstance(found, list) or not all(
         isinstance(each, str) for each in cast("list[Any]", found)
     ):
-        raise UsageError(f"the judge printed no list of names: {clipped(printable(text))}")
+        raise UsageError(f"the judge did not print a list of names: {clipped(printable(text))}")
     return cast("list[str]", found), cost
 
 
@@ -204,7 +204,7 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
         return list(_read_sarif(raw, folder, show))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
-            f"{os.path.basename(words[0])} wrote what is no SARIF 2.1.0 ({clipped(str(error))})"
+            f"{os.path.basename(words[0])} did not write valid SARIF 2.1.0 ({clipped(str(error))})"
         ) from None
 
 

@@ -66,7 +66,7 @@ class EvaluateOptions(RootOptions):
     form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     min_pass: float = option(
         1.0,
-        "Exit with 1 where a smaller share of the cases passes.",
+        "Exit with 1 if a smaller share of the cases passes.",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
@@ -91,7 +91,7 @@ class EvaluateOptions(RootOptions):
 class OverlapOptions(TableOptions):
     least: float = option(
         0.5,
-        "Leave out pairs that have less in common.",
+        "Leave out pairs with less in common.",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
@@ -105,7 +105,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
 
     A trigger set is a JSON array of {"query": ..., "should_trigger": true}; in evals.json each
     prompt should trigger. By default a prompt triggers the skill that skills_search ranks first.
-    Exit code 1 where too few cases pass.
+    Exit code 1 if too few cases pass.
 
     \b
     Examples:
@@ -291,7 +291,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
 def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
     """List pairs of skills with similar descriptions, of which a model may take one for the other.
 
-    Compared are the words of names, titles, tags and descriptions. Exit code 1 where there is a
+    Compared are the words of names, titles, tags and descriptions. Exit code 1 if there is a
     pair.
 
     \b
@@ -331,11 +331,11 @@ class ContextOptions(TextOptions):
         words="The host. generic: one that cuts nothing.",
     )
     skills: tuple[str, ...] = many(
-        "Also show what loading this skill brings. May be repeated.", "--skill", metavar="NAME"
+        "Also show the result of loading this skill. May be repeated.", "--skill", metavar="NAME"
     )
     budget: int | None = option(
         None,
-        "Exit with 1 where what is shown unasked takes more.",
+        "Exit with 1 if the text shown unasked has more tokens.",
         type=click.IntRange(min=0),
         metavar="TOKENS",
     )

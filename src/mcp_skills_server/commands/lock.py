@@ -44,9 +44,7 @@ class OutdatedOptions(UpdateOptions):
 
 
 class DiffOptions(SignedRootOptions):
-    lock: str | None = option(
-        None, "Compare what this lock file names with what is there now.", metavar="FILE"
-    )
+    lock: str | None = option(None, "Compare this lock file with its sources now.", metavar="FILE")
 
 
 class SourceState(NamedTuple):
@@ -174,9 +172,9 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
 def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """Write a lock file: the revision of each ROOT now, and the digest of each of its skills.
 
-    `serve --lock` serves exactly these skills. What cannot be served, or is hidden by a skill of an
-    earlier ROOT, has no place in it, and is said. A ROOT without any skill is an error, and nothing
-    is written.
+    `serve --lock` serves exactly these skills. A skill that cannot be served, or is hidden by that
+    of an earlier ROOT, is left out and named on stderr. A ROOT without any skill is an error, and
+    nothing is written.
 
     \b
     Examples:
@@ -190,8 +188,8 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     for each in given:
         if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
             raise UsageError(
-                "an address with a password cannot be locked; have a credential helper know the "
-                "password"
+                "an address with a password cannot be locked; store the password in a credential "
+                "helper"
             )
     with open_sources(given, options) as (registry, offers):
         sources = [each.locked() for each in offers]
@@ -224,9 +222,9 @@ def _remark_left_out(registry: Registry) -> None:
 @click.command()
 @takes(OutdatedOptions)
 def outdated(options: OutdatedOptions) -> int:
-    """Say what the sources of a lock file have become since; change nothing.
+    """Show what has changed in the sources of a lock file; change nothing.
 
-    Exit code 0 where nothing is new, 1 where something is.
+    Exit code 0 if nothing is new, 1 if something is.
 
     \b
     Examples:
@@ -260,7 +258,7 @@ def outdated(options: OutdatedOptions) -> int:
             for path, kind in sorted(kinds.items(), key=lambda each: _KINDS.index(each[1])):
                 say(f"  {kind:8} {path}")
         if not is_new:
-            remark(f"nothing is new: the skills are as {options.lock} has them")
+            remark(f"nothing is new: the skills match {options.lock}")
         return int(is_new)
 
 
@@ -268,10 +266,10 @@ def outdated(options: OutdatedOptions) -> int:
 @click.argument("names", nargs=-1, metavar="[SOURCE|SKILL]...")
 @takes(UpdateOptions)
 def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
-    """Move the pins of a lock file to what its sources have now.
+    """Update the pins of a lock file to the current state of its sources.
 
-    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, which then
-    moves alone; without any, everything moves.
+    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, to
+    update it alone; without any, everything is updated.
 
     \b
     Examples:
@@ -301,7 +299,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     _write_lock(options.lock, _without_hidden(_merge_entries(out)))
     if not count:
         of = f" of {', '.join(names)}" if names else ""
-        remark(f"nothing{of} is new: the skills are as {options.lock} has them")
+        remark(f"nothing{of} is new: the skills match {options.lock}")
 
 
 def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:
@@ -351,11 +349,11 @@ def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
 @click.argument("pair", nargs=-1, metavar="[A B]")
 @takes(DiffOptions)
 def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
-    """Show what is different between two roots, A and B, or between a lock file and the newest.
+    """Show the differences between two roots, A and B, or between a lock file and its sources.
 
-    Of each skill a reviewer sees first what decides when it is used and what it may do:
-    description, allowed-tools, scripts, hidden text, links. Then come the other fields and a
-    unified diff of the text files. Exit code 0 where nothing is different, 1 where something is.
+    For each skill, changes of its use and permissions come first: description, allowed-tools,
+    scripts, hidden text, links. Then come the other fields and a unified diff of the text files.
+    Exit code 0 if nothing is different, 1 if something is.
 
     \b
     Examples:
@@ -398,9 +396,7 @@ def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Itera
         if kind == "added":
             yield from _between(None, moved.state, [skill])
         else:
-            yield Difference(
-                skill, kind, (), ("its locked text is no longer to be had from this source",)
-            )
+            yield Difference(skill, kind, (), ("the source no longer has the locked text",))
 
 
 def _open_source(

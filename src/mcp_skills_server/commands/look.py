@@ -135,10 +135,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         say_table(rows, colours)
     for each in sources:
         say(
-            (
-                f"{each['root']}: revision "
-                f"{each['revision'] or 'unknown, since not all of it is here'}"
-            ),
+            f"{each['root']}: revision "
+            f"{each['revision'] or 'unknown, since the copy is incomplete'}",
             err=True,
         )
     for problem in shortened(snapshot.problems):

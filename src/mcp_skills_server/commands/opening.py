@@ -119,7 +119,7 @@ class OpenedRoots:
             self.mirrors.look()
         if self.registry.loaded.is_set():
             self.registry.refresh()
-        logger.info("looking at every source now")
+        logger.info("polling every source now")
 
     def relock(self) -> str:
         """Serve the lock file as it is now. Return the reason of a refusal, or "" if there is none.
@@ -142,7 +142,7 @@ class OpenedRoots:
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
-            return f"{error}; what was locked before stays in service"
+            return f"{error}; the former lock stays in force"
         self.entries = entries
         self.pins.replace(*_pinned(entries))
         if switch is not None:
@@ -150,7 +150,7 @@ class OpenedRoots:
         self.registry.loaded.wait()
         self.registry.refresh()
         count = sum(len(each.skills) for each in entries.values())
-        logger.info("%s was read again; it names %s skills", self.lock, f"{count:,}")
+        logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
         return ""
@@ -227,9 +227,8 @@ def open_roots(
     served = {root.given for root in registry.roots}
     if lost := [folder for folder in by_folder if folder not in served]:
         raise UsageError(
-            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another "
-            "root, or a file; "
-            "name the folder itself, once"
+            f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
+            "file; name the folder itself, once"
         )
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
@@ -263,8 +262,8 @@ def _token_of(rule: SourceRules | None) -> str:
     token = os.environ.get(rule.token_env, "").strip()
     if not token or not (token.isascii() and token.isprintable()):
         raise UsageError(
-            f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; "
-            "set it"
+            f"a [[source]] has token-env = {rule.token_env!r}, and this variable has no valid "
+            "token; set it"
         )
     return token
 
@@ -322,7 +321,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         locked = locked_roots(options.lock, given)
         roots = [each.given for each in locked]
     elif options.frozen:
-        raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
+        raise UsageError("--frozen is for a lock file; give --lock FILE too")
     elif not given:
         if sys.stderr.isatty():
             from mcp_skills_server.commands.welcome import say_folders
@@ -411,8 +410,8 @@ def _assign_entries(
         same = [folder for folder, known in free.items() if known.given == each.given]
         if not same:
             raise UsageError(
-                f"{lock}: {each.given} stands there with a revision more than at the start; "
-                "restart the server for it"
+                f"{lock}: {each.given} has one more revision there than at the start; restart the "
+                "server"
             )
         folder = next((found for found in same if free[found].revision == each.revision), same[0])
         del free[folder]

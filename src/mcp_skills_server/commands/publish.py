@@ -50,10 +50,11 @@ class PackOptions(RootOptions):
     """Options of the skills to pack, and of reading their roots."""
 
     allow_partial: bool = flag(
-        "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
+        "Publish the others if a skill cannot be; without this option nothing is, and the exit "
+        "code is 1."
     )
     with_evals: bool = flag(
-        "Publish the folder evals of each skill, too. That of a signed skill always is."
+        "Also publish the folder evals of each skill. That of a signed skill always is."
     )
 
 
@@ -70,7 +71,7 @@ class PublishOptions(PackOptions):
     headers: bool = flag("Also write DIR/_headers, for Netlify and Cloudflare Pages.")
     keep: float = option(
         7,
-        "Keep what the index no longer names for so long, for clients with an older index.",
+        "How long to keep what the index no longer names, for clients with an older index.",
         type=click.FloatRange(min=0),
         metavar="DAYS",
     )
@@ -312,7 +313,7 @@ class PackageOptions(PackOptions):
     """Options that `bundle` and `plugin` share."""
 
     name: str | None = option(
-        None, "What hosts call it; by default the name of the first folder.", metavar="NAME"
+        None, "The name in hosts; by default that of the first folder.", metavar="NAME"
     )
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
 
@@ -328,7 +329,7 @@ class BundleOptions(PackageOptions):
 
 class PluginOptions(PackageOptions):
     output: str = option(
-        "", "The folder to write; it must not be there yet.", required=True, type=click.Path()
+        "", "The folder to write, which must not exist yet.", required=True, type=click.Path()
     )
     server: bool = flag("Also have hosts start this server with the skills (mcp.json), by uvx.")
 
@@ -370,7 +371,7 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     name = _name_of(options, roots)
     if os.path.lexists(options.output):
         raise UsageError(
-            f"--output {printable(options.output)}: is there already; give another folder, or "
+            f"--output {printable(options.output)}: already exists; give another folder, or "
             "remove it"
         )
     skills = _packaged_files(options, roots)

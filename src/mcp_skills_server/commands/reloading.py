@@ -136,7 +136,7 @@ class Reloader:
             logger.warning("%s", refused)
             troubles.append(refused)
         if self.refused and not troubles:
-            logger.info("the files are right again, and all that they say is in force")
+            logger.info("the files are valid again, and fully in force")
         self.read_at, self.refused = time.time(), printable(" / ".join(troubles))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
@@ -152,9 +152,9 @@ class Reloader:
             at_once = swap if self._tokens is None else partial(self._tokens.between_requests, swap)
             at_once()
         if tokens is not None:
-            logger.info("the tokens were read again; there are %s of them", len(tokens))
+            logger.info("the tokens were reloaded; there are %s of them", len(tokens))
         if grants is not None:
-            logger.info("the grants were read again; there are %d of them", len(grants))
+            logger.info("the grants were reloaded; there are %d of them", len(grants))
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
         """Return the tokens of the file, None if they are unchanged, and its invalid lines."""
@@ -167,7 +167,7 @@ class Reloader:
             return None, ()
         if not found or not self._tokens:
             lines.checked()
-            raise UsageError("whether tokens are wanted takes effect at the next start")
+            raise UsageError("turning tokens on or off takes effect at the next start")
         warn_of_ends(found, time.time())
         if {*self._tokens} == {*found}:
             return None, lines.wrong
@@ -185,7 +185,7 @@ class Reloader:
         )
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
-        logger.info("%s was read again", now.file)
+        logger.info("%s was reloaded", now.file)
         if self._sources is not None and self._sources.mirrors is not None:
             for root in {*old["roots"], *new["roots"]}:
                 rules = now.rules_of(root)
@@ -240,7 +240,7 @@ class Reloader:
                 if self._sources is not None and is_requested:
                     self._sources.poll_now()
             except Exception:  # a bug must not end the polling
-                logger.exception("the configuration could not be read again")
+                logger.exception("the configuration could not be reloaded")
 
     def _wait_for_request(self) -> bool:
         """Return True after a request, or False when the next poll of the files is due."""

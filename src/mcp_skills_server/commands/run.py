@@ -101,9 +101,9 @@ def _say_explained(explained: DryRun) -> None:
 
 class ApproveOptions(ApprovalOptions, RootOptions):
     digest: str | None = option(
-        None, "Approve only what has this digest, as the server's message has it.", metavar="DIGEST"
+        None, "Approve only this digest, as in the server's message.", metavar="DIGEST"
     )
-    revoke: bool = flag("Take the approval back.")
+    revoke: bool = flag("Revoke the approval.")
 
 
 @click.command()
@@ -113,7 +113,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     """Let scripts of one skill of a site or an archive run, as long as no file of it changes.
 
     SKILL is the skill's name or its path. The server runs them if it was started with
-    --allow-scripts and --allow-scripts-of ORIGIN; a running one need not be started again. Read the
+    --allow-scripts and --allow-scripts-of ORIGIN; a running one need not be restarted. Read the
     skill first.
 
     \b
@@ -151,7 +151,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
 
     update(file, changed)
     if options.revoke:
-        say(f"{skill.path} from {origin}: not approved any more")
+        say(f"{skill.path} from {origin}: no longer approved")
         return
     say(f"{skill.path} from {origin}: approved with the digest {found}")
     for path in dialect.scripts_of(skill):

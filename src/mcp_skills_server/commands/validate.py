@@ -53,14 +53,14 @@ class ValidateOptions(RootOptions):
     )
     strict: bool = flag("Warnings count as errors.")
     select: tuple[str, ...] = many(
-        "Report only codes that begin so. May be repeated.", metavar="CODE"
+        "Report only codes with this prefix. May be repeated.", metavar="CODE"
     )
     ignore: tuple[str, ...] = many(
-        "Do not report codes that begin so. May be repeated.", metavar="CODE"
+        "Do not report codes with this prefix. May be repeated.", metavar="CODE"
     )
-    fix: bool = flag("Show the safe corrections as a difference, and write them after a question.")
-    yes: bool = flag("With --fix: write without the question.")
-    watch: bool = flag("Stay, and report again after each change, until Ctrl-C.")
+    fix: bool = flag("Show the safe corrections as a diff, and write them after confirmation.")
+    yes: bool = flag("With --fix: write without confirmation.")
+    watch: bool = flag("Keep running, and report again after each change, until Ctrl-C.")
     scanners: tuple[str, ...] = many(
         "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
         "or to the file that "

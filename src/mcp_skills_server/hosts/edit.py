@@ -185,7 +185,7 @@ def _read(text: str, host: Host) -> dict[str, Any]:
 def _entries(document: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
     entries = document.get(host.section, {})
     if not isinstance(entries, Mapping):
-        raise UsageError(f"{host.section!r} holds something else than named servers; {_CORRECT}")
+        raise UsageError(f"{host.section!r} holds something other than named servers; {_CORRECT}")
     return entries  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -195,9 +195,7 @@ def _verified(bom: str, new: str, wanted: Mapping[str, Any], host: Host) -> byte
     except UsageError:
         same = False
     if not same:
-        raise UsageError(
-            "it is written in a way that is not edited here; change it by hand, as --print shows"
-        )
+        raise UsageError("its form cannot be edited here; change it by hand, as --print shows")
     return (bom + new).encode("utf-8")
 
 

@@ -62,8 +62,7 @@ def approve(
         if brought and not scripts:
             raise RequestError(
                 f"{id_} brings scripts ({listed(brought)}), which run here where --allow-scripts "
-                "is given; read them, "
-                "and say that you want them too (--scripts)"
+                "is given; read them, and accept them too (--scripts)"
             )
         registry.refresh()
         root, skill = _target(registry, proposal)
@@ -113,7 +112,7 @@ def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]
     for root in registry.roots:
         if root.path == os.path.realpath(proposal.root) and root.origin is None:
             return root, registry.of_root(root).skills.get(proposal.name)
-    raise RequestError(f"{proposal.root} is no folder that is served here; name it by --root")
+    raise RequestError(f"{proposal.root} is not a folder served here; name it with --root")
 
 
 def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
@@ -133,14 +132,14 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         if skill is None:
             if not proposal.is_new:
-                raise RequestError(f"{proposal.name} is not there any more; reject the proposal")
+                raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
             _make_parents(Path(root.path), place)
             staging.mkdir()
             _write_files(staging, after, (), place.parent)
             staging.rename(place)
             return
         if proposal.is_new:
-            raise RequestError(f"there is a skill {proposal.name} by now; reject the proposal")
+            raise RequestError(f"the skill {proposal.name} exists by now; reject the proposal")
         stamps = _stamps(place)
         if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory).link:
             raise RequestError(f"{proposal.name} {_MOVED}")
@@ -164,7 +163,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
     except OSError as error:
         rest = "apply it by hand ('proposals show')"
         if not discarded:
-            rest = f"what was there is in {staging}; move it back"
+            rest = f"the former content is in {staging}; move it back"
         raise RequestError(
             f"{place}: cannot be replaced ({error.strerror or error}); {rest}"
         ) from None
@@ -186,9 +185,9 @@ def _make_parents(top: Path, place: Path) -> None:
         with suppress(FileExistsError):
             here.mkdir()
         if here.is_symlink() or not here.is_dir():
-            raise RequestError(f"{here} is no folder; reject the proposal")
+            raise RequestError(f"{here} is not a folder; reject the proposal")
     if os.path.lexists(place):
-        raise RequestError(f"{place} is there already; reject the proposal, or move it away")
+        raise RequestError(f"{place} already exists; reject the proposal, or move it away")
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:

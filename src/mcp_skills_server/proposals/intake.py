@@ -50,7 +50,7 @@ def propose(
     """
     if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
         raise RequestError(
-            f"give a reason, of at most {_MOST_REASON:,} characters, for the person who decides"
+            f"give a reason, of at most {_MOST_REASON:,} characters, for the reviewer"
         )
     if hidden.count(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
@@ -136,7 +136,9 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
         total = sum(len((text or "").encode()) for text in files.values())
         check_paths(files)
     except UnicodeEncodeError:
-        raise RequestError("a file holds half of a surrogate pair; write plain text") from None
+        raise RequestError(
+            "a file has a lone surrogate, which is not valid text; write plain text"
+        ) from None
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
     if total > MOST_BYTES:
@@ -156,8 +158,8 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
             )
         if (text or "").count("\n") > MOST_LINES:
             raise RequestError(
-                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, for a person has "
-                "to read it"
+                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, because a person "
+                "has to read it"
             )
         folder, _, name = path.rpartition("/")
         if name.casefold() == SKILL_MD.casefold() and (folder or name != SKILL_MD):
@@ -182,7 +184,7 @@ def _root_and_files(
         return _root_for(registry, draft.name), None
     if skill.origin is not None:
         raise RequestError(
-            f"{skill.path} comes from {skill.origin}; propose the change to whoever publishes it"
+            f"{skill.path} comes from {skill.origin}; propose the change to its publisher"
         )
     root = registry.roots[skill.root]
     if not skill.directory or root.locate(skill.directory).link:
@@ -199,7 +201,7 @@ def _root_and_files(
     if draft.base != current:
         ask, lines = "give its digest as base", list[str]()
         if draft.base:
-            ask = "it changed since; make your change from what it is now"
+            ask = "it has changed since; make your change to its current text"
         found = compare(skill.path, before, with_proposal(before, written, removed))
         if found is not None:
             lines = [*found.rest[:_MOST_SHOWN_LINES]]
@@ -217,7 +219,8 @@ def _root_for(registry: Registry, name: str) -> Root:
         raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
     if ignored.ignored([name]) or hidden.count(name):
         raise RequestError(
-            f"{quoted(name)} is no name that is served; name the new skill as in 'billing/refunds'"
+            f"{quoted(name)} is not a name that is served; name the new skill as in "
+            "'billing/refunds'"
         )
     for path in registry.snapshot.skills:
         folded, other = f"{name}/".casefold(), f"{path}/".casefold()
@@ -247,7 +250,8 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
         raise RequestError(f"a skill needs a {SKILL_MD}")
     if skill is not None and skill.nested:
         raise RequestError(
-            f"{skill.path} has skills in it ({listed(skill.nested)}), and is changed by hand alone"
+            f"{skill.path} has skills in it ({listed(skill.nested)}), and can only be changed by "
+            "hand"
         )
 
 

@@ -107,7 +107,7 @@ class Quota(Generic[_Key]):
             ValueError: the key is counted already.
         """
         if key in self._owners:
-            raise ValueError("it is counted already")
+            raise ValueError("the key is counted already")
         limit = self.limit(owner)
         own = self.used(owner) + amount - limit
         over = max(own, self._used + amount - self.total)
@@ -123,7 +123,7 @@ class Quota(Generic[_Key]):
         if over > 0:
             if not held:
                 del self._held[owner]
-            reason = f"all {self.total:,} that this server keeps are taken; try again later"
+            reason = f"the server's limit of {self.total:,} is reached; try again later"
             if own > 0:
                 reason = f"one client may have at most {limit:,}"
             raise QuotaError(f"Too many {self._unit}: {reason}", self._name)

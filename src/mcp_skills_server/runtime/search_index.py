@@ -83,7 +83,7 @@ class SearchIndex:
         if reason is not None:
             warn(reason)
             raise NoFullTextError(
-                f"Skills cannot be searched here, because {reason}; {LIST} goes through all of them"
+                f"Skills cannot be searched here, because {reason}; {LIST} lists all of them"
             )
         import sqlite3
 

@@ -329,10 +329,9 @@ class Session(ClosingMixin):
             if self.scripts_at in {"", THIS_PROCESS}:
                 raise
             raise RequestError(
-                "A script of this session ran on another replica of this server, and what it "
-                "left in "
-                f"{dialect.WORKSPACE} is on that machine's disk only; run the script again to "
-                "have its files here"
+                "A script of this session ran on another replica of this server, and its files "
+                f"in {dialect.WORKSPACE} are on that machine's disk only; run the script again to "
+                "have them here"
             ) from None
         shown = dialect.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
@@ -344,10 +343,9 @@ class Session(ClosingMixin):
         scripts = call.runtime.scripts
         if scripts is None or not call.runtime.runs_scripts:
             raise RequestError(
-                "Scripts are not run here: whoever runs this server has not allowed it "
-                "(--allow-scripts). Read the "
-                f"script with {dialect.READ} and reach its result another way, or ask the user to "
-                "run it"
+                "Scripts are not run here: the operator of this server has not allowed it "
+                f"(--allow-scripts). Read the script with {dialect.READ} and reach its result "
+                "another way, or ask the user to run it"
             )
         return await retry_when_stale(
             call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call)

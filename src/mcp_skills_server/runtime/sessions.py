@@ -27,9 +27,8 @@ class UnknownSessionError(RequestError):
 
     def __init__(self, handle: str) -> None:
         super().__init__(
-            f"Unknown session {handle[:100]!r}: it is over or was never opened here. Call "
-            "skills_load without a "
-            "session to begin a new one"
+            f"Unknown session {handle[:100]!r}: it has ended, or never existed here. Call "
+            "skills_load without a session to begin a new one"
         )
 
 

@@ -172,7 +172,7 @@ class SharedSessions(Sessions):
         async with known.lock:
             # Another call's `save` included this change in its refused write.
             if change is not None and any(change in each for each in known.refused):
-                raise RequestError("the session could not be kept as this call left it; call again")
+                raise RequestError("the session's change could not be stored; call again")
             changed, moved = session.change_count, session.script_moves
             if known.text is not None and (known.change_count, known.script_moves, known.lost) == (
                 changed,
@@ -214,9 +214,7 @@ class SharedSessions(Sessions):
         try:
             record = parse_record(text)
         except SessionRecordError as error:
-            logger.warning(
-                "a session cannot be read from what replicas share: it is %s", error, extra=REPEATS
-            )
+            logger.warning("a shared session record is invalid: %s", error, extra=REPEATS)
             raise UnknownSessionError(handle) from None
         # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
         if not compare_digest(
@@ -245,19 +243,19 @@ def parse_record(text: str) -> SessionRecord:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise SessionRecordError("no JSON") from None
+        raise SessionRecordError("not JSON") from None
     if not isinstance(found, dict):
-        raise SessionRecordError("no JSON object")
+        raise SessionRecordError("not a JSON object")
     fields = cast("dict[str, object]", found)
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
-        raise SessionRecordError(f"of version {ascii(version)[:20]}")
+        raise SessionRecordError(f"unsupported version {ascii(version)[:20]}")
     if (
         isinstance(since, bool)
         or not isinstance(since, int | float)
         or not abs(since) <= float_info.max
     ):
-        raise SessionRecordError("without a time")
+        raise SessionRecordError("no time")
     return SessionRecord(
         _text(fields, "owner"),
         float(since),
@@ -269,17 +267,17 @@ def parse_record(text: str) -> SessionRecord:
 def _text(fields: dict[str, object], key: str, default: str | None = None) -> str:
     value = fields.get(key, default)
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise SessionRecordError(f"without {key!r}")
+        raise SessionRecordError(f"no text {key!r}")
     return value
 
 
 def _skills(found: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(found, list) or len(cast("list[object]", found)) > _MOST_SKILLS:
-        raise SessionRecordError("without skills")
+        raise SessionRecordError("no list of skills")
     out: dict[str, str] = {}
     for each in cast("list[object]", found):
         if not isinstance(each, dict):
-            raise SessionRecordError("with a skill that is none")
+            raise SessionRecordError("a skill is not an object")
         entry = cast("dict[str, object]", each)
         out[_text(entry, "path")] = _text(entry, "digest")
     return tuple(out.items())

@@ -87,7 +87,7 @@ def test_a_file_that_others_may_write_is_not_read(file: Path, mode: int) -> None
 )
 def test_neither_is_one_that_holds_something_else(file: Path, raw: bytes) -> None:
     file.write_bytes(raw)
-    with pytest.raises(UsageError, match="no file of approvals"):
+    with pytest.raises(UsageError, match="not an approvals file"):
         read(file)
 
 
@@ -100,7 +100,7 @@ def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(approvals, "_MOST_BYTES", size)
     assert len(read(file)) == 1
     monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
-    with pytest.raises(UsageError, match="no file of approvals"):
+    with pytest.raises(UsageError, match="not an approvals file"):
         read(file)
 
 
@@ -110,7 +110,7 @@ def test_a_moment_that_is_no_day_makes_it_no_file_of_approvals(tmp_path: Path, m
     entry = f'{{"origin": "o", "skill": "s", "digest": "d", "approved_at": {moment}}}'
     path.write_text(f'{{"approvals": [{entry}]}}')
     path.chmod(0o600)
-    with pytest.raises(UsageError, match="no file of approvals"):
+    with pytest.raises(UsageError, match="not an approvals file"):
         approvals.read(path)
 
 

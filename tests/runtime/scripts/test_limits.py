@@ -105,7 +105,7 @@ def test_one_owner_has_its_share(total: int, share: int | None, may: int) -> Non
 async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_are_in_the_way() -> None:
     turns = RunSlots(2)
     async with turns.slot("a", 0):
-        with pytest.raises(QuotaError, match=r"1 scripts of yours .* \(quota runs\)"):
+        with pytest.raises(QuotaError, match=r"1 of your scripts .* \(quota runs\)"):
             async with turns.slot("a", 0):
                 pass
         async with turns.slot("b", 0):

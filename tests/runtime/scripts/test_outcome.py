@@ -83,7 +83,7 @@ def test_a_missing_package_is_named_with_the_option_that_helps(stderr: str, name
 )
 def test_a_missing_program_is_named(stderr: str, name: str) -> None:
     (said,) = advice(stderr, network_closed=True)
-    assert f"the program {name} is not there" in said
+    assert f"the program {name} is not available to scripts" in said
 
 
 @each_row("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n"])

@@ -126,7 +126,7 @@ def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
 def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
     place.approve()
     spoil(place.file)
-    assert "must put the file of approvals in order" in place.refusal(SITE)
+    assert "must repair the approvals file" in place.refusal(SITE)
 
 
 def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,7 +134,7 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
     policy(place.registry, [])
     assert caplog.messages == []
     policy(place.registry, [], str(place.file))
-    assert caplog.messages == [f"--approvals {place.file} is not used: --allow-scripts-of says of which origins"]
+    assert caplog.messages == [f"--approvals {place.file} is not used without --allow-scripts-of ORIGIN"]
 
 
 @each_row(

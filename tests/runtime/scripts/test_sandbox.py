@@ -308,7 +308,7 @@ def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
     monkeypatch.setattr(sandbox, "is_root", lambda: root)
     instead = "run the server as another user" if root else "give --sandbox off"
     with pytest.raises(
-        UsageError, match=rf"bubblewrap .* is not installed; install bubblewrap .*, or {instead}"
+        UsageError, match=rf"bubblewrap .* is not installed; install a working bubblewrap, or {instead}"
     ) as caught:
         Scripts(registry, ScriptSettings())
     assert "\n" not in str(caught.value)

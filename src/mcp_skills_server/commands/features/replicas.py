@@ -43,24 +43,25 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
     redis: str | None = option(
         None,
-        "Share sessions of the tools and the count of requests with other "
-        "replicas through this Redis, and look again when another one has seen a change: "
-        "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
-        "[redis].",
+        "Share sessions of the tools and the count of requests with other replicas through this "
+        "Redis, and rescan when another one reports a change: redis://HOST:PORT/DB, rediss:// "
+        "with TLS, unix:///PATH. Needs the extra [redis].",
         type=RedisType(),
         metavar="URL",
     )
     redis_password: str | None = option(
         None,
-        "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.",
+        "The password of Redis; meant for MCP_SKILLS_REDIS_PASSWORD.",
         metavar="PASSWORD",
         is_secret=True,
     )
     redis_prefix: str = option(
-        "mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT"
+        "mcp-skills:",
+        "The prefix of all keys in Redis, a different one for each server.",
+        metavar="TEXT",
     )
     redis_ca: str | None = file(
-        "The authorities that its certificate must be from, in PEM, instead of those of the system."
+        "The authorities to trust for the certificate of Redis, in PEM, instead of the system's."
     )
     _link: Link | None = None
     _look_again: LookAgain | None = None
@@ -130,7 +131,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
     def gauges(self) -> Mapping[str, Gauge]:
         if self._link is None:
             return {}
-        return {"skills_redis_up": Gauge("Whether Redis answers.", self._link.is_up)}
+        return {"skills_redis_up": Gauge("1 if Redis responds, else 0.", self._link.is_up)}
 
     def state(self) -> str:
         if self._link is None:

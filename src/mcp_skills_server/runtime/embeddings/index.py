@@ -159,7 +159,7 @@ class Embeddings:
             kept = self._index.memos(model, digests.values())
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
-            raise EmbeddingError("the kept vectors are not of one length, so all are made anew")
+            raise EmbeddingError("the cached vectors differ in length, so all are computed again")
         self._store(
             {path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept}
         )
@@ -173,7 +173,7 @@ class Embeddings:
             if self._length not in (0, made.shape[1] * made.itemsize):
                 self._forget(model)
                 raise EmbeddingError(
-                    "the model's vectors have another length than before, so all are made anew"
+                    "the length of the model's vectors has changed, so all are computed again"
                 )
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
@@ -215,13 +215,13 @@ class Embeddings:
         with self._lock:
             first, self._failed = not self._failed, True
         if first:
-            logger.warning("embeddings: %s; searches go on without them", error)
+            logger.warning("embeddings failed: %s; searches use full text only", error)
 
     def _record_success(self) -> None:
         with self._lock:
             before, self._failed = self._failed, False
         if before:
-            logger.warning("embeddings: they work again")
+            logger.warning("embeddings work again")
 
 
 def _text(skill: Skill) -> str:

@@ -141,12 +141,14 @@ class Endpoint:
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             reason = clipped(_one_line(error))
             if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                reason = "no answer in time"
+                reason = "timed out"
             raise EmbeddingError(f"{self._host}: {reason}") from None
         try:
             return _normalized(_rows(json.loads(raw)), len(texts))
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-            raise EmbeddingError(f"{self._host}: its answer is no list of embeddings") from None
+            raise EmbeddingError(
+                f"{self._host}: the response is not a list of embeddings"
+            ) from None
 
     def _post(self, body: str, headers: Mapping[str, str], timeout_s: float) -> bytes:
         if self._tls:
@@ -165,13 +167,13 @@ class Endpoint:
             connection.request("POST", self._path, body, dict(headers))
             with connection.getresponse() as answer:
                 if answer.status != http.client.OK:
-                    raise EmbeddingError(f"{self._host}: it answers {answer.status}")
+                    raise EmbeddingError(f"{self._host}: HTTP status {answer.status}")
                 raw = answer.read(_MOST_ANSWER + 1)
         finally:
             end.cancel()
             connection.close()
         if len(raw) > _MOST_ANSWER:
-            raise EmbeddingError(f"{self._host}: its answer has more than {_MOST_ANSWER} bytes")
+            raise EmbeddingError(f"{self._host}: the response has more than {_MOST_ANSWER} bytes")
         return raw
 
 
@@ -192,7 +194,7 @@ def _normalized(rows: Any, count: int) -> Vectors:
 
     made = np.asarray(rows, dtype=np.float32)
     if made.ndim != 2 or len(made) != count or not made.shape[1] or not np.isfinite(made).all():
-        raise ValueError(f"{made.shape} are no vectors of {count} texts")
+        raise ValueError(f"{made.shape} is not the shape of {count} vectors")
     length = np.linalg.norm(made, axis=1, keepdims=True)
     return np.divide(made, length, out=np.zeros_like(made), where=length > 0)
 

@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[Approval, ...]:
             f"{printable(str(path))}: cannot be read ({error.strerror}); check it"
         ) from None
     if why_untrusted(found):
-        problem = "others may write it; let it belong to you or to root, with mode 0600"
+        problem = "others may write it; chown it to yourself or root, and chmod it to 0600"
         raise UsageError(f"{printable(str(path))}: {problem}")
     try:
         if len(raw) > _MOST_BYTES:
@@ -82,7 +82,7 @@ def read(path: Path) -> tuple[Approval, ...]:
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(
-            f"{printable(str(path))}: this is no file of approvals; give another --approvals"
+            f"{printable(str(path))}: this is not an approvals file; give another --approvals"
         ) from None
 
 

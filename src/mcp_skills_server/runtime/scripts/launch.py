@@ -45,7 +45,8 @@ def main(words: Sequence[str]) -> int:
     wrong = _join_new_keyring()
     if wrong:
         print(
-            f"{argv[0]} cannot be started: it gets no keyring of its own: {wrong}", file=sys.stderr
+            f"{argv[0]} cannot be started: no session keyring could be created: {wrong}",
+            file=sys.stderr,
         )
         return NOT_STARTED
     # Python ignores these signals, and `exec` keeps ignored signals: `yes | head` would not end.

@@ -71,12 +71,12 @@ class RunSlots:
     def _refusal(self, owner: Owner) -> RequestError:
         if not self._may(owner):
             message = (
-                f"{self.share} scripts of yours are running already, which is all that one "
-                "client may run at once"
+                f"{self.share} of your scripts are running already, the most that one client may "
+                "run at once"
             )
             return QuotaError(f"{message}; try again in a moment", "runs")
         return RequestError(
-            f"{self.total} scripts are running already, which is all that run at once; try again "
+            f"{self.total} scripts are running already, the most that may run at once; try again "
             "in a moment"
         )
 

@@ -134,21 +134,20 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
     lines: list[str] = []
     if network_closed and _NETWORK.search(end):
         lines.append(
-            "scripts have no network here; whoever runs this server can give it to them with "
+            "scripts have no network here; the operator of this server can allow it with "
             "--script-network"
         )
     module, program = _MODULE.search(end), _PROGRAM.search(end)
     if module:
         lines.append(
-            f"the package {_first(module)} is missing; whoever runs this server can name a "
-            "program that has it, such "
-            "as the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
+            f"the package {_first(module)} is missing; the operator of this server can name a "
+            "program that has it, such as the Python of a virtual environment, with "
+            "--interpreter .EXT=PROGRAM"
         )
     elif program:
         lines.append(
-            f"the program {_first(program)} is not there for scripts; they see the system's "
-            "programs alone, so whoever "
-            "runs this server must install it for all users"
+            f"the program {_first(program)} is not available to scripts; they see only the "
+            "system's programs, so the operator of this server must install it for all users"
         )
     return lines
 

@@ -155,8 +155,7 @@ def read(top: str, path: str, most: int) -> bytes:
         or "\\" in path
     ):
         raise RequestError(
-            f"{shown!r} is no path of a file in the work directory; write it as a script's result "
-            "has it"
+            f"{shown!r} is not a file path in the work directory; copy it from the script's result"
         )
     here = _below(top, above)
     if here is not None:
@@ -170,7 +169,7 @@ def read(top: str, path: str, most: int) -> bytes:
                 "script make it shorter"
             )
         if found is not None:
-            kind = "a link, or no plain file with one name"
+            kind = "a link or a special file"
             if stat.S_ISDIR(found.st_mode):
                 kind = "a directory"
             raise RequestError(

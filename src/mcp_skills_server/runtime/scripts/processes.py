@@ -251,7 +251,7 @@ def query(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{argv[0]} does not answer") from None
+        raise TimeoutError(f"{argv[0]} timed out") from None
 
 
 class _Run:
@@ -348,9 +348,7 @@ class _Run:
         with anyio.move_on_after(KILLING_S):
             await self._process.wait()
         if self._process.returncode is None:
-            logger.warning(
-                "process %d of a script does not end although it was killed", self._process.pid
-            )
+            logger.warning("process %d of a script has not ended after SIGKILL", self._process.pid)
         self.over = True
 
 
@@ -413,9 +411,7 @@ class ProcessTree:
                 clear = 0
             _signal(found, signal.SIGKILL)
             if time.monotonic() > deadline:
-                logger.warning(
-                    "processes of a script do not end although they were killed: %s", found
-                )
+                logger.warning("processes of a script have not ended after SIGKILL: %s", found)
                 return
             time.sleep(0.005)
 

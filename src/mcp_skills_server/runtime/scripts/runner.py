@@ -186,7 +186,7 @@ class Scripts:
             return self._trial.result()
         except UsageError as error:
             raise RequestError(
-                f"Nothing was run: {error}. Whoever runs this server must correct that"
+                f"Nothing was run: {error}. The operator of this server must correct that"
             ) from None
 
     async def run(
@@ -280,7 +280,7 @@ class Scripts:
         for name in skills or ():
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(
-                    f"No directory can have the name {printable(name[:200])!r}; leave the skill out"
+                    f"{printable(name[:200])!r} is not a valid directory name; leave the skill out"
                 )
         return _RunRequest(
             skills or {}, folder, path, file, checked_args(args), self._checked_timeout(timeout_s)
@@ -293,8 +293,8 @@ class Scripts:
         # SP-30: checked for each run, because the process may have become root since the start.
         if box is None and sandbox.is_off_forbidden():
             raise RequestError(
-                f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct "
-                "that"
+                f"Nothing was run: {sandbox.ROOT_WITHOUT}. The operator of this server must "
+                "correct that"
             )
         request = await to_thread.run_sync(self._authorize, request)
         async with self._slots.slot(owner, SLOT_TIMEOUT_S):

@@ -40,12 +40,10 @@ ROOT_WITHOUT: Final = (
     "scripts would run as root without a sandbox, and could do anything to this machine"
 )
 _AS_ROOT: Final = (
-    "scripts are root to the kernel, which calls them nobody, because they cannot become "
-    "another user"
+    "scripts are root to the kernel, although they see the user nobody, because they cannot "
+    "switch to another user"
 )
-_NO_FILTER: Final = (
-    "no filter of system calls: keys of the kernel are shared, and shared memory is not bounded"
-)
+_NO_FILTER: Final = "no seccomp filter: kernel keyrings are shared, and shared memory is unlimited"
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = (
     "/usr",
@@ -262,7 +260,7 @@ def _missing(why: str) -> UsageError:
     if is_root():
         instead = "run the server as another user"
     return UsageError(
-        f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}"
+        f"scripts need a sandbox, but {why}; install a working bubblewrap, or {instead}"
     )
 
 
@@ -281,9 +279,8 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
     """Log the chosen sandbox and its gaps; `why` is the failure of a better one, if any."""
     if sandbox.user is None and is_root() and folders:
         raise UsageError(
-            f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; "
-            "correct that, or run "
-            "the server as another user"
+            f"scripts would be root in {folders[0]}, because they cannot switch to another user: "
+            f"{why}; correct that, or run the server as another user"
         )
     how, whom = "without", "the server's user"
     if network:
@@ -295,7 +292,7 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
         logger.info("scripts run in a sandbox of bubblewrap, %s network, as %s", how, whom)
     for gap in sandbox.gaps:
         if gap == _NO_FILTER and system_calls.program() is None:
-            why = "none is known for this kind of machine"
+            why = "none exists for this architecture"
         logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why)
     for folder in sandbox.unwritable_folders():
         logger.warning(
@@ -321,8 +318,7 @@ def _folder(folder: str) -> str:
         raise UsageError(f"{folder}: no such folder; scripts can only be given folders that exist")
     if os.path.dirname(path) == path:
         raise UsageError(
-            f"{folder}: to give scripts the whole disk is to have no sandbox; give --sandbox off "
-            "for that"
+            f"{folder}: sharing the whole disk defeats the sandbox; give --sandbox off instead"
         )
     for own in (SKILLS, WORKSPACE, "/proc", "/dev"):
         if f"{path}/".startswith(f"{own}/"):

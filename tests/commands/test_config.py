@@ -288,7 +288,7 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=why):
             said(*words)
     file.write_text("roots = ['skills']\n")
-    with pytest.raises(UsageError, match="there are no grants, so everybody"):
+    with pytest.raises(UsageError, match="there are no grants, so every client"):
         said("local")
 
 

@@ -86,7 +86,7 @@ def test_the_root_may_be_another_one(tmp_path: Path, skills: Path) -> None:
     skills.rename(tmp_path / "moved")
     with pytest.raises((RequestError, UsageError), match="skills"):
         run(tmp_path, "approve", made.id)
-    with pytest.raises((RequestError, UsageError), match="no folder that is served here"):
+    with pytest.raises((RequestError, UsageError), match="is not a folder served here"):
         run(tmp_path, "approve", made.id, "--root", str(tmp_path / "moved"))
 
 

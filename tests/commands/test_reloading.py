@@ -107,7 +107,7 @@ def test_a_fifo_for_a_moment_does_not_end_reloading(tmp_path: Path, which: str) 
         server.said("not a regular file")
         replace(tmp_path / which, there)
         reload(server)
-        server.said("right again")
+        server.said("valid again")
         replace(tokens, f"b={OTHER}\n")
         reload(server)
         server.said("the tokens were reloaded; there are 1 of them")
@@ -151,7 +151,7 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         assert ask(server, OLD).status == 200
         replace(file, TEXT)
         reload(server)
-        server.said("INFO: the files are right again")
+        server.said("INFO: the files are valid again")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
         reload(server)
         server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth

@@ -47,7 +47,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
-    monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runner, "SLOT_TIMEOUT_S", 0.2)
     return place
 
 

@@ -344,7 +344,7 @@ def test_over_stdio_an_issuer_keeps_nobody_out_and_that_is_said(tmp_path: Path) 
     file = tmp_path / "c.toml"
     file.write_text("[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n")
     with serving(tmp_path, "--config", file) as wire:
-        wire.logs(b"unused without --transport http: [oauth]")
+        wire.logs(b"no effect without --transport http: [oauth]")
 
 
 def test_a_wrong_table_is_one_line_and_2(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
     hold = f"touch {shared}/begun; while [ ! -e {shared}/go ]; do sleep 0.05; done\n"
     write_skill(tmp_path / "skills" / "one", scripts__hold_sh=hold, scripts__quick_sh="echo done\n")
     options = ("--allow-scripts", "--allow-code", "--script-concurrency", "2", "--sandbox", sandbox_mode)
-    patch = "from mcp_skills_server.runtime.scripts import runner\nrunner.PATIENCE_S = 0.3"
+    patch = "from mcp_skills_server.runtime.scripts import runner\nrunner.SLOT_TIMEOUT_S = 0.3"
 
     def run(name: str, script: str) -> dict[str, Any]:
         one = bearer(server, name)
@@ -210,7 +210,7 @@ def test_over_stdio_the_table_is_named_as_unused(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     (tmp_path / "config.toml").write_text("roots = ['skills']\n[quota]\nruns = 1\n")
     with serving("--config", tmp_path / "config.toml") as wire:
-        wire.logs(b"unused without --transport http: [quota]")
+        wire.logs(b"no effect without --transport http: [quota]")
 
 
 def test_the_calls_of_a_batch_count_one_by_one(tmp_path: Path) -> None:

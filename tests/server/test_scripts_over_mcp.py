@@ -261,7 +261,7 @@ def test_a_sandbox_that_cannot_be_had_is_refused_at_the_start(
     done = query([sys.executable, "-m", "mcp_skills_server", command, str(folder), "--allow-scripts"])
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert "need a sandbox" in line and "install bubblewrap" in line and "or " in line
+    assert "need a sandbox" in line and "install a working bubblewrap" in line and "or " in line
 
 
 @pytest.mark.requirement("SP-30")

@@ -187,8 +187,8 @@ def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: P
         assert begin(one, "alpha")
         said = "somebody" not in raw
         if said:
-            a.said("a session cannot be read")
-        assert a.stderr.count("a session cannot be read") == said
+            a.said("a shared session record is invalid")
+        assert a.stderr.count("a shared session record is invalid") == said
 
 
 def test_a_record_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_legacy_session_hears_of_no_skill_of_a_group_that_its_bearer_has_left(
     with http_serving("--config", file) as server, client(server, "legacy", token=ANNS) as ann:
         ann.hear(tax, tea)
         write_anew(tokens, f"ann={ANNS}\n")
-        server.said("the tokens were read again")
+        server.said("the tokens were reloaded")
         assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
         heard = ann.follow()
         heard.until("notifications/resources/updated", tax)  # that it is gone

@@ -86,7 +86,7 @@ def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path
         ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # and not the name that both have
         ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
         ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
-        ("/", "Unknown skill: '/'; this is a folder; write the name of a skill behind the folders"),
+        ("/", "Unknown skill: '/'; this is a folder; write the name of a skill after the folders"),
     ],
 )
 def test_show_hints_at_what_can_be_asked_for(tmp_path: Path, asked: str, said: str) -> None:

@@ -47,7 +47,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
-    monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runner, "SLOT_TIMEOUT_S", 0.2)
     return place
 
 
@@ -195,7 +195,7 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
         ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
         ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
         ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
-        ('entrypoint = "code/notes.txt"', "not_run", "its extension is none of"),
+        ('entrypoint = "code/notes.txt"', "not_run", "its extension is not one of"),
     ],
 )
 async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, said: str) -> None:
@@ -217,7 +217,7 @@ async def test_only_declared_secrets_are_handed_on(box: Any, tmp_path: Path, mon
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
     reported = await failed(desk(box, tmp_path), name="thing")
-    assert reported == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given to it")
+    assert reported == ("secret_missing", "thing needs API_KEY, which the operator of this server has not given to it")
     other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
     assert (await failed(desk(box, tmp_path, secrets=other), name="thing")) == reported
     given = {**other, "thing": {"API_KEY": "k", "OTHER": "o"}}
@@ -502,7 +502,7 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     assert kind == "not_run" and "was never approved" in said
     skill = served.registry.snapshot.skills["thing"]
     approval = Approval("https://example.com", "thing", served.registry.digest_over(skill), 0.0)
-    approvals.change(file, lambda _: [approval])
+    approvals.update(file, lambda _: [approval])
     kind, _ = await failed(served, name="thing")
     assert kind == "secret_missing"
     own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}

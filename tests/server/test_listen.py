@@ -104,7 +104,7 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_resu
         assert mine.result is None
         for owner in ("a", "a", "b", "b", "c"):
             await start(Listening(), owner)
-        with pytest.raises(QuotaError, match="all 8 that this server keeps are taken"):
+        with pytest.raises(QuotaError, match="the server's limit of 8 is reached"):
             await Listening().run(notifier, "yet another")
         assert mine.result is None
 

@@ -57,7 +57,7 @@ def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None
         assert own == record
         assert 'host = "tester"' in (tmp_path / "kept" / record["id"] / "proposal.toml").read_text()
         wrong = ask(wire, "skills_propose", name="coffee", files=files, reason="It was wrong.", base="sha256:0")
-        assert wrong["isError"] and "it changed since" in said(wrong)
+        assert wrong["isError"] and "it has changed since" in said(wrong)
         assert ask(wire, "skills_propose", name="coffee", files="x", reason="y")["isError"]
         assert said(ask(wire, "skills_search", query=record["id"])).find(record["id"]) < 0
 

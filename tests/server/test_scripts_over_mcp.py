@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.runtime.scripts.processes import ask
+from mcp_skills_server.runtime.scripts.processes import query
 from programs import LOOSE, loose
 from tables import each_row
 from web.http_wire import Stream, client, http_serving
@@ -236,10 +236,10 @@ def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: sock
 def test_a_start_without_a_sandbox_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """11.17: it was left out without a word to the client, and scripts read what the server's user can."""
     monkeypatch.setenv("PATH", str(folder))  # no bwrap there
-    done = ask([sys.executable, "-m", "mcp_skills_server", command, str(folder), "--allow-scripts"])
+    done = query([sys.executable, "-m", "mcp_skills_server", command, str(folder), "--allow-scripts"])
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert "need a sandbox" in line and "install bubblewrap" in line and "or " in line
+    assert "need a sandbox" in line and "install a working bubblewrap" in line and "or " in line
 
 
 @pytest.mark.requirement("SP-30")
@@ -247,7 +247,7 @@ def test_a_start_without_a_sandbox_is_refused(folder: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("command", ["serve", "rpc"])
 def test_root_without_a_sandbox_is_refused_at_the_start(folder: Path, command: str) -> None:
     options = ["--allow-scripts", "--sandbox", "off"]
-    done = ask([sys.executable, "-m", "mcp_skills_server", command, str(folder), *options])
+    done = query([sys.executable, "-m", "mcp_skills_server", command, str(folder), *options])
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "as root without a sandbox" in line and "run the server as another user" in line

@@ -83,7 +83,7 @@ def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_conce
         heard = ann.hear(), bob.hear()
         configure(place, GRANTS.replace("finance/**", "finance/tax"))
         heard[0].until(CHANGED)
-        server.said("the grants were read again; there are 2 of them")
+        server.said("the grants were reloaded; there are 2 of them")
         assert names(ann) == ["tax"] and heard[1].messages.empty()
         session = {"session": receipt["session"]} if era == "modern" else {}
         gone = call(ann, "skills_read", skill="refunds", path="SKILL.md", **session)
@@ -108,7 +108,7 @@ def test_a_legacy_client_with_other_groups_fetches_its_lists_again(place: Path) 
         cut = ann.hear()
         assert names(ann) == ["refunds", "tax"]
         belong("drinks")
-        server.said("the tokens were read again")
+        server.said("the tokens were reloaded")
         assert cut.rest() == []
         heard = ann.follow()
         assert (CHANGED, None) in heard.until(PROMPTS) and names(ann) == ["tea"]

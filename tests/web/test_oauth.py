@@ -287,7 +287,7 @@ def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -
         cut, kept = (one.listen(skillsListChanged=True) for one in (leaving, staying))
         token_file(tmp_path, f"a={FILE_TOKEN}a groups=y", f"b={FILE_TOKEN}b groups=x")
         server.process.send_signal(signal.SIGHUP)
-        server.said("the tokens were read again")
+        server.said("the tokens were reloaded")
         assert cut.rest() == []
         assert kept.messages.empty() and kept.whole is None
         assert ask(server, FILE_TOKEN + "a").status == 200
@@ -308,7 +308,7 @@ def test_over_stdio_an_issuer_and_quotas_are_named_as_unused(tmp_path: Path) -> 
     table = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
     file.write_text(f"{table}[quota]\nruns = 1\n")
     with serving(tmp_path, "--config", file) as wire:
-        wire.logs(rb"unused without --transport http: [oauth], [quota]")
+        wire.logs(rb"no effect without --transport http: [oauth], [quota]")
 
 
 def test_a_wrong_table_is_one_line_and_2(tmp_path: Path) -> None:

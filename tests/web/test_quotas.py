@@ -126,7 +126,7 @@ def test_rates_change_at_once_and_the_rest_at_the_next_start(tmp_path: Path) -> 
         assert [ping(alpha).status for _ in range(3)] == [200, 200, 429]
         (tmp_path / "config.toml").write_text("roots = ['skills']\n[quota]\nstreams = 3\n")
         server.process.send_signal(signal.SIGHUP)
-        server.said("config.toml was read again", 2)
+        server.said("config.toml was reloaded", 2)
         until(lambda: ping(alpha).status == 200)
         assert [ping(alpha).status for _ in range(4)] == [200] * 4
 
@@ -160,7 +160,7 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
     hold = f"touch {shared}/begun; while [ ! -e {shared}/go ]; do sleep 0.05; done\n"
     write_skill(tmp_path / "skills" / "one", scripts__hold_sh=hold, scripts__quick_sh="echo done\n")
     options = ("--allow-scripts", "--allow-code", "--script-concurrency", "2", "--sandbox", sandbox_mode)
-    patch = "from mcp_skills_server.runtime.scripts import runner\nrunner.PATIENCE_S = 0.3"
+    patch = "from mcp_skills_server.runtime.scripts import runner\nrunner.SLOT_TIMEOUT_S = 0.3"
 
     def run(name: str, script: str) -> dict[str, Any]:
         one = bearer(server, name)

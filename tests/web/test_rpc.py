@@ -96,7 +96,7 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_code_without_scripts_is_wrong_usage() -> None:
-    assert "--allow-code says what scripts may do" in refused(str(ACTIONS), "--allow-code")
+    assert "--allow-code is for scripts" in refused(str(ACTIONS), "--allow-code")
 
 
 # Limits

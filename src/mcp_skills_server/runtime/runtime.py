@@ -17,7 +17,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import Briefing, name_of
-from mcp_skills_server.runtime.session import Closing, Session
+from mcp_skills_server.runtime.session import ClosingMixin, Session
 from mcp_skills_server.telemetry.events import Events
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RuntimeSettings(NamedTuple):
     load_dependencies: bool = False
 
 
-class Runtime(Closing):
+class Runtime(ClosingMixin):
     """A factory of sessions, one per conversation, for a custom agent loop or an MCP server.
 
     Use it in a `with` or `async with` statement, which removes all work directories at the end.
@@ -99,16 +99,16 @@ class Runtime(Closing):
 
             self.scripts = Scripts(registry, scripts, self.events)
         self._restricted = LruCache(
-            self._restricted_to, held, _MOST_SKILLS, lambda each: each.briefing.close()
+            self._make_restricted, held, _MOST_SKILLS, lambda each: each.briefing.close()
         )
-        self.searches = LruCache(self._searched, held, _MOST_INDEXED)
-        self._bind(registry)
+        self.searches = LruCache(self._make_search, held, _MOST_INDEXED)
+        self._set_skill_set(registry)
 
     def _emit(self, changes: Changes) -> None:
         if self.registry.loaded.is_set():  # the first scan is not a change
             self.events.emit_changes(changes)
 
-    def _bind(self, skill_set: SkillSet) -> None:
+    def _set_skill_set(self, skill_set: SkillSet) -> None:
         self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
@@ -121,16 +121,16 @@ class Runtime(Closing):
             preferred_tags=self.settings.preferred_tags,
         )
 
-    def over(self, skill_set: SkillSet) -> Runtime:
+    def restricted_to(self, skill_set: SkillSet) -> Runtime:
         """Return a cached runtime restricted to a set of skills, which shares all other state."""
         return self if skill_set is self.registry else self._restricted.of(skill_set)
 
-    def _restricted_to(self, skill_set: SkillSet) -> Runtime:
+    def _make_restricted(self, skill_set: SkillSet) -> Runtime:
         made = copy(self)
-        made._bind(skill_set)
+        made._set_skill_set(skill_set)
         return made
 
-    def _searched(self, skill_set: SkillSet) -> Search:
+    def _make_search(self, skill_set: SkillSet) -> Search:
         from mcp_skills_server.runtime.search import Search
 
         return Search(skill_set, self.embeddings)

@@ -128,7 +128,7 @@ def test_reasons_name_the_texts_that_have_the_words(
     tmp_path: Path, question: str, expected: dict[str, list[str]]
 ) -> None:
     write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
-    found = dict(triggers.reasons(loaded(tmp_path).snapshot.skills["refunds"], question))
+    found = dict(triggers.matched_fields(loaded(tmp_path).snapshot.skills["refunds"], question))
     assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected
 
 

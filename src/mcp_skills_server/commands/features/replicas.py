@@ -43,27 +43,28 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
     redis: str | None = option(
         None,
-        "Share sessions of the tools and the count of requests with other "
-        "replicas through this Redis, and look again when another one has seen a change: "
-        "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
-        "[redis].",
+        "Share sessions of the tools and the count of requests with other replicas through this "
+        "Redis, and rescan when another one reports a change: redis://HOST:PORT/DB, rediss:// "
+        "with TLS, unix:///PATH. Needs the extra [redis].",
         type=RedisType(),
         metavar="URL",
     )
     redis_password: str | None = option(
         None,
-        "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.",
+        "The password of Redis; meant for MCP_SKILLS_REDIS_PASSWORD.",
         metavar="PASSWORD",
         is_secret=True,
     )
     redis_prefix: str = option(
-        "mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT"
+        "mcp-skills:",
+        "The prefix of all keys in Redis, a different one for each server.",
+        metavar="TEXT",
     )
     redis_ca: str | None = file(
-        "The authorities that its certificate must be from, in PEM, instead of those of the system."
+        "The authorities to trust for the certificate of Redis, in PEM, instead of the system's."
     )
     _link: Link | None = None
-    _looking: LookAgain | None = None
+    _look_again: LookAgain | None = None
     _part: Part | None = None
 
     def start(self, server: Server) -> None:
@@ -78,7 +79,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
         from mcp_skills_server.runtime.sessions import IDLE_S, MOST
-        from mcp_skills_server.runtime.shared_sessions import sharing
+        from mcp_skills_server.runtime.shared_sessions import shared_sessions_factory
         from mcp_skills_server.server.notify import RecentNotifications
         from mcp_skills_server.shared.address import redis_settings
         from mcp_skills_server.shared.link import Link
@@ -98,9 +99,9 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         if mirrors is not None:
             followed[SOURCES] = mirrors.look
         if server.options.watch:
-            followed[FOLDERS] = lambda: _look_at_folders(registry)
-        looking = self._looking = LookAgain(link, followed)
-        registry.subscribe(lambda changes: _say(looking, registry, changes))
+            followed[FOLDERS] = lambda: _rescan(registry)
+        looking = self._look_again = LookAgain(link, followed)
+        registry.subscribe(lambda changes: _publish_change(looking, registry, changes))
 
         def look() -> int:
             looking.say(SOURCES)
@@ -112,7 +113,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             )
 
         self._part = _Shared(
-            sessions=sharing(records, share),
+            sessions=shared_sessions_factory(records, share),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
             recent=recent,
             take_shared=take,
@@ -124,13 +125,13 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         return self._part
 
     def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.stop()
+        if self._look_again is not None:
+            self._look_again.stop()
 
     def gauges(self) -> Mapping[str, Gauge]:
         if self._link is None:
             return {}
-        return {"skills_redis_up": Gauge("Whether Redis answers.", self._link.is_up)}
+        return {"skills_redis_up": Gauge("1 if Redis responds, else 0.", self._link.is_up)}
 
     def state(self) -> str:
         if self._link is None:
@@ -148,12 +149,12 @@ class _Shared(Part):
         return replace(http, **self._shared)
 
 
-def _look_at_folders(registry: Registry) -> None:
+def _rescan(registry: Registry) -> None:
     registry.loaded.wait()
     registry.refresh()
 
 
-def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
+def _publish_change(looking: LookAgain, registry: Registry, changes: Changes) -> None:
     """Publish where this replica itself found a change, so that other replicas look there."""
     if looking.is_looking or not registry.loaded.is_set():
         return  # another replica published it, or it is the first scan

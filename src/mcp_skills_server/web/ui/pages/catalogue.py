@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mcp_skills_server.authoring.tokens import estimated_size
+from mcp_skills_server.authoring.tokens import estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
@@ -25,7 +25,7 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.runtime.search_text import reasons
+from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.telemetry.usage import Line
 from mcp_skills_server.web.ui.look import (
     Look,
@@ -238,7 +238,7 @@ def _row(
     if left_out is not None:
         left_out = shown_problem(look, left_out)
     if asked.q:
-        why = reasons(skill, asked.q)
+        why = matched_fields(skill, asked.q)
     return {
         "path": skill.path,
         "name": skill.name,
@@ -270,7 +270,7 @@ def tokens_of(skill: Skill) -> int:
     file = skill.files.get(SKILL_MD)
     if file is None:
         return 0
-    return estimated_size(file.size)
+    return estimated_tokens_of_bytes(file.size)
 
 
 def _facets_of(look: Look, survey: Survey) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
-from mcp_skills_server.authoring.tokens import estimated, estimated_size
+from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.catalog.threads import in_turn
 from mcp_skills_server.dialects import prompts, runtime
@@ -255,7 +255,7 @@ async def _text(look: Look, skill: Skill) -> Text:
     if document.frontmatter is None and not body:
         body = text  # no frontmatter: all of it is body
     html = await rendered(body, skill.path, skill.files, SKILL_MD)
-    return Text(text, html, hidden.count(text), "", estimated(body))
+    return Text(text, html, hidden.count(text), "", estimated_tokens(body))
 
 
 class _Form(NamedTuple):
@@ -321,12 +321,12 @@ def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
     return [
         (
             "In every conversation, by name and description",
-            estimated(f"{skill.name}{skill.description}"),
+            estimated_tokens(f"{skill.name}{skill.description}"),
         ),
         ("When its instructions are loaded", text.body_tokens),
         (
             "If every other text file were read too",
-            estimated_size(sum(skill.files[path].size for path in others)),
+            estimated_tokens_of_bytes(sum(skill.files[path].size for path in others)),
         ),
     ]
 
@@ -396,7 +396,7 @@ def _author_report(look: Look, skill: Skill) -> AuthorReport:
     summary = None
     if results:
         summary = evaluation.summary(results)
-    failed = [(each, evaluation.why(each)) for each in results if not each.passed]
+    failed = [(each, evaluation.failure_reason(each)) for each in results if not each.passed]
     near = [each for each in overlaps(skill, alike) if each.share >= _LEAST_ALIKE][:_MOST_ALIKE]
     return AuthorReport(summary, failed, troubles, hosts, near)
 
@@ -410,7 +410,7 @@ def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        (part,) = context.parts_shown(context.unasked(look.runtime, host), [offer]).values()
+        (part,) = context.parts_shown(context.shown_unasked(look.runtime, host), [offer]).values()
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         out.setdefault(words, []).append(key)
     return [(", ".join(hosts), words) for words, hosts in out.items()]

@@ -14,7 +14,7 @@ import pytest
 from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
 from mcp_skills_server.access.oauth import Issuer, ResourceServer, metadata_urls
 from mcp_skills_server.access.principal import RefusedError, UnavailableError
-from mcp_skills_server.access.settings import OAuthSettings, is_safe
+from mcp_skills_server.access.settings import OAuthSettings, is_secure
 from mcp_skills_server.errors import SkillsServerError
 from tables import each_row
 
@@ -104,7 +104,7 @@ def test_metadata_is_found_wherever_it_stands_and_asked_there_first_from_then_on
         await issuer.key("one", "ES256")
         assert web.asked == [*metadata_urls(url)[: place + 1], KEYS]
         web.asked.clear()
-        await issuer.look()
+        await issuer.refresh()
         assert web.asked == [metadata_urls(url)[place], KEYS]
 
     run(work)
@@ -191,7 +191,7 @@ def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: pytest.L
         web.breaks()
         web.now += 10_000
         issuer.keep_fresh()
-        await issuer.look()
+        await issuer.refresh()
         assert await issuer.key("one", "ES256")
         with pytest.raises(UnavailableError) as caught:
             await issuer.key("two", "ES256")
@@ -344,7 +344,7 @@ def test_a_token_that_names_no_key_is_by_the_only_one_that_fits() -> None:
         issuer = web.issuer()
         assert await issuer.key(None, "ES256")
         web.has(public(), public("ES256", 1, "two"))
-        await issuer.look()
+        await issuer.refresh()
         with pytest.raises(RefusedError):
             await issuer.key(None, "ES256")
 
@@ -363,7 +363,7 @@ def test_a_token_that_names_no_key_is_by_the_only_one_that_fits() -> None:
     ],
 )  # fmt: skip
 def test_which_urls_nobody_can_change_on_the_way(url: str, safe: bool) -> None:
-    assert is_safe(url) is safe
+    assert is_secure(url) is safe
 
 
 # As a resource server
@@ -387,7 +387,7 @@ def test_a_token_is_proved_by_the_keys_that_the_issuer_has_now() -> None:
         found = await server.verify(token)
         assert found.principal.id == "user:ann"
         web.has(public("ES256", 1, "two"))
-        await server.issuer.look()
+        await server.issuer.refresh()
         with pytest.raises(RefusedError):
             await server.verify(token)
         assert (await server.verify(signed(key=private("ES256", 1), headers={"kid": "two"}))).principal.name == "ann"
@@ -400,7 +400,7 @@ def test_a_token_of_another_issuer_causes_no_look() -> None:
     server = resource(web)
 
     async def work() -> None:
-        await server.issuer.look()
+        await server.issuer.refresh()
         web.asked.clear()
         web.now += 100
         for token in ("x", "x.y.z", signed(claims(iss="https://evil.example")), signed(headers={"typ": "no"})):

@@ -29,8 +29,8 @@ SETTINGS = OAuthSettings(ISSUER, AUDIENCE, AUDIENCE)
 def proved(
     token: str, settings: OAuthSettings = SETTINGS, key: dict[str, Any] | None = None
 ) -> tuple[Principal, float]:
-    algorithm, _ = jwt.look(token, settings)
-    return jwt.prove(token, pyjwt.PyJWK(key or public(algorithm), algorithm), algorithm, settings)
+    algorithm, _ = jwt.precheck_token(token, settings)
+    return jwt.verify_token(token, pyjwt.PyJWK(key or public(algorithm), algorithm), algorithm, settings)
 
 
 def refused(token: str, settings: OAuthSettings = SETTINGS, key: dict[str, Any] | None = None) -> str:
@@ -235,7 +235,7 @@ def test_an_algorithm_that_is_not_allowed_is_refused_though_the_key_fits() -> No
 
 def test_a_key_of_another_algorithm_proves_nothing() -> None:
     with pytest.raises(RefusedError):
-        jwt.prove(signed(algorithm="RS256"), pyjwt.PyJWK(public("RS256"), "PS256"), "RS256", SETTINGS)
+        jwt.verify_token(signed(algorithm="RS256"), pyjwt.PyJWK(public("RS256"), "PS256"), "RS256", SETTINGS)
 
 
 def test_a_signature_by_another_key() -> None:

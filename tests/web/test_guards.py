@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.tokens import Tokens, find, read_tokens
+from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.entrance import PRINCIPAL
 from mcp_skills_server.telemetry.events import Events
@@ -77,12 +77,12 @@ def test_an_origin_of_another_host_is_refused(header: str) -> None:
 
 @given(st.text())
 def test_no_header_trips_the_guards(header: str) -> None:
-    policy = local("mcp.example.com", tokens=tuple(read_tokens(f"a={SECRET}", "x").checked()))
+    policy = local("mcp.example.com", tokens=tuple(read_tokens(f"a={SECRET}", "x").require_valid()))
     assert policy.host_allowed(header) in {True, False}
     assert policy.origin_allowed(header) in {True, False}
     assert policy.origin_allowed("http://" + header) in {True, False}
     secret = secret_of(header)
-    assert secret is None or find(policy.tokens, secret) is None
+    assert secret is None or find_token(policy.tokens, secret) is None
 
 
 @each_row(
@@ -136,7 +136,7 @@ def test_listening_for_others_wants_an_allow_list_or_tokens(host: str) -> None:
     with pytest.raises(UsageError, match=r"--allowed-host .* --token-file"):
         make_policy(host, [], ["https://app.example"], [])
     assert make_policy(host, ["mcp.example.com"], [], []).hosts == {"mcp.example.com"}
-    tokens = read_tokens(f"a={SECRET}", "x").checked()
+    tokens = read_tokens(f"a={SECRET}", "x").require_valid()
     guarded = make_policy(host, [], [], tokens)
     assert guarded.hosts is None and guarded.tokens == tokens
 
@@ -213,7 +213,7 @@ def asked(policy: Policy, path: str = "/mcp", **headers: str) -> int:
 def test_who_is_refused_is_told_with_what_admits_it(
     caplog: pytest.LogCaptureFixture, headers: dict[str, str], status: int, said: str
 ) -> None:
-    assert asked(local(tokens=tuple(read_tokens(f"me={SECRET}", "x").checked())), **headers) == status
+    assert asked(local(tokens=tuple(read_tokens(f"me={SECRET}", "x").require_valid())), **headers) == status
     (record,) = caplog.records
     assert record.levelno == logging.WARNING and record.getMessage().startswith(said)
     assert record.__dict__["repeats"] is True  # or a stranger would fill the disk
@@ -221,7 +221,7 @@ def test_who_is_refused_is_told_with_what_admits_it(
 
 def test_who_is_let_in_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert asked(local(), host="localhost", origin="http://localhost:3000") == 200
-    tokens = tuple(read_tokens(f"me={SECRET}", "x").checked())
+    tokens = tuple(read_tokens(f"me={SECRET}", "x").require_valid())
     assert asked(local(tokens=tokens), host="localhost", authorization=f"Bearer {SECRET}") == 200
     assert asked(local(tokens=tokens), "/healthz") == 200
     assert caplog.records == []
@@ -272,7 +272,7 @@ async def hand_over(scope: Any, _receive: Any, send: Any) -> None:
 )
 def test_a_token_is_borne_once(headers: list[str], query: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    policy = local(tokens=tuple(read_tokens(f"me={SECRET} groups=a,b", "x").checked()))
+    policy = local(tokens=tuple(read_tokens(f"me={SECRET} groups=a,b", "x").require_valid()))
     first, *_ = requested(policy, hand_over, [(b"authorization", each.encode()) for each in headers], query)
     assert first["status"] == status and SECRET not in caplog.text
     if status == 200:
@@ -290,14 +290,14 @@ def test_what_a_token_opened_ends_with_it(started: bool) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
         await anyio.sleep_forever()
 
-    token = replace(read_tokens(f"me={SECRET}", "x").checked()[0], expires=time.time() + 0.05)
+    token = replace(read_tokens(f"me={SECRET}", "x").require_valid()[0], expires=time.time() + 0.05)
     sent = requested(local(tokens=(token,)), app, [(b"authorization", f"Bearer {SECRET}".encode())])
     assert sent[0]["status"] == (200 if started else 401)
     assert len(sent) == 2 and not sent[1].get("more_body")
 
 
 def test_a_token_that_has_ended_is_refused_as_an_unknown_one(caplog: pytest.LogCaptureFixture) -> None:
-    policy = local(tokens=(replace(read_tokens(f"me={SECRET}", "x").checked()[0], expires=time.time() - 1),))
+    policy = local(tokens=(replace(read_tokens(f"me={SECRET}", "x").require_valid()[0], expires=time.time() - 1),))
     answers = [
         requested(policy, hand_over, [(b"authorization", f"Bearer {each}".encode())]) for each in (SECRET, OTHER)
     ]
@@ -313,7 +313,7 @@ async def nothing(*_: Any) -> None:
 
 
 def test_who_may_what_changes_where_requests_are_answered() -> None:
-    tokens = Tokens(read_tokens(f"me={SECRET}", "x").checked())
+    tokens = Tokens(read_tokens(f"me={SECRET}", "x").require_valid())
     guard = guards.Guard(nothing, local(tokens=tokens))
     seen: list[int] = []
 
@@ -327,7 +327,7 @@ def test_who_may_what_changes_where_requests_are_answered() -> None:
 
 
 def test_nothing_is_kept_of_requests_that_were_answered() -> None:
-    policy = local(tokens=tuple(read_tokens(f"me={SECRET}", "x").checked()))
+    policy = local(tokens=tuple(read_tokens(f"me={SECRET}", "x").require_valid()))
     guard = guards.Guard(hand_over, policy)
 
     async def send(_: Any) -> None:
@@ -342,8 +342,8 @@ def test_each_refusal_is_an_event_with_its_reason() -> None:
     seen: list[tuple[str, str | None, str | None]] = []
     events = Events()
     events.subscribe(lambda event: seen.append((event.outcome, event.reason, event.method)))
-    old = replace(read_tokens(f"old={OTHER}", "x").checked()[0], expires=1)
-    policy = local(tokens=(*read_tokens(f"me={SECRET}", "x").checked(), old))
+    old = replace(read_tokens(f"old={OTHER}", "x").require_valid()[0], expires=1)
+    policy = local(tokens=(*read_tokens(f"me={SECRET}", "x").require_valid(), old))
     with events.serving():
         assert asked(policy, host="evil.example") == 403
         assert asked(policy, host="localhost", origin="https://evil.example") == 403

@@ -46,7 +46,7 @@ _REASONS: Final = (
 )
 
 
-def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
+def precheck_token(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
     """Check a token without its key, and return the algorithm and key id from its header.
 
     Raises:
@@ -57,7 +57,7 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
     parts = token.split(".")
     if len(parts) != 3:
         raise RefusedError("it is no signed token")
-    header, claims = (_object(_decoded(part)) for part in parts[:2])
+    header, claims = (_parse_object(_decoded(part)) for part in parts[:2])
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "jwt")
     if not isinstance(algorithm, str) or algorithm not in settings.algorithms:
         raise RefusedError("it is not signed by an algorithm that is allowed")
@@ -80,10 +80,10 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
     return algorithm, kid
 
 
-def prove(
+def verify_token(
     token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings
 ) -> tuple[Principal, float]:
-    """Verify a token that passed `look`; return (principal, expiry in seconds since the epoch).
+    """Verify a token that passed `precheck_token`; return (principal, expiry in epoch seconds).
 
     Raises:
         RefusedError: the signature or a claim is invalid, such as the expiry or the audience.
@@ -173,11 +173,11 @@ def _decoded(part: str) -> bytes:
         raise RefusedError("it is no signed token") from None
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object; refuse duplicate names and numbers that are not finite."""
     try:
         found: Any = json.loads(
-            raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number
+            raw, object_pairs_hook=_no_duplicates, parse_constant=_reject, parse_float=_finite
         )
     except (ValueError, RecursionError):
         raise RefusedError("it is no signed token, or says something twice") from None
@@ -186,18 +186,18 @@ def _object(raw: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError
     return found
 
 
-def _no_number(_: str) -> Any:
+def _reject(_: str) -> Any:
     raise ValueError
 
 
-def _number(text: str) -> float:
+def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError

@@ -55,12 +55,12 @@ class Version(NamedTuple):
     Attributes:
         text: the version as written.
         key: the sort key. Build metadata breaks ties, so that the order is total.
-        loose: whether the minor or patch number is missing; both count as zero then.
+        is_short: whether the minor or patch number is missing; both count as zero then.
     """
 
     text: str
     key: Key
-    loose: bool
+    is_short: bool
 
 
 def parse_version(text: str) -> Version | None:
@@ -176,7 +176,7 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     if above:
         directory = parse_version(last.removeprefix("v"))
     if directory is not None and (
-        not directory.loose or (version and version.key[:3] == directory.key[:3])
+        not directory.is_short or (version and version.key[:3] == directory.key[:3])
     ):
         # Each version has a directory named after it; the directory above is the skill.
         *above, last = above
@@ -355,7 +355,7 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
         wrong(
             "manifest-field", f"the version {str(version)[:100]!r} is no semantic version", numbers
         )
-    elif parsed.loose:
+    elif parsed.is_short:
         wrong(
             "manifest-form",
             f"the version {parsed.text!r} leaves numbers out, and they count as zero",
@@ -408,7 +408,7 @@ def _compare(
             differ.append("name")
     last = parse_version(path.rpartition("/")[2].removeprefix("v"))
     version = given.get("version")
-    if last is not None and not last.loose and isinstance(version, str) and version != last.text:
+    if last is not None and not last.is_short and isinstance(version, str) and version != last.text:
         message = f"it says version {version[:100]}, and its directory is {last.text}"
         problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
     if differ:

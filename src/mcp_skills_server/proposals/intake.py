@@ -200,7 +200,7 @@ def _base(
             ask = "it changed since; make your change from what it is now"
         found = compare(skill.path, before, changed(before, written, removed))
         if found is not None:
-            lines = [*found.rest[:_MOST_SHOWN_LINES]]
+            lines = [*found.others[:_MOST_SHOWN_LINES]]
         raise RequestError(
             "\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines])
         )

@@ -37,14 +37,14 @@ class Difference:
     Attributes:
         path: skill path.
         kind: "added", "removed" or "changed".
-        first: the lines that matter most to a reviewer.
-        rest: the other lines: other fields, files, unified diffs.
+        important: the lines that matter most to a reviewer.
+        others: the other lines: other fields, files, unified diffs.
     """
 
     path: str
     kind: str
-    first: tuple[str, ...]
-    rest: tuple[str, ...]
+    important: tuple[str, ...]
+    others: tuple[str, ...]
 
 
 def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:

@@ -99,7 +99,7 @@ def _source(number: int, found: Any) -> LockedSource:
     return LockedSource(given, revision, cast("dict[str, str]", skills))
 
 
-def text_of(sources: Sequence[LockedSource]) -> str:
+def to_toml(sources: Sequence[LockedSource]) -> str:
     """Return the text of a lock file: sources in their order, the skills of each sorted by path."""
     import tomli_w  # imported here: only writing needs it
 
@@ -146,7 +146,7 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
     """
     path = path.resolve()  # keeps a symlink and replaces its target
     try:
-        replace_file(path, text_of(sources).encode(), _mode(path))
+        replace_file(path, to_toml(sources).encode(), _mode(path))
     except OSError as error:
         raise UsageError(
             f"{printable(str(path))}: cannot be written ({error.strerror}); give another path"

@@ -25,9 +25,9 @@ _FORMAT: Final = 2
 _LINES: Final = (",\n", ": ")
 """One line for each file, for readable diffs of records."""
 HEADERS: Final = "_headers"
-PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
+OUTPUT_FOLDERS: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
 """Folders of all published files except the headers."""
-INDEXES: Final = frozenset(place + INDEX for place in PLACES)
+INDEXES: Final = frozenset(place + INDEX for place in OUTPUT_FOLDERS)
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
 
 
@@ -146,9 +146,9 @@ def make_plan(
     return plan
 
 
-def is_place(path: str) -> bool:
+def is_output_path(path: str) -> bool:
     """Tell whether this program writes files at such a path; a record is not trusted for that."""
-    if not path.startswith(PLACES):
+    if not path.startswith(OUTPUT_FOLDERS):
         return path == HEADERS
     # the common case, without splitting the path
     if "/." not in path and "//" not in path and path[-1] != "/":

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from mcp_skills_server.catalog.threads import in_thread, in_turn
+from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
-from mcp_skills_server.format.cursors import portion, weight
+from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
@@ -235,7 +235,7 @@ class Session(Closing):
             offered += [skill for skill in page if runtime.is_offered(skill)]
             if after is None:
                 break
-        shown = portion(offered[:limit], weight)
+        shown = first_page(offered[:limit], entry_bytes)
         after = None
         if len(offered) > len(shown):
             after = shown[-1].path
@@ -249,7 +249,7 @@ class Session(Closing):
         hits = await in_thread(
             partial(search.scored, query, limit, runtime.is_offered, by_meaning=True)
         )
-        events.searched(query, len(hits))
+        events.record_search(query, len(hits))
         note = self._news(call)
         if not hits and snapshot.skills:
             near = await in_thread(search.nearest, query, _NEAREST, runtime.is_offered)
@@ -260,7 +260,7 @@ class Session(Closing):
                 [name_of(skill, snapshot) for skill in near], _common(tags), _common(groups)
             )
             note = "\n".join(filter(None, (advice, note)))
-        found = portion([hit.skill for hit in hits], weight)
+        found = first_page([hit.skill for hit in hits], entry_bytes)
         entries = call.runtime.entries(found, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
             if hit.copies:
@@ -306,7 +306,7 @@ class Session(Closing):
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
         skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(skill.files))
-        async with in_turn(skill.files[path].size, self.session_id):
+        async with limit_large_answers(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
             if path != SKILL_MD:
                 self._active.was_used(skill.path)
@@ -365,7 +365,7 @@ class Session(Closing):
         if self.scripts_at != HERE:
             self.scripts_at = HERE
             self.moved += 1
-        events.concerns([skill])
+        events.record_mentions([skill])
         self._active.was_used(skill.path)
         outcome = await scripts.run(
             skill,

@@ -57,10 +57,10 @@ class FullError(SharedError):
 class Listener(Protocol):
     """Receiver of other replicas' messages, called in the event loop of the link's thread."""
 
-    def heard(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Handle a message. It is untrusted: any program may have written it."""
 
-    def returned(self) -> None:
+    def on_reconnect(self) -> None:
         """Handle a reconnection: messages may have been missed."""
 
 
@@ -155,11 +155,11 @@ class Link:
         """Unsubscribe, and end the thread."""
         self._stopped = True
         if self._watching is not None:
-            self.soon(self._watching.cancel)
+            self.call_soon(self._watching.cancel)
         if self._thread is not None:
             self._thread.join(_STOP_S)
 
-    def soon(self, work: Callable[..., object], *arguments: object) -> None:
+    def call_soon(self, work: Callable[..., object], *arguments: object) -> None:
         """Schedule a call in the link's thread, from any thread; a no-op before its start."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
@@ -168,7 +168,7 @@ class Link:
     async def publish(self, message: str) -> None:
         """Publish a message to the other replicas; call it in the link's thread.
 
-        An unsent message is lost; the listener's `returned` is called after the reconnection.
+        An unsent message is lost; the listener's `on_reconnect` is called after the reconnection.
         """
         if self._publisher is not None and not self._trouble:
             from redis.exceptions import ResponseError
@@ -225,7 +225,7 @@ class Link:
                 continue
         self._answers()
         if missed:
-            listener.returned()
+            listener.on_reconnect()
         quiet, is_asked = 0, False
         while True:
             message = await pubsub.get_message(timeout=ANSWER_S)
@@ -233,9 +233,9 @@ class Link:
                 quiet, is_asked = 0, False
                 if self._trouble:
                     self._answers()
-                    listener.returned()
+                    listener.on_reconnect()
                 if message["type"] == "message":
-                    listener.heard(message["data"])
+                    listener.on_message(message["data"])
             elif is_asked:
                 raise TimeoutError
             else:

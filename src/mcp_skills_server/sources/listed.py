@@ -103,7 +103,7 @@ class ListedSource(Source):
         tree = Tree(UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes))
         for path, (raw, executable) in files.items():
             check_name(path)
-            tree.admit(path, len(raw))
-            tree.fill(path, raw, executable)
+            tree.reserve(path, len(raw))
+            tree.store(path, raw, executable)
         check_names(files)
-        return tree.checked()
+        return tree.finish()

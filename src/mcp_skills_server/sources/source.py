@@ -18,7 +18,7 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.format.ignored import ignored, some_of
+from mcp_skills_server.format.ignored import ignored, summarize
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.folder import FetchedFolder
@@ -396,6 +396,6 @@ def check_names(paths: Collection[str]) -> None:
     if found:
         raise UnacceptableError(
             "it brings files that are never served, and so nothing of it is written: "
-            f"{some_of(found)}; its publisher "
+            f"{summarize(found)}; its publisher "
             "must leave them out"
         )

@@ -60,11 +60,11 @@ class AuditLog:
             reason = f"cannot be written ({error.strerror}); name a file that can"
             raise UsageError(f"--audit-log {file}: {reason}") from None
 
-    def start(self, events: Events) -> None:
+    def subscribe_to(self, events: Events) -> None:
         """Subscribe to the events of a server."""
-        events.subscribe(self.take)
+        events.subscribe(self.record)
         if self._required:
-            events.before_reads = self.take
+            events.before_reads = self.record
 
     @property
     def state(self) -> str:
@@ -80,7 +80,7 @@ class AuditLog:
         """Reopen the file before the next line, after log rotation; safe in a signal handler."""
         self._reopens = self._file != STDOUT
 
-    def take(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Write the lines of an event, if it is of a recorded kind.
 
         Raises:

@@ -374,8 +374,7 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
         ]
         if found:
             message = (
-                f"{literal(hidden.without(key))} holds the invisible character "
-                f"U+{ord(found[0]):04X}"
+                f"{literal(hidden.strip(key))} holds the invisible character U+{ord(found[0]):04X}"
             )
             if len(found) > 1:
                 message += f" ({len(found)} in this field)"

@@ -182,7 +182,7 @@ for _each in _COMMANDS:
 
 @RULES.rule("hidden-comment", deep=True)
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
-    found = [each for each in comments(file.markdown) if not suppressions.is_one(each[1])]
+    found = [each for each in comments(file.markdown) if not suppressions.is_suppression(each[1])]
     if found:
         line, content = found[0]
         yield Finding(

@@ -95,7 +95,7 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
 def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
     metrics = Metrics(dict, ("tools/call",))
     use = Use("load", "tea", "SKILL.md", "sha256:00")
-    metrics.take(event(protocol=events.PAGE, uses=(use,)))
+    metrics.record(event(protocol=events.PAGE, uses=(use,)))
     assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) is None
-    metrics.take(event(uses=(use,)))
+    metrics.record(event(uses=(use,)))
     assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == 1

@@ -14,7 +14,7 @@ from mcp_skills_server.format.archive.tree import (
     Tree,
     UnpackLimits,
     check_ratio,
-    decoded,
+    decode_name,
 )
 from mcp_skills_server.format.excerpts import quoted
 
@@ -65,7 +65,7 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     check_ratio(sum(member.size for member in members), len(raw), limits)
     contents = _contents(raw, start, members)
     for member, (begin, end) in zip(members, contents, strict=True):
-        path, is_directory = tree.place(decoded(member.name))
+        path, is_directory = tree.parse_name(decode_name(member.name))
         kind = stat.S_IFMT(member.mode)
         if kind == stat.S_IFLNK:
             raise ArchiveRefusedError(f"{member.shown} is a symbolic link")
@@ -74,8 +74,8 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
         if (kind == stat.S_IFDIR) > is_directory or (kind == stat.S_IFREG and is_directory):
             raise ArchiveRefusedError(f"{member.shown} is both a file and a directory")
         if not is_directory:
-            tree.admit(path, member.size)
-            tree.fill(path, _extract(raw, member, begin, end), bool(member.mode & stat.S_IXUSR))
+            tree.reserve(path, member.size)
+            tree.store(path, _extract(raw, member, begin, end), bool(member.mode & stat.S_IXUSR))
         elif member.size:
             raise ArchiveRefusedError(f"the directory {member.shown} has content")
         elif path:

@@ -209,7 +209,7 @@ def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: pytest.L
     run(work)
     said = [each.getMessage() for each in caplog.records if "keys" not in each.getMessage().partition(" has ")[2]]
     assert said == [
-        f"the issuer {ISSUER}: nobody answers; tokens by keys that are known are taken until it answers",
+        f"the issuer {ISSUER}: nobody answers; tokens signed by known keys are accepted until it answers",
         f"the issuer {ISSUER} answers again",
     ]
 
@@ -241,19 +241,19 @@ def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most()
 @each_row(
     ("metadata", "said"),
     [
-        ({"issuer": ISSUER + "/", "jwks_uri": KEYS}, "is of another issuer, 'https://login.example/'"),
+        ({"issuer": ISSUER + "/", "jwks_uri": KEYS}, "is from another issuer, 'https://login.example/'"),
         ({"issuer": "https://evil.example", "jwks_uri": KEYS}, "is of another issuer"),
         ({"jwks_uri": KEYS}, "is of another issuer"),
-        ({"issuer": ISSUER}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": 7}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "http://keys.example/keys"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "http://127.0.0.1:1/keys"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "https://localhost/keys"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "https://u:p@keys.example/"}, "names no https address of keys"),
-        ([], "is no JSON object"),
-        (b"<html>", "is no JSON object"),
-        (b"[" * 100_000, "is no JSON object"),
+        ({"issuer": ISSUER}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": 7}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "http://keys.example/keys"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "http://127.0.0.1:1/keys"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "https://localhost/keys"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "https://u:p@keys.example/"}, "has no https URL of its keys (jwks_uri)"),
+        ([], "is not a JSON object"),
+        (b"<html>", "is not a JSON object"),
+        (b"[" * 100_000, "is not a JSON object"),
     ],
 )
 def test_metadata_that_cannot_be_used(metadata: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:

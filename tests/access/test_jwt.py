@@ -144,11 +144,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "sub as number": ({"sub": 7}, "subject"),
     "sub empty": ({"sub": ""}, "subject"),
     "sub long": ({"sub": "x" * 513}, "subject"),
-    "groups as object": ({"groups": {"a": 1}}, "groups is no list of text"),
-    "groups with numbers": ({"groups": ["a", 7]}, "groups is no list of text"),
+    "groups as object": ({"groups": {"a": 1}}, "groups is not a list of text"),
+    "groups with numbers": ({"groups": ["a", 7]}, "groups is not a list of text"),
     "too many groups": ({"groups": [str(each) for each in range(1001)]}, "more than 1000"),
     "groups of 1 MB": ({"groups": ["x" * (1 << 20)]}, "no signed token"),
-    "scope as object": ({"scope": {}}, "scope is no list of text"),
+    "scope as object": ({"scope": {}}, "scope is not a list of text"),
     "nonce": ({"nonce": "x"}, "no access token"),
     "at_hash": ({"at_hash": "x"}, "no access token"),
     "typ ID, as Keycloak has it": ({"typ": "ID"}, "no access token"),
@@ -277,7 +277,7 @@ def test_a_header_that_says_a_thing_twice_is_refused() -> None:
 @each_row("kid", [7, ["one"], {"a": 1}, True])
 def test_the_name_of_a_key_is_text(kid: Any) -> None:
     head = encoded({"alg": "ES256", "kid": kid})
-    assert refused(f"{head}.{signed().split('.', 1)[1]}") == "its key has no name"
+    assert refused(f"{head}.{signed().split('.', 1)[1]}") == "its key id is not text"
 
 
 def test_keys_that_the_token_brings_are_not_looked_at() -> None:

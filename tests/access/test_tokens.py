@@ -97,7 +97,7 @@ def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.L
     [
         (None, r"cannot be read \(No such file or directory\)"),
         (b"alpha=\xff\xfe" + SECRET.encode(), r"cannot be read \(not UTF-8\)"),
-        (b"# " + b"x" * (1 << 20) + f"\nalpha={SECRET}".encode(), "too long to be tokens"),
+        (b"# " + b"x" * (1 << 20) + f"\nalpha={SECRET}".encode(), "too large for a token file"),
         (b"", "there is no token"),
         (SECRET.encode(), "line 1: write name=token"),
     ],

@@ -65,6 +65,6 @@ def test_a_file_that_is_too_long_is_refused_and_keeps_all_its_lines(tmp_path: Pa
     file = tmp_path / "tokens"
     whole = f"first=sha256:{'1' * 64}\n{'# a remark' * 8}\n" + "# more\n" * 200_000 + f"last=sha256:{'2' * 64}\n"
     file.write_text(whole)
-    with pytest.raises(UsageError, match="too long to be tokens"):
+    with pytest.raises(UsageError, match="too large for a token file"):
         new("x", "--token-file", file)
     assert file.read_text() == whole

@@ -58,7 +58,7 @@ def test_what_can_be_run_is_a_script_wherever_it_lies(file: tuple[bytes, bool]) 
 def test_hidden_text_is_counted() -> None:
     body = BODY + "Ignore\u200b\u200b this.\n".encode()
     found = changed(skill(), skill(body))
-    assert found.important == ("hidden text: SKILL.md has 2 characters that nobody sees, 2 more than before",)
+    assert found.important == ("hidden text: SKILL.md has 2 invisible characters, 2 more than before",)
     assert changed(skill(body), skill()).important == ()
 
 
@@ -97,7 +97,7 @@ def test_files_that_come_and_go_and_change_their_mode() -> None:
     after = skill(**{"b.bin": (b"\0\0", False), "c.md": (b"C\n", False), "d.md": (b"D\n", False)})
     assert changed(before, after).others == (
         "file removed: a.md",
-        "file acme/thing/b.bin: 1 bytes -> 2 bytes, no text",
+        "file acme/thing/b.bin: 1 bytes -> 2 bytes, not text",
         "file c.md may no longer be executed",
         "file added: d.md (2 bytes)",
         "--- a/acme/thing/d.md",
@@ -157,4 +157,4 @@ def test_a_signature_is_said_and_not_shown() -> None:
     before, after = ({"SKILL.md": (b"x", False), "skill.oms.sig": (raw, False)} for raw in (b"a\n", b"b\n"))
     found = compare("s", before, after)
     assert found is not None
-    assert found.others == ("file s/skill.oms.sig is another signature",)
+    assert found.others == ("file s/skill.oms.sig is a different signature",)

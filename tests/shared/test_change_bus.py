@@ -111,7 +111,7 @@ def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: 
     with replicas(redis, 2) as (a, b):
         for _ in range(3):
             a.bus.notify(FOLDERS)
-        until(lambda: "refuses a call to look again" in caplog.text)
+        until(lambda: "refuses a change message" in caplog.text)
         assert a.link.is_up and b.folders == 0
     lines = [each for each in caplog.records if "redis://" in each.getMessage()]
     assert lines and all(each.__dict__["repeats"] for each in lines)  # which the log says once a minute
@@ -180,4 +180,4 @@ def test_what_fails_does_not_end_the_looking(caplog: pytest.LogCaptureFixture) -
                 throttled.ask()
 
     asyncio.run(whole())
-    assert "bus again failed" in caplog.text
+    assert "the scan after a message failed" in caplog.text

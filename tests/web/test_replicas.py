@@ -335,7 +335,7 @@ def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path)
             assert readable(at_b, session, "alpha")
             assert state(a) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (a,):
-            a.said("its certificate is not proved; give the authority that it is from by --redis-ca")
+            a.said("its certificate is not trusted; name its authority by --redis-ca")
 
 
 def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:

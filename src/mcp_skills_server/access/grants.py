@@ -78,9 +78,7 @@ def _check(text: str, segments: Sequence[str]) -> None:
     if not text.isprintable():
         raise PatternError("a pattern has characters that cannot be printed")
     if text.startswith("!") or not _FOREIGN_WILDCARDS.isdisjoint(text):
-        raise PatternError(
-            "a pattern has no wildcards but * and **, and nothing is taken back by !"
-        )
+        raise PatternError("a pattern has no wildcards but * and **, and ! does not negate it")
     for each in segments:
         if each in {"", ".", ".."}:
             raise PatternError("a pattern has an empty segment, or . or ..")

@@ -84,7 +84,7 @@ class Issuer:
                 left = max(0.0, self._tried_at + _RETRY_S - self._now())
                 raise UnavailableError("the issuer does not answer", 1 + int(left))
         if found is None:
-            raise RefusedError("its key is none of the issuer's")
+            raise RefusedError("the issuer has no such key")
         return found
 
     async def metadata(self) -> Mapping[str, Any]:
@@ -122,9 +122,9 @@ class Issuer:
             self._replace_keys(await self._fetch_keys(await self._fetch_keys_url()))
         except SkillsServerError as error:
             if not self._trouble:
-                has = "its tokens cannot be proved"
+                has = "its tokens cannot be verified"
                 if self._raw:
-                    has = "tokens by keys that are known are taken"
+                    has = "tokens signed by known keys are accepted"
                 logger.warning(
                     "the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has
                 )
@@ -140,7 +140,7 @@ class Issuer:
 
     async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
-        failed: SkillsServerError = _UnusableError("it has no metadata of RFC 8414 or OpenID")
+        failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
         for place in self._metadata_urls:
             try:
                 status, body = await self._fetch(place)
@@ -154,11 +154,11 @@ class Issuer:
             metadata = _parse_object(body, place)
             if metadata.get("issuer") != self._url:
                 raise _UnusableError(
-                    f"{place} is of another issuer, {clipped(repr(metadata.get('issuer')))}"
+                    f"{place} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
                 )
             address = metadata.get("jwks_uri")
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
-                raise _UnusableError(f"{place} names no https address of keys")
+                raise _UnusableError(f"{place} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
             self._metadata_urls = [place, *(each for each in self._metadata_urls if each != place)]
             return address
@@ -176,7 +176,7 @@ class Issuer:
             raise _UnusableError(f"{address} answers with status {status}")
         keys: Any = _parse_object(body, address).get("keys")
         if not isinstance(keys, list):
-            raise _UnusableError(f"{address} is no set of keys")
+            raise _UnusableError(f"{address} is not a key set (JWKS)")
         return cast("list[Any]", keys)
 
     def _replace_keys(self, keys: list[Any]) -> None:
@@ -188,7 +188,7 @@ class Issuer:
         )
         if len(raw) < len(keys):
             logger.debug(
-                "the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw)
+                "the issuer %s: %s of its keys are unusable here", self._url, len(keys) - len(raw)
             )
         if raw != self._raw:
             self._raw = raw
@@ -205,7 +205,7 @@ class Issuer:
             return jwt.PyJWK(fitting[0], algorithm)
         # Their messages show the key, so they are not logged.
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
-            logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
+            logger.warning("the issuer %s: one of its keys is invalid", self._url, extra=REPEATS)
             return None
 
 
@@ -271,7 +271,7 @@ def _parse_object(body: bytes, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _UnusableError(f"{place} is no JSON object")
+        raise _UnusableError(f"{place} is not a JSON object")
     return cast("dict[str, Any]", found)
 
 

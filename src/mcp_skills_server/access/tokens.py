@@ -181,7 +181,7 @@ def read_tokens(text: str, source: str) -> TokenLines:
             token = _parse_line(line, place)
             if count[token.name] >= _ROTATED:
                 raise UsageError(
-                    f"{place}: the name {token.name} stands more than twice; remove the oldest "
+                    f"{place}: the name {token.name} appears more than twice; remove the oldest "
                     "token of it"
                 )
             if token.hashed in names:
@@ -336,7 +336,7 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
     except UnicodeDecodeError:
         raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
     if len(raw) > _LONGEST_FILE:
-        raise UsageError(f"{path}: too long to be tokens")
+        raise UsageError(f"{path}: too large for a token file")
     return text, stat.S_IMODE(status.st_mode)
 
 

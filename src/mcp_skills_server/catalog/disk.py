@@ -167,7 +167,7 @@ def read(
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-            raise OSError(errno.EFBIG, "it is too large, or no regular file", path)
+            raise OSError(errno.EFBIG, "it is too large, or not a regular file", path)
         return _read_all(descriptor, found.st_size), found
     finally:
         os.close(descriptor)

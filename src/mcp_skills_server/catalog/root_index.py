@@ -25,7 +25,7 @@ QUIET_S: Final = 1.0
 """Grace period in seconds: a SKILL.md that became worse must stay unchanged so long to count."""
 
 _SWITCH_ON: Final = (
-    f"nothing need be done; switch it on in 'ui', or take its line out of {SWITCHES}"
+    f"nothing need be done; switch it on in 'ui', or remove its line from {SWITCHES}"
 )
 
 Arm: TypeAlias = Callable[[str, str], None]

@@ -48,7 +48,7 @@ _ODD: Final[Mapping[str, _Refusal]] = {
     "foreign": _Refusal("hard-link", _HARD_LINK),
     "unnamed": _Refusal("file-name", "the name of {} is not UTF-8, so the file is not served"),
     "denied": _Refusal(
-        "unreadable", "{} cannot be looked at: the folder may be read but not entered", _ADMIT
+        "unreadable", "{} cannot be inspected: the folder may be read but not entered", _ADMIT
     ),
     "link": _Refusal("link-outside", _LINK),
 }

@@ -87,7 +87,7 @@ def hidden_warning(*texts: str) -> str:
     """Return a warning that counts the hidden characters of these texts, or "" for none."""
     found = sum(map(count, texts))
     if found:
-        return f"{found:,} hidden characters, which no person who looked at it has seen"
+        return f"{found:,} hidden characters, which are invisible to people"
     return ""
 
 

@@ -112,7 +112,7 @@ def _hidden(old: Files, new: Files) -> Iterator[str]:
         )
         if now > was:
             yield (
-                f"hidden text: {each} has {now:,} characters that nobody sees, {now - was:,} "
+                f"hidden text: {each} has {now:,} invisible characters, {now - was:,} "
                 "more than before"
             )
 
@@ -146,10 +146,10 @@ def _files(path: str, old: Files, new: Files) -> Iterator[str]:
 def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     was, now = _text(before), _text(after)
     if was is None or now is None:
-        yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, no text"
+        yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, not text"
         return
     if path.endswith(f"/{SIGNATURE_FILE}"):
-        yield f"file {path} is another signature"
+        yield f"file {path} is a different signature"
         return
     old, new = _lines(was), _lines(now)
     start = _common_length(old, new)

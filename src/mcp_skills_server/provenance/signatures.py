@@ -81,7 +81,7 @@ class Verifier:
                 raise
             except Exception as error:  # of any type, for any fault that the library finds
                 raise _unusable(
-                    path, "this is no public key or certificate that can be used", error
+                    path, "this is not a usable public key or certificate", error
                 ) from None
         if identity is not None:
             self._configs.append(partial(_by_identity, identity))
@@ -89,7 +89,7 @@ class Verifier:
                 self._configs[-1]()
             except Exception as error:
                 reason = (
-                    "the trust root of sigstore cannot be had "
+                    "the trust root of sigstore cannot be loaded "
                     f"({' '.join(str(error).split())[:200]})"
                 )
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
@@ -245,11 +245,11 @@ def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> Unsig
         if words.startswith("Signature mismatch"):
             return UnsignedError("signature-files", "its files are not those that were signed")
         return UnsignedError(
-            "signature-invalid", "the signature is not by a key that is trusted, or was changed"
+            "signature-invalid", "the signature is not by a trusted key, or was changed"
         )
     except Exception:  # untrusted input makes the library raise many types
         return UnsignedError(
-            "signature-invalid", "the signature is not by a key that is trusted, or was changed"
+            "signature-invalid", "the signature is not by a trusted key, or was changed"
         )
     return None
 
@@ -269,7 +269,7 @@ def _bundle(raw: bytes) -> dict[str, Any]:
         json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UnsignedError(
-            "signature-invalid", "the signature cannot be read, or an old program made it"
+            "signature-invalid", "the signature cannot be read, or an outdated program made it"
         ) from None
     return cast("dict[str, Any]", bundle)
 
@@ -290,9 +290,7 @@ def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
         ]
         names = {str(each["name"]) for each in signed}
     except (KeyError, TypeError):
-        raise UnsignedError(
-            "signature-invalid", "the signature does not say of which files it is"
-        ) from None
+        raise UnsignedError("signature-invalid", "the signature does not name its files") from None
     # A large file may be signed in parts, `name:start:end`.
     whole = names | {name.rsplit(":", 2)[0] for name in names}
     if any(path not in whole for path in files if path != SIGNATURE_FILE):

@@ -84,7 +84,7 @@ class OutputFolder:
         if not stat.S_ISDIR(found.st_mode):
             if folder in self.replaced:
                 return False
-            raise UsageError(f"{self.shown}: {printable(folder)} is no folder there; move it away")
+            raise UsageError(f"{self.shown}: {printable(folder)} is not a folder; move it away")
         self._folders.add(folder)
         return True
 
@@ -164,7 +164,7 @@ class OutputFolder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(
-                    f"{self.shown}: another process is publishing there; wait for its end"
+                    f"{self.shown}: another process is publishing there; wait until it ends"
                 ) from None
             yield
         finally:

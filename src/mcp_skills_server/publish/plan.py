@@ -124,7 +124,7 @@ def make_plan(
             path not in claims or (path == HEADERS and found not in claims[path])
         ):
             raise UsageError(
-                f"{folder.shown}: {printable(path)} is not of this program's making; move it away"
+                f"{folder.shown}: {printable(path)} was not written by this program; move it away"
             )
         plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))
         plan.put.append(item)

@@ -128,9 +128,8 @@ class StaticSite:
         found = set(os.listdir(self._folder.path))
         if not {RECORD, JOURNAL} & found and found - {STAGING}:
             raise UsageError(
-                f"{self._folder.shown}: the folder is not empty and not of this program's making "
-                f"({RECORD} "
-                "is missing), and stays as it is; give --output a folder of its own"
+                f"{self._folder.shown}: the folder is not empty and not written by this program "
+                f"({RECORD} is missing), and stays as it is; give --output a folder of its own"
             )
         self._records()
 

@@ -41,8 +41,8 @@ class ChangeBus:
 
     Args:
         link: the connection to Redis, not yet started; this object becomes its listener.
-        handlers: by each of `SOURCES`, `FOLDERS` and `CLIENTS` that this replica follows, the function
-            to call in a thread.
+        handlers: the function to call in a thread, by each of `SOURCES`, `FOLDERS` and `CLIENTS`
+            that this replica follows.
     """
 
     def __init__(self, link: Link, handlers: Mapping[Where, Callable[[], object]]) -> None:
@@ -138,7 +138,7 @@ class _Throttled:
                 try:
                     await self._work()
                 except Exception:  # one failure must not stop later runs
-                    logger.exception("looking again failed")
+                    logger.exception("the scan after a message failed")
                 took = asyncio.get_running_loop().time() - began
                 await asyncio.sleep(max(self._pause_s, _SHARE * took))
         finally:

@@ -34,11 +34,12 @@ _LAST_RETRY_S: Final = 5.0
 _STEADY_S: Final = 20.0
 _STOP_S: Final = 1.0
 AWAY: Final = (
-    "what the replicas of this server share cannot be reached now (Redis does not answer); "
+    "the shared state of this server's replicas cannot be reached now (Redis does not answer); "
     "try again later"
 )
 REFUSED: Final = (
-    "what the replicas of this server share is not taken now (Redis refuses it); try again later"
+    "the shared state of this server's replicas cannot be written now (Redis refuses it); "
+    "try again later"
 )
 
 
@@ -131,7 +132,7 @@ class Link:
                 return
             self._trouble = _reason(error, self.settings)
         logger.warning(
-            "%s: %s; what it is needed for is refused until it answers, and reads go on",
+            "%s: %s; requests that need it are refused until it answers; reads go on",
             self.settings.shown,
             self._trouble,
         )
@@ -177,7 +178,7 @@ class Link:
                 async with asyncio.timeout(_WHOLE_S):
                     await self._publisher.publish(self.key("look"), message)
             except ResponseError as error:
-                self._log_refusal("a call to look again", error)
+                self._log_refusal("a change message", error)
             except Exception as error:
                 self._failed(error)
 
@@ -267,20 +268,20 @@ def _reason(error: BaseException, settings: RedisSettings) -> str:
         return f"it does not answer within {_WHOLE_S:g} seconds"
     if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
         return (
-            f"it does not let us in ({said}); see to the user of --redis and to "
+            f"it rejects the login ({said}); check the user of --redis and "
             "MCP_SKILLS_REDIS_PASSWORD"
         )
     if "CERTIFICATE_VERIFY_FAILED" in said:
-        return "its certificate is not proved; give the authority that it is from by --redis-ca"
+        return "its certificate is not trusted; name its authority by --redis-ca"
     if "DB index is out of range" in said:
         return f"it has no database {settings.database}; give another one in --redis"
     if isinstance(error, BusyLoadingError):
         return "it is loading its data"
     if isinstance(error, ResponseError):
-        return f"it refuses us ({said})"
+        return f"it refuses the command ({said})"
     if isinstance(error, LostError | OSError):
         return f"there is no connection ({said})"
     return (
-        "what answers there is no Redis "
+        "the server there is not Redis "
         f"({said if isinstance(error, RedisError) else type(error).__name__})"
     )

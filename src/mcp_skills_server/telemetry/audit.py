@@ -29,9 +29,8 @@ _A_MINUTE: Final = 20
 _MINUTE_S: Final = 60.0
 _MOST_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
-    "Nothing was run or read: this server records that before, and its audit log cannot be "
-    "written now. "
-    "Whoever runs this server must correct that"
+    "Nothing was run or read: the audit log of this server cannot be written. "
+    "Ask its operator to repair it"
 )
 
 
@@ -106,7 +105,7 @@ class AuditLog:
                         "%s: the audit log cannot be written (%s); no script runs until it can, %s",
                         self._file,
                         error.strerror,
-                        "and no file is read" if self._required else "reads go on unrecorded",
+                        "and no file is read" if self._required else "reads are served unrecorded",
                     )
                 self._trouble = error.strerror or str(error)
                 if is_begun:

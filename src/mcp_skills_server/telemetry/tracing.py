@@ -232,9 +232,8 @@ class _LoggingExporter(SpanExporter):
         if fails and not self._fails:
             logger.error(
                 (
-                    "%s: traces cannot be sent and are lost (requests go on); see that it takes "
-                    "OTLP "
-                    "over HTTP"
+                    "%s: traces cannot be sent and are lost (requests go on); check that it "
+                    "accepts OTLP over HTTP"
                 ),
                 self._endpoint,
             )

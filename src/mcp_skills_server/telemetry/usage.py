@@ -421,8 +421,8 @@ class Usage:
             if not self._dropped:
                 logger.error(
                     (
-                        "%s: %s different counts wait already; further ones are not counted until "
-                        "they are written"
+                        "%s: the buffer of %s counts is full; further uses are not counted until "
+                        "it is written"
                     ),
                     self._store.name,
                     f"{_MOST_WAITING:,}",
@@ -467,7 +467,7 @@ class Usage:
             self._fails = False
             lost = ""
             if dropped:
-                lost = f"; {dropped:,} uses meanwhile were not"
+                lost = f"; {dropped:,} uses were lost meanwhile"
             logger.warning("%s: uses are counted again%s", self._store.name, lost)
 
     def _next_batch(self) -> Batch | None:
@@ -483,9 +483,7 @@ class Usage:
         end()
         self._try_to_flush()
         if self._unstored is not None:
-            logger.error(
-                "%s: what was counted last could not be written, and is lost", self._store.name
-            )
+            logger.error("%s: the last counts could not be written and are lost", self._store.name)
 
     def _try_to_flush(self) -> None:
         try:

@@ -87,7 +87,7 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
 def _ignored_file(names: FileNames) -> Iterator[Finding]:
     if names.unserved:
         yield Finding(
-            f"no part of the skill for their names, and not served: {summarize(names.unserved)}"
+            f"ignored because of their names, and not served: {summarize(names.unserved)}"
         )
 
 
@@ -130,5 +130,5 @@ def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Finding]:
     for path in snapshot.paths(Standing.VALID):
         for missing in resolve(snapshot.skills[path], snapshot, Served(), Standing.VALID).missing:
             if missing.startswith("resource skill://"):
-                message = f"the {missing} that it depends on is no file of a served skill"
+                message = f"the {missing} that it depends on is not a file of a served skill"
                 yield Finding(message, path=SKILL_MD, skill=path)

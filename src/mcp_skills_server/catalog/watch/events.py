@@ -228,7 +228,7 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
 
 def _reason(error: str) -> str:
     if _WATCHES_TREES:
-        return f"no file events from this system ({error})"
+        return f"this system provides no file events ({error})"
     if "limit" in error:
         return (
             "not enough inotify watches for every directory "

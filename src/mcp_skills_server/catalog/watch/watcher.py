@@ -179,7 +179,7 @@ class Watcher:
             except WatchLostError:
                 pass
             except CannotWatchError as error:
-                self._report(f"{error}; until then the folders are looked at every second or so")
+                self._report(f"{error}; until then the folders are polled about once a second")
                 self._poll_until(time.monotonic() + self._again)
                 continue
             except Exception:
@@ -213,7 +213,7 @@ class Watcher:
             behind = {path: now for path, (_, now) in states.items()}
             self.armed.set()
             if self._trouble:
-                logger.warning("file events are back; changes are heard of at once again")
+                logger.warning("file events work again; changes are noticed at once")
                 self._trouble = ""
             until, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (

@@ -63,7 +63,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         "The authorities that its certificate must be from, in PEM, instead of those of the system."
     )
     _link: Link | None = None
-    _looking: ChangeBus | None = None
+    _bus: ChangeBus | None = None
     _part: Part | None = None
 
     def start(self, server: Server) -> None:

@@ -136,7 +136,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
         stream.read(-length % _BLOCK)
         tree.store(path, content, bool(own.mode & stat.S_IXUSR))
     if name is not None or size is not None:
-        raise ArchiveRefusedError("the archive is damaged: a header stands before no member")
+        raise ArchiveRefusedError("the archive is damaged: no member follows a header")
     if stream.read(_BLOCK) != _ZEROS:
         raise ArchiveRefusedError("data follows the end of the tar")
     stream.finish()
@@ -182,7 +182,7 @@ def _decimal(text: str | None, otherwise: int | None) -> int | None:
     if text is None:
         return otherwise
     if not re.fullmatch("[0-9]{1,15}", text):
-        raise ArchiveRefusedError("the archive is damaged: a size in a PAX header is no number")
+        raise ArchiveRefusedError("the archive is damaged: a size in a PAX header is not a number")
     return int(text)
 
 

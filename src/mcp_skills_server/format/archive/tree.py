@@ -167,7 +167,7 @@ class Tree:
     def reserve(self, path: str, size: int) -> None:
         """Admit a file of `size` bytes to the tree, before its content is unpacked."""
         if path in self._files:
-            raise ArchiveRefusedError(f"the name {quoted(path)} stands twice")
+            raise ArchiveRefusedError(f"the name {quoted(path)} appears twice")
         if path in self._directories:
             raise ArchiveRefusedError(f"{quoted(path)} is both a file and a directory")
         limits = self._limits

@@ -30,8 +30,8 @@ ANN = Principal("token", "ann", groups=frozenset({"finance"}))
 )
 def test_a_pattern_fits(pattern: str, fitting: list[str], others: list[str]) -> None:
     found = Pattern(pattern)
-    assert [path for path in fitting if not found.fits(path)] == []
-    assert [path for path in others if found.fits(path)] == []
+    assert [path for path in fitting if not found.matches(path)] == []
+    assert [path for path in others if found.matches(path)] == []
 
 
 @each_row(
@@ -45,8 +45,8 @@ def test_what_is_no_pattern_says_why(text: str) -> None:
 
 
 def test_a_pattern_has_at_most_512_characters_and_64_segments() -> None:
-    assert Pattern("a" * 512).fits("a" * 512)
-    assert Pattern("/".join(["a"] * 64)).fits("/".join(["a"] * 64))
+    assert Pattern("a" * 512).matches("a" * 512)
+    assert Pattern("/".join(["a"] * 64)).matches("/".join(["a"] * 64))
     for text in ("a" * 513, "/".join(["a"] * 65)):
         with pytest.raises(PatternError, match="512 characters and 64 segments"):
             Pattern(text)
@@ -87,13 +87,13 @@ def slow_text(pattern: str, text: str) -> bool:
 def test_quick_answers_are_those_of_the_definition(pattern: str, paths: list[str]) -> None:
     wanted = {path for path in paths if slow_fit(pattern.split("/"), path.split("/"))}
     found = Pattern(pattern)
-    assert {path for path in paths if found.fits(path)} == wanted
+    assert {path for path in paths if found.matches(path)} == wanted
     permissions = Permissions([Grant(("*",), (found,))])
     assert sorted(permissions.readable(sorted(paths))) == sorted(wanted)
 
 
 def test_it_takes_no_longer_than_the_text_is() -> None:
-    assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").fits("/".join(["a" * 60] * 60))
+    assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").matches("/".join(["a" * 60] * 60))
 
 
 @each_row(

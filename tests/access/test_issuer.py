@@ -242,8 +242,8 @@ def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most()
     ("metadata", "said"),
     [
         ({"issuer": ISSUER + "/", "jwks_uri": KEYS}, "is from another issuer, 'https://login.example/'"),
-        ({"issuer": "https://evil.example", "jwks_uri": KEYS}, "is of another issuer"),
-        ({"jwks_uri": KEYS}, "is of another issuer"),
+        ({"issuer": "https://evil.example", "jwks_uri": KEYS}, "is from another issuer"),
+        ({"jwks_uri": KEYS}, "is from another issuer"),
         ({"issuer": ISSUER}, "has no https URL of its keys (jwks_uri)"),
         ({"issuer": ISSUER, "jwks_uri": 7}, "has no https URL of its keys (jwks_uri)"),
         ({"issuer": ISSUER, "jwks_uri": "http://keys.example/keys"}, "has no https URL of its keys (jwks_uri)"),

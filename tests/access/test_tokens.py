@@ -53,7 +53,7 @@ def test_tokens_are_read_from_lines() -> None:
         ("name=", "line 1: the token has fewer than 16 characters"),
         (f"name={SECRET}é", "line 1: the token has characters that are not printable ASCII"),
         (f"name={SECRET}\x00x", "line 1: the token has characters that are not printable ASCII"),
-        (f"a={SECRET}\na={OTHER}\na={OTHER}x", "line 3: the name a stands more than twice"),
+        (f"a={SECRET}\na={OTHER}\na={OTHER}x", "line 3: the name a appears more than twice"),
         ("a=sha256:1234", "line 1: after sha256: write 64 hexadecimal digits"),
         (f"a=sha256:{'0' * 63}g", "line 1: after sha256: write 64 hexadecimal digits"),
         (f"a={SECRET}\nb=sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}", "line 2: b has the token of a"),

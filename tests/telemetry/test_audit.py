@@ -106,7 +106,7 @@ def test_on_a_full_disk_lines_are_counted_or_reads_are_refused(tmp_path: Path, r
     artifact = "/.well-known/skills/a/SKILL.md"
     with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as one:
         if required:
-            with pytest.raises(WireError, match="audit log cannot be written"):
+            with pytest.raises(WireError, match="audit log of this server cannot be written"):
                 one.read("skill://a/SKILL.md")
             loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
             assert loaded["isError"] and "audit log" in loaded["content"][0]["text"]

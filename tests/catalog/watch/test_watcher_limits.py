@@ -54,7 +54,7 @@ def test_without_events_the_folders_are_looked_at_until_there_are_some(
     tmp_path: Path, name: str, number: str, limit: str
 ) -> None:
     first, second = confined("limit", tmp_path, name, number, by=NAMESPACE)
-    assert limit in first and "sysctl" in first and "looked at every second" in first
+    assert limit in first and "sysctl" in first and "polled about once a second" in first
     assert "events are back" in second
 
 

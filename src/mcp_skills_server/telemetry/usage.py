@@ -326,7 +326,7 @@ def day_of(moment: float) -> int:
 
 
 def spark(days: Sequence[int]) -> str:
-    """Return a spark of the numbers."""
+    """Return a sparkline of the numbers."""
     most = max(days, default=0)
     bars = " ▁▂▃▄▅▆▇█"
     return "".join(bars[(each > 0) + each * 8 // (most + 1)] for each in days)

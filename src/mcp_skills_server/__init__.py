@@ -1,9 +1,9 @@
-"""Serves any folder of Agent Skills to every MCP host.
+"""MCP server for folders of Agent Skills, usable as a library and from the command line.
 
-The public names, each loaded when it is first used. `Registry` reads folders of skills,
-`open_registry` any kind of root, `Watcher` keeps folders current, `attach` gives an MCP server what
-a registry holds, `Runtime` gives an agent loop of your own the same. Every error that they raise on
-purpose is a `SkillsServerError`.
+The public names below are imported on first use. `Registry` reads folders of skills,
+`open_registry` any kind of root, and `Watcher` keeps folders current. `attach` adds a registry's
+skills to an MCP server, `Runtime` to an agent loop of your own. Every intentional error is a
+`SkillsServerError`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _HOMES = {
     "server.attach": "Attachment attach",
     "server.requests": "Settings",
 }
-"""The names of each module."""
+"""The public names by module, for lazy import."""
 
 __all__ = [
     "AcpSkills",

@@ -9,7 +9,7 @@ def main() -> None:
         from mcp_skills_server import cli
 
         cli.main()
-    except KeyboardInterrupt:  # before a command has begun, which ends by itself
+    except KeyboardInterrupt:  # Ctrl-C during the import; commands handle it themselves
         sys.exit(130)
 
 

@@ -1,8 +1,7 @@
-"""The command line. Nothing heavy is imported before a command needs it: a host starts us for every
-conversation.
+"""Command line interface, with lazily imported commands: a host starts it for every conversation.
 
-stdout carries what was asked for, and under `serve` the protocol alone; everything else goes to
-stderr. Exit codes: 0 fine, 1 the input has errors, 2 wrong usage, 130 ended by Ctrl-C.
+stdout has the requested output, under `serve` only the protocol; all else goes to stderr. Exit
+codes: 0 success, 1 errors in the input, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mcp_skills_server.errors import SkillsServerError
 
 _PROGRAM: Final = "mcp-skills-server"
 _QUOTED: Final = re.compile(r"^'([^']*)'")
-"""The value that a message of click begins with."""
+"""Matches the quoted value at the start of click's error messages."""
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 COMMANDS: Final = {
     "new": ("welcome", "new", "Write and check"),
@@ -60,13 +59,11 @@ COMMANDS: Final = {
     "rpc": ("rpc", "rpc", "Other protocols"),
     "acp": ("acp", "acp", "Other protocols"),
 }
-"""(module in `commands`, function, heading in the help) of each command, in the order of the help.
-A new command is its file and one row here."""
+"""(module in `commands`, function, help heading) by command, in the order of the help."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit. Bad usage is one line on stderr and exit code 2, never a
-    traceback."""
+    """Run the command line and exit; report usage errors in one line, with exit code 2."""
     _open_standard_streams()
     try:
         code = cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
@@ -89,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort:
         sys.exit(130)
     except BrokenPipeError:
-        _forget_output()  # the reader (head, less) has seen enough
+        _forget_output()  # the reader (head, less) closed the pipe
         sys.exit(0)
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
@@ -101,8 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Put nothing where the parent closed stdin, stdout or stderr: a file opened later would take
-    its number."""
+    """Open /dev/null for closed standard streams, whose numbers other files would get."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nothing = os.open(os.devnull, os.O_RDWR)
@@ -112,11 +108,11 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, as Python's own
     out: object = sys.stdout
     if isinstance(out, TextIOWrapper) and out.encoding.lower() != "utf-8":
-        out.reconfigure(errors="backslashreplace")  # as Python itself has it for stderr
+        out.reconfigure(errors="backslashreplace")  # Python's own default for stderr
 
 
 def _forget_output() -> None:
-    """Python would complain once more when it flushes stdout at exit."""
+    """Redirect stdout to /dev/null, or Python fails again when it flushes stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -125,7 +121,7 @@ def _see(error: click.UsageError) -> str:
 
 
 def _meant(wanted: str, names: Iterable[str]) -> str:
-    """Return a question that names the nearest of these names, "" where none is near."""
+    """Return " Did you mean ...?" with the nearest names, or "" if none is near."""
     from mcp_skills_server.format.nearest import nearest
 
     near = nearest(wanted, names)
@@ -133,7 +129,7 @@ def _meant(wanted: str, names: Iterable[str]) -> str:
 
 
 def _choice(error: click.BadParameter) -> str:
-    """Return the same for a value that is none of those that there are."""
+    """Return the suggestion of `_meant` for an invalid choice, or ""."""
     parameter = error.param
     if parameter is None or not isinstance(parameter.type, click.Choice):
         return ""
@@ -143,8 +139,7 @@ def _choice(error: click.BadParameter) -> str:
 
 
 def _variable(error: click.BadParameter) -> str | None:
-    """Return the environment variable that the bad value is from, None where it is from the command
-    line."""
+    """Return the environment variable with the bad value; None if from the command line."""
     parameter, context = error.param, error.ctx
     if parameter is None or context is None or not parameter.name:
         return None
@@ -163,14 +158,14 @@ def _fail(message: str) -> None:
 
 
 class _LazyGroup(click.Group):
-    """Commands that are imported when they are called."""
+    """A group that imports each command on its first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
-        """Return their names, for the help."""
+        """Return the names of all commands, for the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command of this name, if there is one."""
+        """Import and return the command of this name, or None."""
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]
@@ -181,14 +176,13 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first argument names, or suggest the nearest name."""
+        """Return the command named by the first argument, or raise with the nearest name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(f"No such command {args[0]!r}.{_meant(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands below their headings, each with its whole first sentence: click would
-        cut it."""
+        """Write commands below headings, with full first sentences, which click would truncate."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, (_, _, heading) in COMMANDS.items():
             command = self.get_command(ctx, name)

@@ -1,10 +1,9 @@
-"""A client for the skills of any MCP server, over the SDK's client, in both eras and over any
-transport.
+"""Client for the skills of any MCP server, over the SDK's client, any transport and both eras.
 
-A server that declares the extension `io.modelcontextprotocol/skills` is asked by `skills/list` and
-`skills/get`, and every byte is proved by the digest of its listing. Of another server the resources
-named SKILL.md are its skills, or, where it has none, what its tools `skills_list` and `skills_read`
-say. Nothing of these can be proved, so reading them must be allowed with `unproved`.
+If the server declares the extension `io.modelcontextprotocol/skills`, use `skills/list` and
+`skills/get`, and verify all bytes by their listed digests. Else use resources named SKILL.md, or,
+without resources, the tools `skills_list` and `skills_read`. Neither has digests, so the caller
+must allow unverified reads with `unproved`.
 """
 
 from __future__ import annotations
@@ -61,13 +60,12 @@ _MOST_PAGES: Final = 1_000
 _MOST_SKILLS: Final = 50_000
 _RELISTEN_S: Final = 1.0
 _REST: Final = 4
-"""A server that announces without end is listed for a quarter of the time at most."""
+"""The minimum listing interval relative to a listing's duration: a quarter of the time at most."""
 _SKILLS_CHANGED: Final = "notifications/skills/list_changed"
 
 
 class UnprovedError(SkillsServerError, ValueError):
-    """The bytes of a server differ from its listing, or it lists nothing to prove them by. They
-    must not be used."""
+    """The content differs from its listing, or has no digest to verify it; do not use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,9 @@ class SkillChanges:
     """The difference between two listings of a server.
 
     Attributes:
-        added: skills that were not listed before.
-        changed: skills of which the frontmatter, a file or a digest is another, as they are now.
-        removed: skills that are listed no more, as they were.
+        added: newly listed skills.
+        changed: skills with another entry (frontmatter, file or digest), in their new state.
+        removed: skills no longer listed, in their old state.
     """
 
     added: tuple[ListedSkill, ...]
@@ -86,23 +84,22 @@ class SkillChanges:
 
 
 class _RawRequest(types.Request[dict[str, Any], str]):
-    """A request for a method that the SDK does not know."""
+    """A request for a method unknown to the SDK."""
 
     method: str
     params: dict[str, Any]
 
 
 class _Answer(types.Result):
-    """The result of such a request, as it came."""
+    """The unvalidated result of a `_RawRequest`."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class SkillsExtension(ClientExtension):
-    """Declares the skills extension, and hears that a server's skills changed.
+    """The skills extension for the SDK's `Client`, with notifications of changed skills.
 
-    Pass it to the SDK's `Client` as one of its `extensions`, and its `on_message` as
-    `message_handler`.
+    Pass it to `Client` in `extensions`, and its `on_message` as `message_handler`.
     """
 
     identifier = EXTENSION
@@ -110,10 +107,10 @@ class SkillsExtension(ClientExtension):
     def __init__(self) -> None:
         self._changed = anyio.Event()
         self.listening = anyio.Event()
-        """Set once a server has acknowledged a subscription, or has none."""
+        """Set once the server acknowledged a subscription, or does not support any."""
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
-        """Bind the one notification that the SDK does not know."""
+        """Bind the notification of changed skills, which the SDK does not know."""
 
         async def changed(_params: types.NotificationParams) -> None:
             self.notify()
@@ -125,7 +122,7 @@ class SkillsExtension(ClientExtension):
         ]
 
     async def on_message(self, message: object) -> None:
-        """Take a message of the server that the SDK hands to its `message_handler`."""
+        """Handle a server message, as the SDK's `message_handler`."""
         if isinstance(message, types.SubscriptionsAcknowledgedNotification):
             self.listening.set()
         elif isinstance(
@@ -134,11 +131,11 @@ class SkillsExtension(ClientExtension):
             self.notify()
 
     def notify(self) -> None:
-        """Have the skills listed anew."""
+        """Trigger a new listing of the skills."""
         self._changed.set()
 
     async def wait_changed(self, seconds: float) -> None:
-        """Wait for a notification since the last call, at most so long."""
+        """Wait at most `seconds` for a notification since the last call."""
         with anyio.move_on_after(seconds):
             await self._changed.wait()
         self._changed = anyio.Event()
@@ -148,9 +145,9 @@ class SkillsClient:
     """The skills of one server.
 
     Args:
-        session: a session of the SDK that has been negotiated.
-        extension: the one that the session was made with; only `changes` needs it.
-        unproved: read files that the server gives no digest for, too.
+        session: a negotiated session of the SDK.
+        extension: the extension of that session; only `changes` needs it.
+        unproved: also read files without a digest.
     """
 
     def __init__(
@@ -165,20 +162,20 @@ class SkillsClient:
         self._unproved = unproved
         self._known: dict[str, ListedSkill] | None = None
         self.refused: tuple[str, ...] = ()
-        """Why entries of the last listing were not taken, one line each."""
+        """The reasons for refused entries of the last listing, one line each."""
 
     @classmethod
     @asynccontextmanager
     async def connect(
         cls, server: Any, *, unproved: bool = False, **options: Any
     ) -> AsyncGenerator[SkillsClient]:
-        """Connect to a server, and to `changes` of its skills.
+        """Connect to a server, with support for `changes`.
 
         Args:
-            server: what the SDK's `Client` takes: a URL, the parameters of a command, a transport
-                or a server object.
-            unproved: read files that the server gives no digest for, too.
-            options: further ones of the SDK's `Client`, such as `mode`.
+            server: an argument of the SDK's `Client`: a URL, the parameters of a command, a
+                transport or a server object.
+            unproved: also read files without a digest.
+            options: more options of the SDK's `Client`, such as `mode`.
         """
         extension = SkillsExtension()
         async with Client(
@@ -188,20 +185,18 @@ class SkillsClient:
 
     @property
     def way(self) -> Way:
-        """Return the interface to ask: the server's skills methods, else its resources, else its
-        tools."""
+        """The interface in use: the server's skills methods, else its resources, else its tools."""
         capabilities = self._session.server_capabilities
         if capabilities is not None and EXTENSION in (capabilities.extensions or {}):  # S40-34
             return "skills"
         return "tools" if capabilities is None or capabilities.resources is None else "resources"
 
     async def list(self) -> list[ListedSkill]:
-        """Return every skill that the server lists, all pages. One bad entry costs itself: see
-        `refused`.
+        """Return all listed skills of the server; invalid entries are skipped, see `refused`.
 
         Raises:
-            MCPError: the server refuses, or the connection is lost.
-            UnprovedError: its pages do not end.
+            MCPError: the server returned an error, or the connection is lost.
+            UnprovedError: the list has too many pages or entries.
         """
         found, self.refused = await getattr(self, f"_list_by_{self.way}")()
         self._known = {skill.uri: skill for skill in found}
@@ -211,8 +206,8 @@ class SkillsClient:
         """Return the skill whose SKILL.md has this URI, listed or not.
 
         Raises:
-            EntryRefusedError: its entry breaks the specification.
-            MCPError: the server has none.
+            EntryRefusedError: the entry breaks the specification.
+            MCPError: the server has no such skill.
         """
         if self.way == "skills":
             answer = await self._ask("skills/get", uri=uri)
@@ -228,12 +223,11 @@ class SkillsClient:
         return found
 
     async def read(self, skill: ListedSkill, path: str = SKILL_MD) -> bytes:
-        """Return a file of a skill, proved by its digest; of SKILL.md the frontmatter is compared,
-        too.
+        """Return a file of a skill, verified by digest, and for SKILL.md also by frontmatter.
 
         Raises:
-            UnprovedError: it is not what was listed, is not listed, or has no digest and `unproved`
-                is not set. After a change at the server, `get` the skill again.
+            UnprovedError: it differs from the listing, is not listed, or has no digest and
+                `unproved` is not set. After a change at the server, `get` the skill again.
             MCPError: the server does not have it.
         """
         if skill.files is not None and path not in skill.files:  # S40-44
@@ -263,12 +257,11 @@ class SkillsClient:
         return raw
 
     async def download(self, skill: ListedSkill, folder: str | os.PathLike[str]) -> Path:
-        """Write a skill to a new directory of its name in `folder`, whole or not at all, and return
-        the directory.
+        """Write a skill atomically to a new directory of its name in `folder`, and return that.
 
         Raises:
-            UsageError: there is one of that name, or it cannot be written.
-            UnprovedError: a file is not what was listed, or the server does not list its files.
+            UsageError: the directory exists, or cannot be written.
+            UnprovedError: a file differs from the listing, or the files are not listed.
             MCPError: the server does not have a file.
         """
         if skill.files is None:
@@ -298,15 +291,15 @@ class SkillsClient:
     def changes(
         self, *, poll_s: float = 60.0
     ) -> AbstractAsyncContextManager[AsyncIterator[SkillChanges]]:
-        """Follow the server: `async with client.changes() as changes: async for change in changes`.
+        """Watch changes: `async with client.changes() as changes: async for change in changes`.
 
-        The first change is against the last listing, so none between `list` and this is lost.
+        The first change is relative to the last listing, so that none after `list` is lost.
 
         Args:
-            poll_s: list anew after so many seconds without a notification.
+            poll_s: seconds without a notification after which to poll.
 
         Raises:
-            UsageError: the client was made without its extension.
+            UsageError: the client has no extension.
             MCPError: a later listing fails.
         """
         if self._extension is None:
@@ -356,8 +349,7 @@ class SkillsClient:
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Hold a `subscriptions/listen` stream open. The SDK's own cannot ask for
-        `skillsListChanged`."""
+        """Keep a `subscriptions/listen` stream open, since the SDK's lacks `skillsListChanged`."""
         wanted = {"resourcesListChanged": True, "toolsListChanged": True, "skillsListChanged": True}
         request = _RawRequest(method="subscriptions/listen", params={"notifications": wanted})
 
@@ -373,12 +365,12 @@ class SkillsClient:
                         request, _Answer, request_read_timeout_seconds=inf
                     )
                 except MCPError as error:
-                    if error.error.code == types.METHOD_NOT_FOUND:  # polling is left
+                    if error.error.code == types.METHOD_NOT_FOUND:  # fall back to polling
                         extension.listening.set()
                         return
                     logger.info("the stream of changes ended: %s", error)
                 await anyio.sleep(_RELISTEN_S)
-                extension.notify()  # what changed meanwhile was not heard
+                extension.notify()  # catch up on missed changes
 
     async def _ask(self, method: str, **params: Any) -> Mapping[str, Any]:
         result = await self._session.send_request(
@@ -387,8 +379,7 @@ class SkillsClient:
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _pages(self, method: str, key: str) -> list[Any]:
-        """Return the items of every page of a list, or raise an UnprovedError where the pages do
-        not end."""
+        """Return the items of all pages; UnprovedError if there are too many pages or items."""
         items: list[Any] = []
         page = await self._ask(method)
         for _ in range(_MOST_PAGES):
@@ -412,8 +403,7 @@ class SkillsClient:
         return skills, tuple(refused)
 
     async def _list_by_resources(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
-        """Take each resource named SKILL.md for a skill, and the resources below its folder for the
-        skill's files."""
+        """Return a skill for each resource named SKILL.md, with files from below its folder."""
         resources = {
             str(each["uri"]): each
             for each in await self._pages("resources/list", "resources")
@@ -426,7 +416,7 @@ class SkillsClient:
         refused: dict[str, str] = {}
         for uri in resources:
             base = uri
-            for _ in range(DEEPEST_PATH):  # it is a file of each skill that is around it
+            for _ in range(DEEPEST_PATH):  # a file belongs to all enclosing skills
                 base = base.rstrip("/").rpartition("/")[0] + "/"
                 if len(base) < 2:
                     break

@@ -1,10 +1,8 @@
-"""Every Problem code there is: one row says how bad it is, what it does to the skill, and what to
-do about it.
+"""Table of all Problem codes: severity, effect on the skill, requirement, and advice.
 
-The rows are data for `validate`, for the documentation and for the fixtures under
-`fixtures/broken/`, which hold one bundle for each code. The words that name the particular mistake
-are added where it is found: by a rule of `validation/`, or by what reads the bytes (the parsers in
-`format/`, the scan in `catalog/`).
+The rows are data for `validate`, for the documentation, and for `fixtures/broken/` with one bundle
+for each code. The code that finds a mistake adds its message: a rule of `validation/`, a parser of
+`format/`, or the scan in `catalog/`.
 """
 
 from __future__ import annotations
@@ -77,14 +75,13 @@ CODES: dict[str, Code] = {
     "yaml-depth": _fatal("S40-13", "nest fewer levels"),
     "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
-    # The bundle is over a limit. Listings want every file of a skill; what reads one file at a time
-    # has a part of them.
+    # The bundle exceeds a limit. A listing needs all files of a skill; single reads do not.
     "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
     "too-many-bytes": _unlisted(
         "S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"
     ),
     "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
-    # Breaks what makes a skill: never in a SEP-2640 listing (S40-5).
+    # Excludes the skill from SEP-2640 listings (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
     "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),
     "name-characters": _unlisted("AS-4", "use only a-z, 0-9 and '-'"),
@@ -109,14 +106,13 @@ CODES: dict[str, Code] = {
     "file-name-backslash": _unlisted(
         "S40-17", "rename the file; clients take a backslash for a separator"
     ),
-    # Nothing that MCP looks at: without a sound skill.toml the Skills Protocol does not serve the
-    # skill.
+    # For the Skills Protocol only, which does not serve a skill without a valid skill.toml.
     "manifest-syntax": _error("SP-24", "correct the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
-    # It can be read, but not by every reader of YAML, and clients compare what they read.
+    # Some YAML parsers reject it, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
-    # Refused by what the operator asked for; nothing need be wrong with the skill.
+    # Excluded by the operator's settings; the skill itself may be valid.
     "switched-off": _note("", "nothing need be done; take back --include or --exclude to serve it"),
     "plugin-elsewhere": _note("", "give its location as a ROOT of its own"),
     "lock-missing": _fatal("", "review it with 'diff', then add it with 'update'"),
@@ -131,7 +127,7 @@ CODES: dict[str, Code] = {
         "", "it was changed after it was signed: fetch it again, or have its author sign it"
     ),
     "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
-    # What a source keeps back: it is found before there is a skill here.
+    # Refused by a source, before the skill is fetched.
     "source-refused": _fatal("", "ask its publisher to correct it; until then it is not served"),
     "commit-unsigned": _fatal(
         "", "have its author sign it with an ssh key that the file of allowed signers names"
@@ -212,7 +208,7 @@ CODES: dict[str, Code] = {
         "", "revoke it, then take it out; have the skill read it from the environment"
     ),
     "reference-outside": _warning("AS-17", "copy the file into the skill, and refer to that"),
-    # What a reviewer would say: `validate` alone tells it, and no exit code counts it.
+    # Review advice: only `validate` reports it, without effect on the exit code.
     "description-when": _note(
         "AS-9", "add a sentence that begins with 'Use when', in words a user would type"
     ),
@@ -227,8 +223,7 @@ CODES: dict[str, Code] = {
 
 
 def problem(code: str, message: str, line: int | None = None, hint: str | None = None) -> Problem:
-    """Return a Problem of this code. hint replaces the row's advice where the case allows a better
-    one."""
+    """Return a Problem of this code; `hint` replaces the row's advice."""
     row = CODES[code]
     return Problem(code, row.severity, message, row.hint if hint is None else hint, line)
 
@@ -239,5 +234,5 @@ def standing(problems: Iterable[Problem]) -> Standing:
 
 
 def obstacle(problems: Iterable[Problem]) -> Problem | None:
-    """Return the first problem that keeps a skill out of listings, None where none does."""
+    """Return the first problem that excludes a skill from listings, or None."""
     return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)

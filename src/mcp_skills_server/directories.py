@@ -1,4 +1,4 @@
-"""The user's directories for caches and state, as the operating system has them."""
+"""The user's cache and state directories by the operating system's convention."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _NAME: Final = "mcp-skills-server"
 
 
 def cache_directory() -> Path:
-    """Return the directory for what can be had again, such as the index. It may not exist yet."""
+    """Return the directory for reproducible data, such as the index; it may not exist yet."""
     from platformdirs import user_cache_path
 
     try:
         return user_cache_path(_NAME, appauthor=False)
-    except RuntimeError:  # a user without a home, such as a number without a name in a container
+    except RuntimeError:  # a user without a home, such as a bare uid in a container
         return Path("/.cache", _NAME)
 
 
 def state_directory() -> Path:
-    """Return the directory for what must stay, such as approvals. It may not exist yet."""
+    """Return the directory for lasting data, such as approvals; it may not exist yet."""
     from platformdirs import user_state_path
 
     try:

@@ -1,5 +1,7 @@
-"""Durable and trusted files: they survive a power cut, and no other user wrote them. Pure packages
-do not use it."""
+"""Durable, atomic file writes, and checks that no other user could have written a file.
+
+Pure packages do not use this module.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,27 @@ from pathlib import Path
 from typing import Final
 
 _FEW: Final = 64
-"""Up to so many paths are synchronized one by one; of more, the whole disk is at once."""
+"""The most paths that are synchronized one by one; for more, sync() flushes all disks."""
 _LEFT_S: Final = 3600.0
-"""A new file that still waits for its name after so long was left by a process that was killed."""
+"""Seconds after which a temporary file counts as left by a killed process."""
 _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2
-"""`RENAME_EXCHANGE` of Linux, which `renameat2` takes, and `RENAME_SWAP` of macOS."""
+"""Flag value of both `RENAME_EXCHANGE` (Linux `renameat2`) and `RENAME_SWAP` (macOS)."""
 _CANNOT: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 
 def read_regular(
     path: str | os.PathLike[str], most_bytes: int, *, wait: bool = False
 ) -> tuple[bytes, os.stat_result]:
-    """Read a regular file, at most `most_bytes` and one more, and its status.
+    """Read at most `most_bytes` + 1 bytes of a regular file, and its status.
 
     Args:
-        path: the operator's name of it; links are followed.
-        most_bytes: the bound that the caller then checks.
-        wait: read a FIFO too, until its writer ends: of what a command reads once, `<(...)` of a
-            shell may be one.
+        path: the operator's path; symlinks are followed.
+        most_bytes: the limit, which the caller then checks.
+        wait: also read a FIFO until its writer closes it, as for `<(...)` of a shell.
 
     Raises:
-        OSError: it cannot be read, or is no regular file. Nothing waits for the writer of a FIFO
-            without `wait`.
+        OSError: the file is unreadable, or not regular. Without `wait` a FIFO fails at once.
     """
     nonblocking = 0 if wait else getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, os.O_RDONLY | nonblocking | getattr(os, "O_BINARY", 0))
@@ -49,8 +49,7 @@ def read_regular(
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:
-    """Have a file, or the names in a folder, on the disk when this returns, where the system can do
-    that."""
+    """Flush a file or a folder's entries to the disk (fsync), if the system can."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -60,10 +59,9 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 
 def why_untrusted(found: os.stat_result) -> str:
-    """Return why a file or folder may hold what another user wrote, to follow its name; "" where
-    only this user or root can.
+    """Return why other users may have written a file or folder, for a message; "" if they cannot.
 
-    Where the system has lists of who may write in place of modes, it is trusted to keep others out.
+    On Windows, with access lists instead of modes, all files are trusted.
     """
     if sys.platform == "win32":
         return ""
@@ -73,16 +71,14 @@ def why_untrusted(found: os.stat_result) -> str:
 
 
 def sync_paths(paths: Collection[str]) -> None:
-    """Have files and folders on the disk when this returns; not on Windows, where a file is
-    synchronized when written.
+    """Flush files and folders to the disk (fsync). On Windows do nothing: writers flush each file.
 
     Raises:
-        OSError: the disk failed. Where a file system cannot synchronize a folder, nothing is
-            raised.
+        OSError: the disk failed. File systems that cannot flush folders raise nothing.
     """
     if sys.platform == "win32":
         return
-    if len(paths) > _FEW and sys.platform == "linux":  # which alone waits until it is done
+    if len(paths) > _FEW and sys.platform == "linux":  # only Linux's sync() waits
         os.sync()
         return
     for path in paths:
@@ -97,17 +93,17 @@ def sync_paths(paths: Collection[str]) -> None:
 
 
 def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
-    """Replace a file atomically, on the disk when this returns.
+    """Replace a file atomically and durably.
 
-    What processes that were killed have left beside it is removed after an hour.
+    Temporary files that killed processes left beside it are removed after an hour.
 
     Args:
         path: the file.
         raw: its new contents.
-        mode: its permissions; None for those of any new file of this user.
+        mode: its permissions; None for the defaults of this user.
 
     Raises:
-        OSError: it cannot be written. The old file is untouched.
+        OSError: it cannot be written. The old file is unchanged.
     """
     made = path.parent / f".{path.name}-{os.urandom(4).hex()}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -136,16 +132,16 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
-    """Write a new folder, whole or not at all, on the disk when this returns.
+    """Write a new folder atomically and durably.
 
     Args:
-        path: where nothing is yet.
-        files: by their paths in it: their bytes, and whether they may be executed.
+        path: the folder, which must not exist.
+        files: (content, whether executable) by relative path.
 
     Raises:
-        OSError: it cannot be written, or something is there.
+        OSError: it cannot be written, or exists.
     """
-    import secrets  # late: a server starts without them
+    import secrets  # lazy: a server starts without them
     import shutil
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,11 +163,10 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders of one file system atomically.
+    """Exchange two folders of one file system atomically.
 
     Raises:
-        OSError: the system or the file system cannot do that, or a folder is not there. Nothing is
-            changed.
+        OSError: the system or file system cannot do this, or a folder is missing. Nothing changed.
     """
     import ctypes
 

@@ -1,8 +1,7 @@
-"""Lines over stdin and stdout in an asyncio event loop, with backpressure and an orderly end.
+"""Line transport over stdin and stdout for asyncio, with backpressure and graceful shutdown.
 
-The event loop itself waits for both pipes. A thread that reads stdin cannot be interrupted: after
-SIGTERM the process would wait for its client. `LineBuffer` and the functions on descriptors need no
-event loop.
+The event loop itself polls both pipes: a thread blocked on stdin cannot be interrupted, and would
+delay the exit after SIGTERM. `LineBuffer` and the functions on descriptors need no event loop.
 """
 
 from __future__ import annotations
@@ -25,30 +24,27 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 MAX_LINE: Final = 8 << 20
-"""Bytes of a line by default."""
+"""The default maximum length of a line, in bytes."""
 _CHUNK: Final = 1 << 16
 _ALWAYS_FITS: Final = 4096
-"""A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least
-512)."""
+"""Bytes that a writable pipe accepts without blocking (Linux PIPE_BUF; POSIX: at least 512)."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_UNREAD: Final = 2
-"""Chunks of stdin that are read ahead."""
+"""The most chunks of stdin to read ahead."""
 _MOST_UNSENT: Final = 32 << 20
-"""Bytes of unsent answers beyond which no more lines are taken, until the peer has read some."""
+"""The unsent bytes above which reading pauses (backpressure)."""
 _STUCK_S: Final = 0.4
-"""How long a peer that has closed stdin may read nothing while more than that is unsent."""
+"""Seconds after which a peer that closed stdin counts as stuck if it reads nothing."""
 
 
 class LineBuffer:
-    """Split chunks of bytes into lines of bounded length, wherever the chunks are cut.
+    """A splitter of byte chunks into lines of bounded length.
 
-    `lines` is for a server, which answers lines; `blocks` for a proxy, which passes every byte on.
-
-    A line ends with a line feed; a carriage return is part of it. Use either `lines` or `blocks`,
-    not both.
+    Use either `lines`, for a server, or `blocks`, for a proxy that relays every byte. A line ends
+    with a line feed; a carriage return is part of the line.
 
     Args:
-        max_line: bytes of a line without its line feed. A longer one is never kept as a whole.
+        max_line: the maximum bytes of a line without its line feed. Longer lines are not buffered.
     """
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
@@ -57,19 +53,17 @@ class LineBuffer:
         self._overflowing = False
 
     def lines(self, chunk: bytes) -> Iterator[bytes | None]:
-        """Yield the lines that this chunk completes, without blank ones; None for one as soon as it
-        is too long."""
+        """Yield non-blank lines completed by this chunk, and None once for each too long line."""
         reported = self._overflowing
         for line, whole in self.blocks(chunk):
             if whole and line.strip():
                 yield line[:-1]
             elif not whole and not reported:
                 yield None
-            reported = False  # only the first piece can go on with a line of the chunk before
+            reported = False  # only the first piece can continue an earlier chunk's line
 
     def blocks(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yield every byte in order: (a whole line, True), or (a piece of a line that is too long,
-        False)."""
+        """Yield all bytes in order: (line, True), or (piece of a too long line, False)."""
         *ended, tail = chunk.split(b"\n")
         for line in ended:
             whole = not self._overflowing and len(self._rest) + len(line) <= self._max_line
@@ -83,18 +77,17 @@ class LineBuffer:
             yield self.rest(), False
 
     def rest(self) -> bytes:
-        """Return what is left when no more chunks come: the begin of a line that was not ended, or
-        nothing."""
+        """Return and clear the buffered start of an unfinished line, at the end of input."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
 
 
 def claim() -> tuple[int, int]:
-    """Claim stdin and stdout for the protocol, and return the descriptors that only it uses.
+    """Claim stdin and stdout for the protocol, and return private descriptors of them.
 
     From then on print() and child processes write to stderr and read an empty stdin. Both
-    descriptors are blocking, whatever the parent made of them, and binary.
+    descriptors are binary and blocking, even if the parent made them non-blocking.
     """
     claimed = os.dup(0), os.dup(1)
     for descriptor in claimed:
@@ -109,12 +102,12 @@ def claim() -> tuple[int, int]:
     os.close(empty)
     os.dup2(2, 1)
     if sys.stdout is not None:
-        sys.stdout.flush()  # what was printed before goes to stderr, too
+        sys.stdout.flush()  # flushes earlier output to stderr
     return claimed
 
 
 def read(descriptor: int) -> bytes:
-    """Return the next bytes, none at the end or after an error."""
+    """Return the next bytes, or none at the end or after an error."""
     try:
         return os.read(descriptor, _CHUNK)
     except OSError:
@@ -122,11 +115,10 @@ def read(descriptor: int) -> bytes:
 
 
 def write(descriptor: int, raw: bytes | memoryview) -> None:
-    """Write all of these bytes.
+    """Write all bytes.
 
     Raises:
-        BrokenPipeError: the reader is gone, or they cannot be written, which a line of the log
-            says.
+        BrokenPipeError: the reader is gone, or the write failed, which is logged.
     """
     view = memoryview(raw)
     while view:
@@ -139,8 +131,7 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
 
 
 def _end_of_answers(error: OSError) -> BrokenPipeError:
-    """Return the error as a broken pipe, which ends the server; log one that is not the reader's
-    doing."""
+    """Convert a write error to BrokenPipeError; log it unless the reader caused it."""
     if isinstance(error, BrokenPipeError):
         return error
     if isinstance(error, ConnectionError):  # stdout is a socket
@@ -150,10 +141,10 @@ def _end_of_answers(error: OSError) -> BrokenPipeError:
 
 
 def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
-    """Return a function that writes what a pipe or socket takes now, or raises BlockingIOError; a
-    file takes all.
+    """Return a non-blocking write function for a pipe or socket; files are written normally.
 
-    The descriptor itself stays blocking: a parent or a terminal that shares it may rely on that.
+    It returns the bytes written, and may raise BlockingIOError. The descriptor stays blocking,
+    because a parent or terminal may share it.
     """
     if sys.platform == "win32":
         return partial(os.write, descriptor)
@@ -164,8 +155,7 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
         line = socket.socket(fileno=os.dup(descriptor))
         return lambda raw: line.send(raw, socket.MSG_DONTWAIT)
     if stat.S_ISFIFO(kind):
-        # Opened anew it is a description of its own, with its own mode. Not every system has this
-        # path.
+        # Reopening gives an open file description with its own mode, on systems with this path.
         with suppress(OSError):
             return partial(
                 os.write,
@@ -179,15 +169,15 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
 def wait_for_hang_up(
     descriptor: int, wake: int | None = None, timeout_ms: int | None = None
 ) -> bool:
-    """Wait until the other end of a pipe or socket is closed, even if nothing is read or written.
+    """Wait for a hang-up of a pipe or socket's other end, without reading or writing.
 
-    Return False when the descriptor `wake` can be read first, after the timeout (None for no end),
-    or where the system does not report a hang-up.
+    Return False if the descriptor `wake` is readable first, after the timeout (None for none), or
+    if the system cannot report a hang-up.
     """
     if sys.platform == "win32":
         return False
     poller = select.poll()
-    poller.register(descriptor, 0)  # no event is asked for, and a hang-up is reported all the same
+    poller.register(descriptor, 0)  # poll reports hang-ups even for no events
     if wake is not None:
         poller.register(wake, select.POLLIN)
     found = dict(poller.poll(timeout_ms))
@@ -195,8 +185,7 @@ def wait_for_hang_up(
 
 
 class Pipes:
-    """The process's stdin and stdout. Make only one; it claims both. Lines of at most `max_line`
-    bytes are read."""
+    """The claimed stdin and stdout; make only one. Lines have at most `max_line` bytes."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self.max_line = max_line
@@ -211,11 +200,10 @@ class Pipes:
         self._broken: OSError | None = None
 
     async def lines(self) -> AsyncIterator[bytes | None]:
-        """Yield the lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a
-        line feed.
+        """Yield the lines until stdin ends, as `LineBuffer.lines`; the last line feed is optional.
 
-        While the peer reads nothing of what is sent, no further line is taken. If it has closed
-        stdin as well, the lines end.
+        Reading pauses while too much output is unsent. If the peer reads none of it and has closed
+        stdin, the lines end.
         """
         try:
             while chunk := await self._next_chunk():
@@ -230,8 +218,7 @@ class Pipes:
             yield last
 
     def send_now(self, raw: bytes) -> bool:
-        """Write these bytes, after those of earlier calls. Returns whether they are out; `flush`
-        waits for the rest.
+        """Write bytes in call order without waiting; return True if all are out, else use `flush`.
 
         Raises:
             BrokenPipeError: the reader is gone.
@@ -244,7 +231,7 @@ class Pipes:
                 return True
             try:
                 asyncio.get_running_loop().add_writer(self._stdout, self._send_rest)
-            except (PermissionError, NotImplementedError):  # the event loop cannot wait for it
+            except (PermissionError, NotImplementedError):  # unsupported by the event loop
                 write(self._stdout, rest)
                 return True
         elif self._broken is not None:
@@ -254,7 +241,7 @@ class Pipes:
         return False
 
     async def flush(self) -> None:
-        """Wait until everything is out that was to be written by now.
+        """Wait until all bytes of earlier calls are written.
 
         Raises:
             BrokenPipeError: the reader is gone.
@@ -265,7 +252,7 @@ class Pipes:
             await out
 
     async def send(self, raw: bytes) -> None:
-        """Write these bytes, after those of earlier calls, and wait until they are out.
+        """Write bytes in call order, and wait until they are written.
 
         Raises:
             BrokenPipeError: the reader is gone.
@@ -278,10 +265,10 @@ class Pipes:
         work: Callable[[], Coroutine[Any, Any, None]],
         before_signalled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Run `work` until it is done, SIGTERM or SIGINT comes, or the reader of stdout is gone.
+        """Run `work` until it ends, on SIGTERM or SIGINT, or until stdout's reader is gone.
 
-        The last two cancel it; after a signal, `before_signalled` is awaited first. It may raise
-        BrokenPipeError, alone or in a group.
+        A signal or a lost reader cancels `work`; after a signal, `before_signalled` is awaited
+        first. `work` may raise BrokenPipeError, alone or in a group.
         """
         loop = asyncio.get_running_loop()
         working = loop.create_task(work())
@@ -304,10 +291,10 @@ class Pipes:
 
         def watch_reader() -> None:
             if wait_for_hang_up(self._stdout):
-                with suppress(RuntimeError):  # the loop is closed: it has ended already
+                with suppress(RuntimeError):  # closed loop: the work has ended
                     loop.call_soon_threadsafe(cancel)
 
-        # A daemon, not a thread of the event loop's pool: it waits as long as the process lives.
+        # A daemon thread, because it waits until the process ends; pool threads delay the exit.
         threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
         with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt instead
             for number in _SIGNALS:
@@ -328,7 +315,7 @@ class Pipes:
                 ending.cancel()
 
     async def _is_read(self) -> bool:
-        """Wait until the peer has read enough for the next line; False if it never will."""
+        """Wait until unsent output is below the limit; return False if the peer is stuck."""
         while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
             self._less = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._less], timeout=_STUCK_S)
@@ -337,7 +324,7 @@ class Pipes:
         return True
 
     async def _next_chunk(self) -> bytes:
-        """Return the next bytes of stdin, none at its end."""
+        """Return the next bytes of stdin, or none at its end."""
         if self._chunks.empty() and not self._is_watched:
             loop = asyncio.get_running_loop()
             try:
@@ -348,7 +335,7 @@ class Pipes:
         return await self._chunks.get()
 
     def _read(self) -> None:
-        """Read a chunk, as the event loop found that there is one."""
+        """Read a chunk, as the event loop's callback for readable stdin."""
         chunk = read(self._stdin)
         self._chunks.put_nowait(chunk)
         if not chunk or self._chunks.qsize() >= _MOST_UNREAD:
@@ -360,8 +347,7 @@ class Pipes:
             asyncio.get_running_loop().remove_reader(self._stdin)
 
     async def _read_in_thread(self, loop: asyncio.AbstractEventLoop) -> bytes:
-        """Read a chunk of what the event loop cannot wait for, in a daemon thread, which is not
-        joined at the end."""
+        """Read a chunk in a daemon thread, for descriptors that the event loop cannot poll."""
 
         def read_chunk() -> None:
             chunk = read(self._stdin)
@@ -372,7 +358,7 @@ class Pipes:
         return await self._chunks.get()
 
     def _write(self, raw: memoryview) -> int:
-        """Write what stdout takes without blocking; return how many bytes that was."""
+        """Write without blocking; return the number of bytes written."""
         try:
             return self._write_now(raw)
         except BlockingIOError:
@@ -381,7 +367,7 @@ class Pipes:
             raise _end_of_answers(error) from None
 
     def _send_rest(self) -> None:
-        """Write what stdout takes now, as the event loop found that it takes something."""
+        """Write queued bytes, as the event loop's callback for writable stdout."""
         try:
             while self._unsent:
                 first = self._unsent[0]

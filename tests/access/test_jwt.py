@@ -155,6 +155,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "token_use id, as Cognito has it": ({"token_use": "id"}, "not an access token"),
     "bound to a key": ({"cnf": {"jkt": "x"}}, "bound to a key"),
     "bound to a certificate": ({"cnf": {"x5t#S256": "x"}}, "bound to a key"),
+    "bound to a key in the token": ({"cnf": {"jwk": {"kty": "EC"}}}, "bound to a key"),
+    "bound to a key by its id": ({"cnf": {"kid": "x"}}, "bound to a key"),
     "bound to what is no object": ({"cnf": "x"}, "bound to a key"),
 }
 

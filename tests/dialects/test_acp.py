@@ -14,6 +14,7 @@ from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import Answer, Ending, Hello, Setup, Takes
 from mcp_skills_server.model import ORIGIN, Snapshot, Standing
+from steps import growth
 from tables import each_row
 from wire import ROOT
 
@@ -180,6 +181,11 @@ def test_empty_fields_are_left_out() -> None:
 )
 def test_tools_are_split_outside_parentheses(text: Any, tools: list[str]) -> None:
     assert acp.split_tools(text) == tools
+
+
+@each_row("shape", ["(", "a(b ", "()", "(,", ")(", "(()"])
+def test_splitting_takes_linear_time(shape: str) -> None:
+    assert growth(lambda times: lambda: acp.split_tools(shape * times), 300) <= 5
 
 
 @given(st.text(alphabet="ab(), \t*"))

@@ -94,9 +94,10 @@ def test_lines_are_numbered_as_in_the_file() -> None:
 
 def test_files_that_come_and_go_and_change_their_mode() -> None:
     before = skill(**{"a.md": (b"A\n", False), "b.bin": (b"\0", False), "c.md": (b"C\n", True)})
-    after = skill(**{"b.bin": (b"\0\0", False), "c.md": (b"C\n", False), "d.md": (b"D\n", False)})
+    after = skill(**{"b.bin": (b"\0\0", True), "c.md": (b"C\n", False), "d.md": (b"D\n", False)})
     assert changed(before, after).others == (
         "file removed: a.md",
+        "file b.bin may now be executed",
         "file acme/thing/b.bin: 1 bytes -> 2 bytes, not text",
         "file c.md may no longer be executed",
         "file added: d.md (2 bytes)",

@@ -39,9 +39,16 @@ def site(published: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def reader(site: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The audit log of the reader."""
+    return tmp_path_factory.mktemp("audit") / "log"
+
+
+@pytest.fixture(scope="module")
+def reader(site: Server, audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of the site's skills, which asks for a token and knows the secret."""
     options = ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path_factory.mktemp("cache"))]
+    options += ["--audit-log", str(audit)]
     secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": "laptop=a-token-of-some-length"}
     with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=secrets) as server:
         yield server
@@ -77,17 +84,21 @@ def test_each_host_has_its_own_form_of_proof(reader: Server, proof: dict[str, st
         {"Authorization": "Bearer a-token-of-some-length"},
     ],
 )
-def test_who_does_not_prove_that_they_know_the_secret_is_refused(reader: Server, proof: dict[str, str]) -> None:
+def test_who_does_not_prove_that_they_know_the_secret_is_refused(
+    reader: Server, audit: Path, proof: dict[str, str]
+) -> None:
     answer = reader.send(path="/refresh", body=BODY, headers=proof)
     assert answer.status == 401
     assert "set the same one" in json.loads(answer.body)["error"]
     assert SECRET not in reader.stderr
+    recorded = [json.loads(each) for each in audit.read_text(encoding="utf-8").splitlines()]
+    assert [each["event"] for each in recorded if each.get("reason") == "webhook-secret"]
     other = reader.send(path="/refresh", body=BODY + b" ", headers={"X-Hub-Signature-256": f"sha256={CODE}"})
     assert other.status == 401, "a signature is of one body"
 
 
 def test_the_token_is_still_wanted_elsewhere(reader: Server) -> None:
-    for path in ("/mcp", "/refresh/more", "/.well-known/agent-skills/index.json"):
+    for path in ("/mcp", "/refresh/more", "/refreshed", "/.well-known/agent-skills/index.json"):
         assert reader.send(path=path, body=b"{}", headers={"X-Gitlab-Token": SECRET}).status in {401, 404}
     assert reader.send("GET", "/refresh").status == 405
 

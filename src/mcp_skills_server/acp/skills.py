@@ -104,8 +104,8 @@ class AcpSkills:
         """Announce all skills of a session to its client now, and again after each change.
 
         Call it in `new_session` and `load_session`; it sends after their responses. Call it again
-        if the agent's own commands (SDK objects or JSON) change, instead of the agent's own update,
-        which would remove the skills at the client.
+        if the agent's own commands (SDK objects or JSON) change. The agent's own update in its
+        place would remove the skills at the client.
         """
         self._loop = asyncio.get_running_loop()
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}

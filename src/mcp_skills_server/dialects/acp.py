@@ -255,9 +255,10 @@ def split_tools(value: Json) -> list[str]:
 
 def _tools(text: str) -> Iterator[str]:
     start = place = 0
+    closing = _closing_parentheses(text)
     while place < len(text):
         if text[place] == "(":
-            place = _closing(text, place)
+            place = closing.get(place, place)
         elif text[place] == "," or text[place].isspace():
             if start < place:
                 yield text[start:place]
@@ -267,13 +268,16 @@ def _tools(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _closing(text: str, opening: int) -> int:
-    depth = 0
-    for match in re.finditer(r"[()]", text[opening:]):
-        depth += 1 if match[0] == "(" else -1
-        if not depth:
-            return opening + match.start()
-    return opening
+def _closing_parentheses(text: str) -> dict[int, int]:
+    """Return the offset of the closing parenthesis by that of the opening one, in one pass."""
+    found: dict[int, int] = {}
+    unclosed: list[int] = []
+    for match in re.finditer(r"[()]", text):
+        if match[0] == "(":
+            unclosed.append(match.start())
+        elif unclosed:
+            found[unclosed.pop()] = match.start()
+    return found
 
 
 def entry(skill: Skill) -> AvailableSkill:

@@ -2,11 +2,11 @@
 
 JSON is read strictly: UTF-8, no NaN, no overflowing number. Of equal keys the last one wins. A byte
 order mark is ignored. A lone surrogate (JavaScript writes one for a cut emoji) is read as U+FFFD,
-as web UTF-8 encoders write it, because a response that repeats it must be valid UTF-8.
+as web UTF-8 encoders write it. A response that repeats it is then valid UTF-8.
 
-All transports and eras of MCP reject input alike: invalid JSON with -32700, an invalid message with
--32600, each with the request's id if it was readable. The SDK's transports send no response, or
-another one in each era.
+All transports and eras of MCP reject input alike: invalid JSON with -32700, and an invalid message
+with -32600 and its id, if readable. The SDK's transports send no response, or another one in each
+era.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from mcp_skills_server.model import SKILL_MD
 
 MOST_FILES: Final = 512
 MOST_BYTES: Final = 16 << 20
-"""The most files and bytes per skill: accepted up to the minimum that hosts must take (S40-39)."""
+"""The limits of files and bytes per skill, which SEP-2640 makes every host accept (S40-39)."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LONGEST_URI: Final = 2048
 

@@ -137,10 +137,11 @@ def _files(path: str, old: Files, new: Files) -> Iterator[str]:
             yield f"file added: {each} ({len(new[each][0]):,} bytes)"
             if each != SIGNATURE_FILE:
                 yield from _unified(f"{path}/{each}", b"", new[each][0])
-        elif old[each][0] != new[each][0]:
-            yield from _unified(f"{path}/{each}", old[each][0], new[each][0])
-        elif old[each][1] != new[each][1]:
-            yield f"file {each} may {'now' if new[each][1] else 'no longer'} be executed"
+        else:
+            if old[each][1] != new[each][1]:
+                yield f"file {each} may {'now' if new[each][1] else 'no longer'} be executed"
+            if old[each][0] != new[each][0]:
+                yield from _unified(f"{path}/{each}", old[each][0], new[each][0])
 
 
 def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """In-memory blob store with limits of number, bytes and idle time.
 
-A blob's name is a random capability: whoever knows it may read the blob, because the protocol has
-no sessions. Over quota, an owner's own oldest blobs are evicted, never those of others.
+A blob's name is a random capability: any client that knows it may read the blob, because the
+protocol has no sessions. Over quota, an owner loses its own oldest blobs, never those of others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Execution of skill actions and code, with the sandbox, limits and queue of scripts.
 
-Each run has a temporary work directory. A run executes a file of a skill, found by exact look-up,
-or code from the call, written into the work directory beside arguments and blobs. The run's output
-is untrusted: no symlink is followed, and all reads are bounded.
+Each run has a temporary work directory with arguments and blobs. A run executes a file of a skill,
+found by exact look-up, or code from the call, written into that directory. The run's output is
+untrusted: no symlink is followed, and all reads are bounded.
 """
 
 from __future__ import annotations

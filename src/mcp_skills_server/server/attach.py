@@ -1,7 +1,7 @@
 """Add the skills of a registry to an MCP server of the Python SDK, or to one of FastMCP.
 
-The server keeps its own features. Its handlers still answer everything that is not about a skill,
-its lists are joined with ours, and its tools and prompts take precedence on equal names.
+The server keeps its own features, and its handlers still answer everything that is not about a
+skill. Its lists are joined with ours. On equal names its tools and prompts take precedence.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def attach(
         views: the skills of each principal; by default all.
         tool_skills: the skill that documents a tool of the server, by tool name: a skill path, or
             the URI of a SKILL.md. The tool's `_meta` then has the URI as `mcp-skills-server/skill`
-            for clients that may read the skill, and the result of loading the skill names the tool.
+            for clients that may read the skill. The result of loading it names the tool.
 
     Raises:
         TypeError: the server's type is unsupported, or `registry` is not a Registry.

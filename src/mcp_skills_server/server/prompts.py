@@ -52,8 +52,8 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """Return a skill's filled-in instructions, and the URIs of linked files (`prompts/get`).
 
-    If the skill is fetched, or if the host turns prompts into templates, return a pointer instead:
-    a prompt that makes the model load the skill.
+    For a fetched skill, or a host that turns prompts into templates, return a pointer instead. That
+    prompt makes the model load the skill.
 
     Raises:
         RequestError: the prompt does not exist, or its arguments are invalid.

@@ -361,7 +361,7 @@ class Connection:
         answer = await self.answer(request)
         if request.is_cancelled:
             return
-        if request.method == INITIALIZE and request.client is not self._client:  # a success
+        if request.method == INITIALIZE and request.client is not self._client:  # succeeded
             self._client, self._is_open = request.client, True
         self._finish(request)
         self._lines.send_now(answer + b"\n")

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
@@ -40,7 +40,6 @@ class SkillRecord:
     source: str
     url: str
     digest: str
-    fetched_at: float
     files: Mapping[str, str]
     former: Mapping[str, str] | None = None
     stats: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -106,7 +105,7 @@ _T = TypeVar("_T", bound=_Record)
 
 def encode(record: _Record) -> bytes:
     """Encode a record as JSON."""
-    return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
+    return json.dumps({"version": 1, **asdict(record)}).encode()
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
@@ -115,7 +114,7 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
 
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
-    """Return the records of a folder, sorted by name."""
+    """Return the records of a folder sorted by name, also of deleted skills."""
     return sorted(
         _all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name
     )
@@ -148,13 +147,11 @@ def epoch_s() -> float:
     return float(int(time.time()))
 
 
-def wanted_since(
-    known: IndexRecord | None, wanted: frozenset[str] | None
-) -> tuple[str, ...] | None:
+def wanted_since(known: IndexRecord, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
     """Return the accumulated selection of skills: all names ever requested, or None for all."""
-    if wanted is None or (known is not None and known.wanted is None):
+    if wanted is None or known.wanted is None:
         return None
-    return tuple(sorted(wanted.union((known and known.wanted) or ())))
+    return tuple(sorted(wanted.union(known.wanted)))
 
 
 def _all(folder: str, kind: type[_T]) -> list[_T]:
@@ -191,10 +188,6 @@ def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
             if each.name in data
         }
     )
-
-
-def _values(record: _Record) -> dict[str, Any]:
-    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def _texts(found: Any) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ class AuditLog:
                 self._trouble = error.strerror or str(error)
                 if is_begun:
                     raise NotRecordedError(_UNRECORDED) from None
-                self.lost += len(lines)
+                self.lost += len(lines) + left_out
                 return
             if self._trouble:
                 self._trouble = ""

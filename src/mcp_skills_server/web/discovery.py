@@ -318,12 +318,12 @@ class Discovery:
         headers = {"etag": etag, "cache-control": cached, **self._common}
         if found.media_type == INDEX_MEDIA_TYPE:
             headers["link"] = LINKS
-        if "if-match" in asked and not _names(asked["if-match"], etag, weakly=False):
+        if "if-match" in asked and not matches_tag(asked["if-match"], etag, weakly=False):
             return self._refusal(412, "this is not what If-Match names")
-        if "if-none-match" in asked and _names(asked["if-none-match"], etag, weakly=True):
+        if "if-none-match" in asked and matches_tag(asked["if-none-match"], etag, weakly=True):
             return Response(status_code=304, headers=headers)
         start, length, status = 0, found.size, 200
-        if request.method == "GET" and _names(asked.get("if-range", "*"), etag, weakly=False):
+        if request.method == "GET" and matches_tag(asked.get("if-range", "*"), etag, weakly=False):
             part = _part(asked.get("range", ""), found.size)
             if part is not None:
                 start, length = part
@@ -394,7 +394,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
     return raw[start : start + length]
 
 
-def _names(header: str, etag: str, *, weakly: bool) -> bool:
+def matches_tag(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags contains `etag`. A date never matches."""
     tags = [each.strip() for each in header.split(",")]
     if weakly:

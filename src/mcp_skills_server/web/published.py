@@ -31,6 +31,7 @@ from mcp_skills_server.web.discovery import (
     ByGrants,
     Discovery,
     encoded,
+    matches_tag,
     site_of,
 )
 from mcp_skills_server.web.part import Part
@@ -103,6 +104,6 @@ def _card(request: Request) -> Response:
         "Access-Control-Expose-Headers": "ETag",
         "Link": LINKS,
     }
-    if etag in request.headers.get("if-none-match", ""):
+    if matches_tag(request.headers.get("if-none-match", ""), etag, weakly=True):
         return Response(status_code=304, headers=headers)
     return Response(raw, headers=headers, media_type=CARD_MEDIA_TYPE)

@@ -19,6 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
+from mcp_skills_server.server.entrance import address
+from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings
@@ -63,7 +65,7 @@ class WebhookEndpoint(Part):
 
     def configure(self, http: HttpSettings) -> HttpSettings:
         """Exempt the webhook from tokens: its secret authenticates the sender."""
-        policy = replace(http.policy, open_below=(*http.policy.open_below, PATH))
+        policy = replace(http.policy, open_at=http.policy.open_at | {PATH})
         return replace(http, policy=policy)
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
@@ -83,6 +85,7 @@ class WebhookEndpoint(Part):
             if not _is_known(request, self._secret, code.hexdigest()):
                 reason = "the signature is missing or by another secret"
                 logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
+                emit_refusal(f"POST {PATH}", "webhook-secret", address=address(request.scope))
                 if wait := failures.count(request.scope):
                     headers = {"retry-after": str(math.ceil(wait))}
                     return JSONResponse(

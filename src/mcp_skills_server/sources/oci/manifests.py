@@ -67,12 +67,10 @@ class Collection:
     platforms: bool
 
     @property
-    def chosen(self) -> tuple[Descriptor, ...]:
-        """The manifests to read: all entries, or one preferred platform's."""
-        if not self.platforms:
-            return self.entries
+    def chosen(self) -> Descriptor:
+        """The manifest to read of one artifact for several platforms."""
         preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
-        return tuple(preferred or self.entries)[:1]
+        return (*preferred, *self.entries)[0]
 
 
 def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
@@ -117,12 +115,8 @@ def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Coll
 def _descriptor(given: object) -> Descriptor:
     found = mapping(given)
     media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
-    if (
-        not isinstance(media_type, str)
-        or not isinstance(size, int)
-        or isinstance(size, bool)
-        or size < 0
-    ):
+    # true is an int to Python
+    if not isinstance(media_type, str) or type(size) is not int or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
     if not isinstance(digest, str) or not is_digest(digest):
         raise UnacceptableError(

@@ -161,7 +161,7 @@ class Viewers:
         self._add(value, viewer)
         if self._store is not None and viewer.credential:
             sealed = _cipher(value).encrypt(viewer.credential.encode()).decode()
-            with suppress(RequestError):  # store unreachable: the session is local
+            with suppress(RequestError):  # not shared: the session is local
                 await self._store.write(value, None, sealed, replaces=None)
         response.set_cookie(
             _cookie(request),

@@ -68,8 +68,8 @@ def test_a_walk_sorts_what_it_finds_by_kind(tmp_path: Path) -> None:
 
 def test_a_walk_says_where_it_stopped(tmp_path: Path) -> None:
     plant(tmp_path, {"a/b/c/file.md": "x"})
-    assert walk(tmp_path, depth=1).directories[0].cut
-    assert not walk(tmp_path, depth=2).directories[0].cut
+    assert walk(tmp_path, depth=1).directories[0].is_truncated
+    assert not walk(tmp_path, depth=2).directories[0].is_truncated
 
 
 def test_of_an_overfull_directory_a_walk_keeps_some_files_and_always_the_skill_md(tmp_path: Path) -> None:

@@ -390,11 +390,8 @@ class Reconciler:
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
                 self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                self._became = {
-                    each: became
-                    for each, became in self._became.items()
-                    if _key(each) != _key(name)
-                }
+                for each in [each for each in self._became if _key(each) == _key(name)]:
+                    del self._became[each]
                 self._owners[_key(name)] = unit
                 taken.append(name)
         return taken

@@ -37,7 +37,7 @@ def test_a_new_token_lets_in_and_is_rotated_without_a_gap(tmp_path: Path) -> Non
         server.said("there are 2 of them")
         assert (status(old), status(fresh)) == (200, 200)
         before = file.read_text()
-        with pytest.raises(UsageError, match="laptop stands more than twice"):
+        with pytest.raises(UsageError, match="laptop appears more than twice"):
             new("laptop", "--token-file", file)
         assert file.read_text() == before
         file.write_text(before.splitlines()[1] + "\n")

@@ -300,7 +300,7 @@ def test_a_running_server_follows_its_lock_file(team: Path) -> None:
         assert found.keys() == {"new", "refunds"} and found["refunds"] == "Says something else."
         (team / "skills.lock").write_text("nothing")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"this is no lock file")
+        wire.logs(b"not a valid lock file")
         run("lock", "skills", "more")
         wire.process.send_signal(signal.SIGHUP)
         wire.logs(b"restart the server; the former lock stays in force")

@@ -200,7 +200,7 @@ def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
     grants = context.params["config"].grants
-    tokens = Tokens(read_token_file(context.params["token_file"]).checked())
+    tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
     views = Views(Registry([file.parent / "skills"]), Grants(grants, local=False))
     return Reloader(context, views, None, tokens), tokens, views
 

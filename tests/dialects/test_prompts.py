@@ -268,7 +268,5 @@ def test_comings_and_goings_are_news(
 
 def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:
     text = prompts.instructions(build.skill("a"), "a", "Do it.\u200b\u200b", "now")
-    assert text.endswith(
-        "The skill holds 2 hidden characters, which no person who looked at it has seen.\n\nArguments: now"
-    )
+    assert text.endswith("The skill holds 2 hidden characters, which are invisible to people.\n\nArguments: now")
     assert "hidden" not in prompts.instructions(build.skill("a"), "a", "Do it.", "")

@@ -111,4 +111,4 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
 def test_a_name_among_dependencies_costs_one_look(registry: Registry):
     names = prompts.Names(View(registry), Settings())
     assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
-    assert identity.known(registry.snapshot, "no", Standing.LENIENT) is None
+    assert identity.lookup(registry.snapshot, "no", Standing.LENIENT) is None

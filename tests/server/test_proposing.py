@@ -121,7 +121,7 @@ def test_proposals_are_counted_by_what_became_of_them() -> None:
     metrics = Metrics(dict, frozenset())
     for action in ("propose", "propose", "reject"):
         use = Use(action, "tea", "20261124-0123456789ab", "")
-        metrics.take(Event(time=0.0, protocol=PAGE, method=action, outcome="ok", uses=(use,), proposer="token:ann"))
-    raw, _ = metrics.written("")
+        metrics.record(Event(time=0.0, protocol=PAGE, method=action, outcome="ok", uses=(use,), proposer="token:ann"))
+    raw, _ = metrics.render("")
     assert b'skills_proposals_total{action="propose"} 2.0' in raw and b'{action="reject"} 1.0' in raw
     assert b"skills_uses_total{" not in raw

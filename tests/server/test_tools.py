@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.telemetry.usage import Batch, Count, Sum, UsageStore, day_of
+from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from tables import each_row
 from wire import Era, Wire, WireError, serving, write_skill
 
@@ -165,7 +165,7 @@ def test_skills_loaded_lately_have_descriptions_before_others(tmp_path: Path, er
     other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
     now = time.time()
     UsageStore(str(store)).add(
-        Batch({Count(day_of(now), "load", other, "", "", "", "tools"): Sum(1, now)}, questions={})
+        Batch({Count(day_of(now), "load", other, "", "", "", "tools"): Tally(1, now)}, questions={})
     )
     with serving(tmp_path / "skills", *counting, era=era, opened=False) as wire:
         after = re.findall(r"^- (s\d+): Use when", wire.open()["instructions"], re.MULTILINE)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.tokens import Tokens, find, read_tokens
+from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.entrance import PRINCIPAL
 from mcp_skills_server.telemetry.events import Events
@@ -83,7 +83,7 @@ def test_no_header_trips_the_guards(header: str) -> None:
     assert policy.origin_allowed(header) in {True, False}
     assert policy.origin_allowed("http://" + header) in {True, False}
     secret = secret_of(header)
-    assert secret is None or find(policy.tokens, secret) is None
+    assert secret is None or find_token(policy.tokens, secret) is None
 
 
 @each_row(

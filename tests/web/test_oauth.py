@@ -253,7 +253,7 @@ def test_an_issuer_that_cannot_be_asked_is_503_with_a_time_to_come_again(
         }[trouble]
         issuer.routes["/elsewhere"] = answer(json.dumps({"keys": [public()]}).encode())
     with guarded(tmp_path, url) as server:
-        server.said(f"WARNING: the issuer {url}: .*; its tokens cannot be proved until it answers")
+        server.said(f"WARNING: the issuer {url}: .*; its tokens cannot be verified until it answers")
         reply = ask(server, signed(claims(iss=url, aud=own(server.port))))
         assert reply.status == 503 and 1 <= int(reply.headers["Retry-After"]) <= 6
         assert ask(server, "x").status == 401  # which no issuer would make good

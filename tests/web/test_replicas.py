@@ -270,10 +270,10 @@ def test_a_redis_that_drips_or_is_silent_holds_up_no_request(redis: RealRedis, s
 NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {
     "silent": (lambda it: it.recv(1) and threading.Event().wait(DEADLINE), "it does not answer within 2 seconds"),
     "closing": (lambda _: None, "there is no connection"),
-    "http": (lambda it: it.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "what answers there is no Redis"),
-    "noise": (lambda it: it.sendall(os.urandom(1 << 20)), "(what answers there is no Redis|there is no connection)"),
-    "number": (lambda it: it.sendall(b"$huge\r\n"), "what answers there is no Redis"),
-    "deep": (lambda it: it.sendall(b"*1\r\n" * 100_000), "(what answers there is no Redis|does not answer|no conn)"),
+    "http": (lambda it: it.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the server there is not Redis"),
+    "noise": (lambda it: it.sendall(os.urandom(1 << 20)), "(the server there is not Redis|there is no connection)"),
+    "number": (lambda it: it.sendall(b"$huge\r\n"), "the server there is not Redis"),
+    "deep": (lambda it: it.sendall(b"*1\r\n" * 100_000), "(the server there is not Redis|does not answer|no conn)"),
     "long": (lambda it: it.sendall(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
 }
 
@@ -300,9 +300,9 @@ def is_told_in_one_line(one: HttpClient, words: str) -> None:
 @each_row(
     ("url", "words"),
     [
-        ("redis://127.0.0.1:{port}/0", "it does not let us in .*MCP_SKILLS_REDIS_PASSWORD"),
-        (f"redis://:{SECRET}x@127.0.0.1:{{port}}/0", "it does not let us in"),
-        (f"redis://nobody:{SECRET}@127.0.0.1:{{port}}/0", "it does not let us in"),
+        ("redis://127.0.0.1:{port}/0", "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"),
+        (f"redis://:{SECRET}x@127.0.0.1:{{port}}/0", "it rejects the login"),
+        (f"redis://nobody:{SECRET}@127.0.0.1:{{port}}/0", "it rejects the login"),
         (f"redis://:{SECRET}@127.0.0.1:{{port}}/99", "it has no database 99"),
     ],
 )
@@ -329,7 +329,7 @@ def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path)
             assert readable(at_b, session, "alpha")
             assert state(at_a.server) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (a,):
-            a.said("its certificate is not proved; give the authority that it is from by --redis-ca")
+            a.said("its certificate is not trusted; name its authority by --redis-ca")
 
 
 def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:

@@ -186,7 +186,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
 
 
 def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
-    patterns = [each.text for each in grant.skills if each.fits(path)]
+    patterns = [each.text for each in grant.skills if each.matches(path)]
     return {
         "place": place,
         "who": [each for each in grant.who if each in names],

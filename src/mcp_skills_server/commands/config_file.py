@@ -20,7 +20,7 @@ import click
 
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
 from mcp_skills_server.access.quotas import QuotaSettings
-from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
+from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_secure
 from mcp_skills_server.commands.fields import VARIABLE_NAME, key_of, located, traits_of
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.printing import more_suffix
@@ -322,7 +322,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
                     "the https URL of the issuer as its metadata has it, such as "
                     '"https://login.example"'
                 ),
-                _text_that(lambda url: is_safe(url) and not urlsplit(url).query),
+                _text_that(lambda url: is_secure(url) and not urlsplit(url).query),
                 'issuer = "https://login.example"',
             ),
             "audience": _Key(
@@ -332,7 +332,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
             ),
             "resource": _Key(
                 f'the https URL of the endpoint for clients, such as "{_ENDPOINT}"',
-                _text_that(is_safe),
+                _text_that(is_secure),
             ),
             "groups-claim": _Key(
                 'the name of a claim, such as "groups" or "realm_access.roles"', _text
@@ -376,7 +376,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
 def _has_resource(given: Mapping[str, Any]) -> bool:
     """Return True if `[oauth]` names the endpoint, by `resource` or by a URL as `audience`."""
     audience = given.get("audience")
-    return "resource" in given or not isinstance(audience, str) or is_safe(audience)
+    return "resource" in given or not isinstance(audience, str) or is_secure(audience)
 
 
 def oauth_settings(

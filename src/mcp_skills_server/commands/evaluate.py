@@ -206,7 +206,7 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
             return skill
     for name in filter(None, (named, file.stem)):
         try:
-            return identity.find(snapshot, name, Standing.LENIENT)
+            return identity.require(snapshot, name, Standing.LENIENT)
         except RequestError:
             continue
     if len(snapshot.skills) == 1:

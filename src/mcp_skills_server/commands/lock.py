@@ -378,9 +378,9 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         for each in found:
             is_different = True
             say(f"{each.path}: {each.kind}")
-            for line in each.first:
+            for line in each.important:
                 say(f"  {line}")
-            say_lines("\n".join(each.rest))
+            say_lines("\n".join(each.others))
     return int(is_different)
 
 

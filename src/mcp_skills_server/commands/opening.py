@@ -277,9 +277,9 @@ def _gates(
 
         gates.append(Selection(chosen.include, chosen.exclude))
     if keys:
-        from mcp_skills_server.provenance.signatures import Proofs, SignatureGate, Verifier
+        from mcp_skills_server.provenance.signatures import ProofCache, SignatureGate, Verifier
 
-        proofs = Proofs(cache_folder(cache_dir) / "signatures")
+        proofs = ProofCache(cache_folder(cache_dir) / "signatures")
         gates.append(SignatureGate(Verifier([*map(Path, keys)]), proofs))
     return gates
 

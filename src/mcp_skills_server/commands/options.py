@@ -280,7 +280,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
 
     snapshot = registry.snapshot
     try:
-        return identity.find(snapshot, name, standing)
+        return identity.require(snapshot, name, standing)
     except RequestError as error:
         if snapshot.named(name, standing):
             raise UsageError(str(error)) from None  # whose message has their paths
@@ -319,10 +319,10 @@ def limits_of(options: LimitOptions) -> Limits:
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """Return the validated tokens of `--token-file` or `--tokens`; warn if they expire soon."""
-    from mcp_skills_server.access.tokens import warn_of_ends
+    from mcp_skills_server.access.tokens import warn_of_expiry
 
-    found = token_lines_of(file, lines).checked()
-    warn_of_ends(found, time.time())
+    found = token_lines_of(file, lines).require_valid()
+    warn_of_expiry(found, time.time())
     return found
 
 
@@ -337,7 +337,7 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
     if lines is not None:
         return read_token_value(lines, "MCP_SKILLS_TOKENS")
     if file is not None:
-        return read_token_file(file, again=again)
+        return read_token_file(file, is_reload=again)
     return TokenLines(())
 
 

@@ -125,13 +125,13 @@ def diff(options: LookOptions, id_: str) -> int:
     if options.form == "json":
         say_json(
             proposal.as_json()
-            | {"first": found.first if found else (), "lines": found.rest if found else ()}
+            | {"first": found.important if found else (), "lines": found.others if found else ()}
         )
     elif found is not None:
         say(f"{proposal.name}: {proposal.id}")
-        for line in found.first:
+        for line in found.important:
             say(f"  {line}")
-        say_lines("\n".join(found.rest))
+        say_lines("\n".join(found.others))
     return int(found is not None)
 
 

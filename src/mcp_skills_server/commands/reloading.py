@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.access.tokens import warn_of_ends
+from mcp_skills_server.access.tokens import warn_of_expiry
 from mcp_skills_server.commands.fields import key_of, parsed_again, traits_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.commands.options import token_lines_of, warn_of_unknown_variables
@@ -162,16 +162,16 @@ class Reloader:
             return None, ()
         params = self._context.params
         lines = token_lines_of(params["token_file"], params["tokens"], again=True)
-        found = lines.after(self._tokens)
-        if not found and not lines.wrong and not self._tokens:
+        found = lines.merge(self._tokens)
+        if not found and not lines.invalid and not self._tokens:
             return None, ()
         if not found or not self._tokens:
-            lines.checked()
+            lines.require_valid()
             raise UsageError("turning tokens on or off takes effect at the next start")
-        warn_of_ends(found, time.time())
+        warn_of_expiry(found, time.time())
         if {*self._tokens} == {*found}:
-            return None, lines.wrong
-        return found, lines.wrong
+            return None, lines.invalid
+        return found, lines.invalid
 
     def _apply(self, before: click.Context, was: Configuration, now: Configuration) -> None:
         """Apply the live options and the rates, and log the changes that need a restart."""
@@ -200,7 +200,7 @@ class Reloader:
             later.append("oauth")
         if self._rates is not None and was.quotas != now.quotas:
             self._rates.replace(now.quotas)
-            if was.quotas.lasting != now.quotas.lasting:
+            if was.quotas.fixed != now.quotas.fixed:
                 later.append("quota")
         if later:
             logger.warning(
@@ -231,7 +231,7 @@ class Reloader:
             before, last = last, self._stat_files()
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
-                warn_of_ends(self._tokens, self._warned)
+                warn_of_expiry(self._tokens, self._warned)
             if not is_requested and (last == self._seen or last != before):
                 continue
             self._seen = last

@@ -65,7 +65,7 @@ def _append(file: Path, line: str) -> None:
 
     text, mode = read_token_text(str(file)) if os.path.exists(file) else ("", 0o600)
     whole = f"{text.rstrip()}\n{line}\n".lstrip("\n")
-    read_tokens(whole, str(file)).checked()
+    read_tokens(whole, str(file)).require_valid()
     try:
         replace_file(file, whole.encode(), mode)
     except OSError as error:

@@ -21,7 +21,7 @@ _SINCE: Final = re.compile(r"([1-9][0-9]{0,2})d")
 _SHOWN: Final = 20
 """Lines that are printed without `--all`."""
 _BARS: Final = 30
-"""Days of a sparkline."""
+"""Days of a spark."""
 
 
 class ShowUsageOptions(Options):

@@ -194,7 +194,7 @@ def _suppression_of(
         place = problem.path
         if problem.line is None:
             place = os.path.join(place.removesuffix(SKILL_MD), SKILL_MD)
-        return suppressions.suppressed(problem, comments(place))
+        return suppressions.suppression_for(problem, comments(place))
 
     return suppression
 
@@ -251,7 +251,7 @@ def _say_counts(report: _Report, *, err: bool) -> None:
 
 def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
     by_place: dict[str, list[Problem]] = {}
-    for each in filter(fixes.can_correct, report.problems):
+    for each in filter(fixes.has_fix, report.problems):
         by_place.setdefault(each.path, []).append(each)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
@@ -264,7 +264,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             before = registry.read(file).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        after, done = fixes.corrected(
+        after, done = fixes.fix_text(
             before, by_place[shown], os.path.basename(registry.place(skill))
         )
         if done:

@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import exchange, sync_paths
 from mcp_skills_server.errors import RequestError, listed
-from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.model import Skill
 from mcp_skills_server.proposals.intake import files_of, place_in, with_proposal
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
@@ -174,7 +174,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
 
 def _staging_path(place: Path, proposal: Proposal) -> Path:
     """Return the path at which the new folder is built; no scan enters it, even with `--hidden`."""
-    return place.with_name(f"{OURS}-{proposal.id}")
+    return place.with_name(f"{STATE_DIR}-{proposal.id}")
 
 
 def _make_parents(top: Path, place: Path) -> None:

@@ -204,7 +204,7 @@ def _root_and_files(
             ask = "it has changed since; make your change to its current text"
         found = compare(skill.path, before, with_proposal(before, written, removed))
         if found is not None:
-            lines = [*found.rest[:_MOST_SHOWN_LINES]]
+            lines = [*found.others[:_MOST_SHOWN_LINES]]
         raise RequestError(
             "\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines])
         )

@@ -139,7 +139,7 @@ class ActiveSkills:
         """Replace the loaded skills, and emit "dropped" for each one unloaded without any use."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
-                events.note(events.Use("dropped", path, SKILL_MD, before.digest))
+                events.record_use(events.Use("dropped", path, SKILL_MD, before.digest))
         self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
         self._loaded = loaded
         self.change_count += 1
@@ -292,7 +292,7 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
         given = skill.frontmatter.get(FIELD)
         names = references(given.get("skills"), "name") if isinstance(given, dict) else []
         for name in names[:_MOST_NEEDED]:
-            other = identity.known(snapshot, name, Standing.LENIENT)
+            other = identity.lookup(snapshot, name, Standing.LENIENT)
             if other is None:
                 missing[name] = None
             else:

@@ -224,7 +224,7 @@ class Briefing:
         root, path = self._root_and_path(skill)
         location = self.location(skill) if self._absolute_paths else None
         return Offer(
-            name_of(skill, snapshot), hidden.without(skill.description), location, path, root
+            name_of(skill, snapshot), hidden.strip(skill.description), location, path, root
         )
 
     def _root_and_path(self, skill: Skill) -> tuple[str, str]:
@@ -294,7 +294,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
     for skill in skills:
         tags = " ".join(map(str, tags_of(skill.frontmatter)))
         named.update({*words_of(f"{skill.name} {tags}")})
-        described.update({*words_of(hidden.without(skill.description))})
+        described.update({*words_of(hidden.strip(skill.description))})
     kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
     for word in kept:
         del described[word]

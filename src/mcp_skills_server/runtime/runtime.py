@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import LruCache, SkillSet, held
+from mcp_skills_server.catalog.views import LruCache, SkillSet, weigh
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
@@ -99,9 +99,9 @@ class Runtime(ClosingMixin):
 
             self.scripts = Scripts(registry, scripts, self.events)
         self._restricted = LruCache(
-            self._make_restricted, held, _MOST_SKILLS, lambda each: each.briefing.close()
+            self._make_restricted, weigh, _MOST_SKILLS, lambda each: each.briefing.close()
         )
-        self.searches = LruCache(self._make_search, held, _MOST_INDEXED)
+        self.searches = LruCache(self._make_search, weigh, _MOST_INDEXED)
         self._set_skill_set(registry)
 
     def _emit(self, changes: Changes) -> None:
@@ -143,12 +143,13 @@ class Runtime(ClosingMixin):
             return self.scripts is not None
         snapshot = self.skill_set.snapshot
         if self._runs is None or self._runs[0] is not snapshot:
-            some = permissions.may_any("scripts")
+            some = permissions.permits_any("scripts")
             self._runs = (
                 snapshot,
                 some
                 and any(
-                    permissions.may("scripts", path) for path in snapshot.paths(Standing.LENIENT)
+                    permissions.permits("scripts", path)
+                    for path in snapshot.paths(Standing.LENIENT)
                 ),
             )
         return self._runs[1]
@@ -216,7 +217,7 @@ class Runtime(ClosingMixin):
         if located is not None:
             return located
         try:
-            return identity.find(snapshot, wanted, Standing.LENIENT)
+            return identity.require(snapshot, wanted, Standing.LENIENT)
         except RequestError as error:
             if snapshot.named(wanted, Standing.LENIENT):
                 raise  # the message lists all skills of this name

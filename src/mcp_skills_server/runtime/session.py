@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from mcp_skills_server.catalog.threads import in_thread, in_turn
+from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
-from mcp_skills_server.format.cursors import portion, weight
+from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
@@ -234,7 +234,7 @@ class Session(ClosingMixin):
             offered += [skill for skill in page if dialect.is_offered(skill)]
             if after is None:
                 break
-        shown = portion(offered[:limit], weight)
+        shown = first_page(offered[:limit], entry_bytes)
         after = None
         if len(offered) > len(shown):
             after = shown[-1].path
@@ -248,7 +248,7 @@ class Session(ClosingMixin):
         hits = await in_thread(
             partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
         )
-        events.searched(query, len(hits))
+        events.record_search(query, len(hits))
         note = self._news(call)
         if not hits and snapshot.skills:
             near = await in_thread(search.nearest, query, _NEAREST, dialect.is_offered)
@@ -259,7 +259,7 @@ class Session(ClosingMixin):
                 [name_of(skill, snapshot) for skill in near], _common(tags), _common(groups)
             )
             note = "\n".join(filter(None, (advice, note)))
-        found = portion([hit.skill for hit in hits], weight)
+        found = first_page([hit.skill for hit in hits], entry_bytes)
         entries = call.runtime.entries(found, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
             if hit.copies:
@@ -305,7 +305,7 @@ class Session(ClosingMixin):
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
         skill = self._find_active(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(skill.files))
-        async with in_turn(skill.files[path].size, self.session_id):
+        async with limit_large_answers(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
             if path != SKILL_MD:
                 self._active.mark_used(skill.path)
@@ -362,7 +362,7 @@ class Session(ClosingMixin):
         if self.scripts_at != THIS_PROCESS:
             self.scripts_at = THIS_PROCESS
             self.script_moves += 1
-        events.concerns([skill])
+        events.record_mentions([skill])
         self._active.mark_used(skill.path)
         outcome = await scripts.run(
             skill,

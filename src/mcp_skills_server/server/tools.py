@@ -88,7 +88,7 @@ class Tools:
         self, view: View, settings: Settings, caller: Caller, params: Params
     ) -> Result:
         """Return all tools in one page, in a stable order (`tools/list`)."""
-        if cursors.key_of(params, _KIND) is not None:
+        if cursors.start_key(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._first_moment(caller, self._sessions.runtime.restricted_to(view.skill_set))
         tools = self.definitions(

@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
-from mcp_skills_server.format.ignored import some_of, unserved
+from mcp_skills_server.format.ignored import summarize, unserved
 from mcp_skills_server.sources.cache import make_own, private_folder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import fetching
@@ -98,7 +98,7 @@ class Archive(Source):
         )
         # Only warn: an archive of a repository has such files, and no publisher signed it as a
         # whole.
-        warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
+        warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
         units: list[Unit] = []
         for place, found in skills.items():
             name = place or root_name(found, [Path(self.origin).name.partition(".")[0]]) or "skill"

@@ -28,7 +28,7 @@ from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.durable import replace_file, sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.records import (
@@ -91,7 +91,7 @@ class FetchedFolder:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._stage = directory / OURS / "stage"
+        self._stage = directory / STATE_DIR / "stage"
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
 
@@ -291,7 +291,7 @@ class FetchedFolder:
                     place = prefix + entry.name
                     if place in above and entry.is_dir(follow_symlinks=False):
                         todo.append(f"{place}/")
-                    elif place not in names and place != OURS:
+                    elif place not in names and place != STATE_DIR:
                         clear(Path(entry.path))
 
     def put_index(self, index: IndexRecord) -> None:

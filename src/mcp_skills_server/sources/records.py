@@ -17,9 +17,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.format.archive import check_paths
-from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.format.ignored import STATE_DIR
 
-INDEXES: Final = f"{OURS}/sources"
+INDEXES: Final = f"{STATE_DIR}/sources"
 """Directory of index records in a folder of fetched skills."""
 
 

@@ -18,7 +18,7 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
-from mcp_skills_server.format.ignored import ignored, some_of
+from mcp_skills_server.format.ignored import ignored, summarize
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
 from mcp_skills_server.sources.folder import FetchedFolder
@@ -403,7 +403,7 @@ def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
     if found := ignored(paths):
         raise UnacceptableError(
             "it brings files that are never served, and so nothing of it is written: "
-            f"{some_of(found)}; its publisher must leave them out"
+            f"{summarize(found)}; its publisher must leave them out"
         )
     if len(files) > limits.files:
         raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")

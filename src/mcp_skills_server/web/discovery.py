@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.threads import off_loop
-from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, held
+from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, weigh
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
     ARD_MEDIA_TYPE,
@@ -169,7 +169,7 @@ class Discovery:
                 and found.use is not None
                 and method == "GET"
             ):
-                request.answers(found.use, found.size)
+                request.record_read(found.use, found.size)
         return found
 
     async def _find(self, path: str, site: str) -> _Found | None:
@@ -357,7 +357,7 @@ class ByGrants:
     def __init__(self, views: Views, make: Callable[[SkillSet, set[str]], Discovery]) -> None:
         logged: set[str] = set()
         self._views = views
-        self._endpoints = LruCache(lambda each: make(each, logged), held, _MOST_SKILLS)
+        self._endpoints = LruCache(lambda each: make(each, logged), weigh, _MOST_SKILLS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""

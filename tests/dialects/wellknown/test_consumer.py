@@ -176,7 +176,7 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
         (old_fields(files=["SKILL.md", "a?b"]), "does not allow the file name"),
         (old_fields(files=["SKILL.md", "a\\b"]), "does not allow the file name"),
         (old_fields(files=["SKILL.md", "é"]), "does not allow the file name"),
-        (old_fields(files=["SKILL.md", "SKILL.md"]), "stands twice"),
+        (old_fields(files=["SKILL.md", "SKILL.md"]), "appears twice"),
         (old_fields(files=["SKILL.md", "skill.md"]), "cannot tell it from"),
         (old_fields(files=["SKILL.md", "a", "a/b"]), "both a file and a directory"),
         (old_fields(files=["SKILL.md", "C:/a"]), "begins with a drive letter"),

@@ -46,11 +46,11 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         if not self.metrics and address is None:
             return
         try:
-            from mcp_skills_server.telemetry.metrics import Metrics, show_at
+            from mcp_skills_server.telemetry.metrics import Metrics, serve_metrics
         except ImportError:
             raise missing_extra("metrics", "metrics") from None
         self._metrics = Metrics(self._all_gauges, known_methods())
-        self._metrics.start(server.runtime.events)
+        self._metrics.subscribe_to(server.runtime.events)
         if address is None:
             return
         from mcp_skills_server.web.guards import host_name
@@ -62,7 +62,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
             )
         names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
         try:
-            show_at(
+            serve_metrics(
                 self._metrics,
                 host.strip("[]"),
                 int(port),
@@ -80,7 +80,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
             return None
         from mcp_skills_server.web.probes import metrics_route
 
-        return Routes(lambda _: [metrics_route(metrics, server.views.may_admin)])
+        return Routes(lambda _: [metrics_route(metrics, server.views.is_admin)])
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}

@@ -45,7 +45,7 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
     if options.audit_log == STDOUT and not stdout_is_free:
         raise UsageError("--audit-log -: stdout belongs to the protocol here; name a file")
     audit = AuditLog(options.audit_log, required=options.audit_required)
-    audit.start(events)
+    audit.subscribe_to(events)
     return audit
 
 
@@ -149,10 +149,10 @@ class UsageCounts(UsageOptions, Feature):
         from mcp_skills_server.telemetry.usage import Usage
 
         self._usage = Usage(self.store, questions=self.usage_questions)
-        server.opened.registry.subscribe(self._usage.serves)
+        server.opened.registry.subscribe(self._usage.on_changes)
         self._stop = self._usage.start(server.runtime.events)
         if not over_http:  # over HTTP this would disclose what other people load
-            server.runtime.briefing.prefer(self.store.lately())
+            server.runtime.briefing.prefer(self.store.recently_loaded())
 
     def stop(self) -> None:
         if self._stop is not None:
@@ -193,7 +193,7 @@ class Traces(Feature, heading="Traces"):
         from mcp_skills_server.dialects import runtime
 
         provider, self._stop = make_provider()
-        Tracing(provider, known_methods(), runtime.canonical).start(server.runtime.events)
+        Tracing(provider, known_methods(), runtime.canonical).subscribe_to(server.runtime.events)
 
     def stop(self) -> None:
         if self._stop is not None:

@@ -18,8 +18,8 @@ from mcp_skills_server.web.part import Part
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.model import Changes
+    from mcp_skills_server.shared.change_bus import ChangeBus, Where
     from mcp_skills_server.shared.link import Link
-    from mcp_skills_server.shared.look_again import LookAgain, Where
     from mcp_skills_server.web.settings import HttpSettings
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
@@ -64,7 +64,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         "The authorities to trust for the certificate of Redis, in PEM, instead of the system's."
     )
     _link: Link | None = None
-    _look_again: LookAgain | None = None
+    _bus: ChangeBus | None = None
     _part: Part | None = None
 
     def start(self, server: Server) -> None:
@@ -82,8 +82,8 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         from mcp_skills_server.runtime.shared_sessions import shared_sessions_factory
         from mcp_skills_server.server.notify import RecentNotifications
         from mcp_skills_server.shared.address import redis_settings
+        from mcp_skills_server.shared.change_bus import CLIENTS, FOLDERS, SOURCES, ChangeBus
         from mcp_skills_server.shared.link import Link
-        from mcp_skills_server.shared.look_again import CLIENTS, FOLDERS, SOURCES, LookAgain
         from mcp_skills_server.shared.records import Records, SharedBucket
 
         registry, mirrors = server.opened.registry, server.opened.mirrors
@@ -94,17 +94,17 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         )
         share = server.quotas.runtime_sessions
         records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
-        recent = RecentNotifications(lambda: looking.say(CLIENTS))
+        recent = RecentNotifications(lambda: bus.notify(CLIENTS))
         followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
         if mirrors is not None:
             followed[SOURCES] = mirrors.look
         if server.options.watch:
-            followed[FOLDERS] = lambda: _rescan(registry)
-        looking = self._look_again = LookAgain(link, followed)
-        registry.subscribe(lambda changes: _publish_change(looking, registry, changes))
+            followed[FOLDERS] = lambda: _scan_folders(registry)
+        bus = self._bus = ChangeBus(link, followed)
+        registry.subscribe(lambda changes: _notify(bus, registry, changes))
 
         def look() -> int:
-            looking.say(SOURCES)
+            bus.notify(SOURCES)
             return mirrors.look() if mirrors is not None else 0
 
         def take(owner: str, per_minute: int) -> Awaitable[float]:
@@ -119,14 +119,14 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             take_shared=take,
             look=look,
         )
-        looking.start()
+        bus.start()
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
         return self._part
 
     def stop(self) -> None:
-        if self._look_again is not None:
-            self._look_again.stop()
+        if self._bus is not None:
+            self._bus.stop()
 
     def gauges(self) -> Mapping[str, Gauge]:
         if self._link is None:
@@ -149,14 +149,14 @@ class _Shared(Part):
         return replace(http, **self._shared)
 
 
-def _rescan(registry: Registry) -> None:
+def _scan_folders(registry: Registry) -> None:
     registry.loaded.wait()
     registry.refresh()
 
 
-def _publish_change(looking: LookAgain, registry: Registry, changes: Changes) -> None:
+def _notify(bus: ChangeBus, registry: Registry, changes: Changes) -> None:
     """Publish where this replica itself found a change, so that other replicas look there."""
-    if looking.is_looking or not registry.loaded.is_set():
+    if bus.is_scanning or not registry.loaded.is_set():
         return  # another replica published it, or it is the first scan
     where: set[Where] = {
         "sources" if registry.roots[skill.root].origin else "folders"
@@ -164,4 +164,4 @@ def _publish_change(looking: LookAgain, registry: Registry, changes: Changes) ->
         for skill in skills.values()
     }
     for each in where:
-        looking.say(each)
+        bus.notify(each)

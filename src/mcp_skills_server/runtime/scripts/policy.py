@@ -208,13 +208,15 @@ def _check_grants(
 ) -> None:
     """Raise RunRefusedError without a grant for the script's skill, or for all skills of code."""
     if skill is not None:
-        if permissions.may("scripts", skill.path):
+        if permissions.permits("scripts", skill.path):
             return
         thing = f"A script of {printable(skill.path)}"
-    elif not permissions.may_any("code"):
+    elif not permissions.permits_any("code"):
         thing = "Code"
     else:
-        withheld = next((each for each in laid_out if not permissions.may("code", each.path)), None)
+        withheld = next(
+            (each for each in laid_out if not permissions.permits("code", each.path)), None
+        )
         if withheld is None:
             return
         thing = f"Code with the files of {printable(withheld.path)}"

@@ -455,13 +455,13 @@ class Scripts:
         with self._server.serving():  # for runs outside of a request, too
             skill = request.skills.get(request.skill_directory)
             if skill is not None:
-                events.runs(skill.path, request.path, self._registry.digest_over(skill))
+                events.record_run(skill.path, request.path, self._registry.digest_over(skill))
                 return
             # Code from a call can read all skills that are laid out for it.
             laid_out = {
                 each.path: self._registry.digest_over(each) for each in request.skills.values()
             }
-            events.runs("", request.path, "", laid_out=laid_out)
+            events.record_run("", request.path, "", laid_out=laid_out)
 
     def _clean_up(
         self, directory: RunDirectory, workspace: Workspace

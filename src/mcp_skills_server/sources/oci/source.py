@@ -21,7 +21,7 @@ from mcp_skills_server.catalog.path_index import above
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
-from mcp_skills_server.format.ignored import some_of
+from mcp_skills_server.format.ignored import summarize
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
@@ -238,7 +238,7 @@ def read_layers(
         else:
             skills[name] = files
     if rest:
-        warnings.append(f"left out what belongs to no skill: {some_of(rest)}")
+        warnings.append(f"left out what belongs to no skill: {summarize(rest)}")
     return Bundle(skills, refused, tuple(warnings))
 
 

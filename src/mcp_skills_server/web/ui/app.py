@@ -282,7 +282,7 @@ class PagePart(Part):
 
     def _look(self, principal: Principal | None) -> Look:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""
-        runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
+        runtime, admin = self._runtime_of(principal), self._views.is_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         look = Look(
             self._site,

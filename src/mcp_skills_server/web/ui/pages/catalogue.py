@@ -26,7 +26,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
-from mcp_skills_server.telemetry.usage import Line
+from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.look import (
     Look,
     choice_of,
@@ -50,7 +50,7 @@ _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "files": lambda skill: -len(skill.files),
 }
 """Sort keys of the list, beside the path."""
-_UNUSED: Final = Line("")
+_UNUSED: Final = UsageRow("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
 
 
 def _condition(
-    asked: Asked, used: Mapping[str, Line] | None, survey: Survey
+    asked: Asked, used: Mapping[str, UsageRow] | None, survey: Survey
 ) -> Callable[[Skill], bool]:
     def accept(skill: Skill) -> bool:
         if asked.source and str(skill.root) != asked.source:
@@ -228,7 +228,7 @@ def _condition(
 
 
 def _row(
-    look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line], survey: Survey
+    look: Look, skill: Skill, asked: Asked, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
     """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
     title, left_out = identity.title(skill) or "", reason_left_out(skill)

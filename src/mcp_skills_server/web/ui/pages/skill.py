@@ -23,7 +23,7 @@ from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
-from mcp_skills_server.catalog.threads import in_turn
+from mcp_skills_server.catalog.threads import limit_large_answers
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
@@ -36,7 +36,7 @@ from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.usage import Line
+from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.look import (
     Argument,
     Look,
@@ -141,7 +141,7 @@ async def page(request: Request, look: Look) -> Response:
     skill, query = skill_of(request, look), request.query_params
     text = await _text(look, skill)
     form = await _filled(query, look, skill)
-    used: Mapping[str, Line] = await to_thread.run_sync(look.used) or {}
+    used: Mapping[str, UsageRow] = await to_thread.run_sync(look.used) or {}
     registry = look.runtime.registry
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
@@ -244,10 +244,10 @@ def _tree_of(skill: Skill) -> FileTree:
 async def _text(look: Look, skill: Skill) -> Text:
     file = skill.files.get(SKILL_MD)
     if file is None:
-        events.concerns([skill])
+        events.record_mentions([skill])
         return Text(trouble="There is no SKILL.md that can be read.")
     if file.size > look.runtime.registry.limits.skill_md:
-        events.concerns([skill])
+        events.record_mentions([skill])
         return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
     raw = await look.view.read(skill, SKILL_MD)
     document = await to_thread.run_sync(frontmatter.parse, raw)
@@ -431,7 +431,7 @@ async def file(request: Request, look: Look) -> Response:
         if text is not None and path.lower().endswith(_MARKDOWN):
             html = await rendered(text, skill.path, skill.files, path)
     else:
-        events.concerns([skill])
+        events.record_mentions([skill])
     return look.page(
         "file.html",
         skill=skill,
@@ -481,5 +481,5 @@ def _file_of(request: Request, look: Look) -> tuple[Skill, str]:
 
 
 async def _read(request: Request, look: Look, skill: Skill, path: str) -> bytes:
-    async with in_turn(skill.files[path].size, counted(request.scope)):
+    async with limit_large_answers(skill.files[path].size, counted(request.scope)):
         return await look.view.read(skill, path)

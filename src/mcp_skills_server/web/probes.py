@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_AWAITED: Final = "a source: it has not answered yet, and there is no copy of it"
+_AWAITED: Final = "a source: it has not responded yet, and there is no cached copy"
 
 
 class Drain:
@@ -45,7 +45,7 @@ class Drain:
             return
         self.begun = True
         logger.info(
-            "ends in %g s: answers requests, and is not ready for more (--drain)", self._seconds
+            "shuts down in %g s: still answers requests, but /readyz fails (--drain)", self._seconds
         )
         with anyio.move_on_after(self._seconds):
             await anext(signals)
@@ -91,11 +91,10 @@ def routes(
             missing.insert(0, "the first scan is not done")
         elif not had_skills:
             missing.append(
-                "there is no skill in any root; mount the folder that has them, or give "
-                "--allow-empty"
+                "no root has a skill; mount the folder with the skills, or give --allow-empty"
             )
         if drain.begun:
-            missing.insert(0, "draining: the server is about to end")
+            missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
@@ -129,7 +128,7 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
             continue
         state = "read"
         if root.shown in lost:
-            state = "it cannot be read now; serving what was read before"
+            state = "cannot be read now; serving the last copy"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"
         yield f"{root.shown}: {state}"

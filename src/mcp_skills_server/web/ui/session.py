@@ -25,7 +25,7 @@ from starlette.responses import Response
 from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.tokens import find
 from mcp_skills_server.errors import RequestError, SkillsServerError
-from mcp_skills_server.web.bearer import Refusal, admission
+from mcp_skills_server.web.bearer import Refusal, authenticate
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.ui.look import base
@@ -115,7 +115,7 @@ class Viewers:
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
-            found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
+            found = await authenticate(request.scope, self._policy.tokens, self._policy.oauth)
             if isinstance(found, Refusal):
                 return None
             return Viewer(found)

@@ -53,9 +53,9 @@ class Drain:
 
 def routes(
     registry: Registry,
-    sites: Callable[[], Sequence[SourceState]],
+    site_states: Callable[[], Sequence[SourceState]],
     drain: Drain,
-    states: Callable[[], Sequence[str]],
+    status_lines: Callable[[], Sequence[str]],
     may: Callable[[Principal | None], bool],
     *,
     allow_empty: bool = True,
@@ -64,9 +64,9 @@ def routes(
 
     Args:
         registry: the skills; loaded elsewhere.
-        sites: returns the state of each root that is a site.
+        site_states: returns the state of each root that is a site.
         drain: the drain before shutdown.
-        states: returns a status line for each dependency beside the roots, such as the last reload
+        status_lines: returns a line for each dependency beside the roots, such as the last reload
             and Redis; none affects readiness.
         may: whether a principal may see the locations of sources.
         allow_empty: whether the server is ready although no root had a skill since the start, as
@@ -78,7 +78,7 @@ def routes(
         return PlainTextResponse("alive\n")
 
     async def ready(request: Request) -> PlainTextResponse:
-        known = sites()
+        known = site_states()
         for_operator = may(principal(request.scope))
         missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
         nonlocal had_skills
@@ -100,7 +100,7 @@ def routes(
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
             if for_operator:
-                lines += [*_lines(registry, known), *states()]
+                lines += [*_lines(registry, known), *status_lines()]
             else:
                 lines.append(
                     f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing"

@@ -64,7 +64,7 @@ class Publisher(Part):
             below = (*policy.open_below, *PREFIXES)
             policy = replace(policy, open_below=below, open_at=policy.open_at | {ARD, CATALOG})
         if self._alone:
-            return replace(http, policy=policy, answers_mcp=False, entrance=DIRECTORY + INDEX)
+            return replace(http, policy=policy, answers_mcp=False, start_path=DIRECTORY + INDEX)
         return replace(http, policy=replace(policy, open_at=policy.open_at | {CARD}))
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:

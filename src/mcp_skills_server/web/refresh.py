@@ -70,7 +70,7 @@ class WebhookEndpoint(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
-        look, failures = http.look or _poll_nothing, FailedAuthentications(http.rates)
+        poll, failures = http.poll_sources or _poll_nothing, FailedAuthentications(http.rates)
 
         async def refresh(request: Request) -> Response:
             code = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -92,7 +92,7 @@ class WebhookEndpoint(Part):
                         {"error": "too many failed signatures; try again later"}, 429, headers
                     )
                 return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
-            return JSONResponse({"sources": look()}, 202)
+            return JSONResponse({"sources": poll()}, 202)
 
         return [Route(PATH, refresh, methods=["POST"])]
 

@@ -247,7 +247,7 @@ async def serve_http(
 
             tasks.start_soon(end_on_signal)
             # Log only now: a supervisor that reads the line may connect or stop the server.
-            logger.info("listening on http://%s%s", _shown_address(listener), http.entrance)
+            logger.info("listening on http://%s%s", _shown_address(listener), http.start_path)
             if listening is not None:
                 listening(_shown_address(listener))
             await server.serve(sockets=[listener])

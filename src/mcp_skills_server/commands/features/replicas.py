@@ -102,7 +102,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         looking = self._looking = LookAgain(link, followed)
         registry.subscribe(lambda changes: _say(looking, registry, changes))
 
-        def look() -> int:
+        def poll_sources() -> int:
             looking.say(SOURCES)
             return mirrors.look() if mirrors is not None else 0
 
@@ -112,11 +112,11 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             )
 
         self._part = _Shared(
-            sessions=sharing(records, share),
+            make_tool_sessions=sharing(records, share),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
             recent=recent,
             take_shared=take,
-            look=look,
+            poll_sources=poll_sources,
         )
         looking.start()
 

@@ -147,22 +147,25 @@ class PagePart(Part):
         below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
         http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
         if self._ui.only:
-            return replace(http, answers_mcp=False, entrance=f"{BASE}/", is_private=True)
+            return replace(http, answers_mcp=False, start_path=f"{BASE}/", is_private=True)
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
         registry = self._runtime.registry
         self._viewers = Viewers(
-            http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions
+            http.policy,
+            self._ui.one_time_hash,
+            FailedAuthentications(http.rates),
+            http.page_sessions,
         )
         self._site = PageContext(
             _templates(),
             self._settings,
-            http.sites,
+            http.site_states,
             operation.UsageReports(self._ui.counts),
             history.Revisions(registry),
-            local=self._ui.once is not None,
+            local=self._ui.one_time_hash is not None,
             open=self._viewers.is_open,
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),

@@ -163,13 +163,9 @@ class Discovery:
             resource = await self._find(scope["path"], site_of(scope))
             if request is not None and resource is None:
                 request.outcome = "refused"
-            elif (
-                request is not None
-                and resource is not None
-                and resource.use is not None
-                and method == "GET"
-            ):
-                request.answers(resource.use, resource.size)
+            elif request is not None and resource is not None and method == "GET":
+                if resource.use is not None:
+                    request.answers(resource.use, resource.size)
         return resource
 
     async def _find(self, path: str, site: str) -> _Resource | None:

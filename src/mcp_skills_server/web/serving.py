@@ -123,11 +123,8 @@ def connection_budget(wanted: int) -> Budget:
     out = divide_descriptors(wanted, limit, used)
     if out.slots < wanted:
         logger.warning(
-            (
-                "%d connections at once, not %d (--max-connections): this process may open %d "
-                "files "
-                "(ulimit -n)"
-            ),
+            "%d connections at once, not %d (--max-connections): this process may open %d files "
+            "(ulimit -n)",
             out.slots,
             wanted,
             limit,

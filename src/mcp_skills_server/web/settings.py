@@ -24,12 +24,12 @@ class UiSettings:
     """Settings of the page.
 
     Attributes:
-        one_time_hash: SHA-256 of the one-time secret; None where the policy admits viewers.
+        secret_hash: SHA-256 of the one-time secret; None where the policy admits viewers.
         only: serve the page and nothing else.
         counts: the usage counts; None where nothing is counted.
     """
 
-    one_time_hash: bytes | None = None
+    secret_hash: bytes | None = None
     only: bool = False
     counts: UsageStore | None = None
 

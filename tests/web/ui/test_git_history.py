@@ -43,10 +43,10 @@ def test_administrators_see_the_commits_of_a_repository_and_nothing_of_them_is_m
         for view in ("history/skills/alpha", "skills/skills/alpha"):
             assert get(server, f"/ui/{view}", Authorization=f"Bearer {BOB}").status == 200
         plain = words(get(server, "/ui/history/skills/alpha", Authorization=f"Bearer {BOB}"))
-        assert "By git" not in plain and "Eve" not in plain
+        assert "Git commits" not in plain and "Eve" not in plain
         reply = get(server, "/ui/history/skills/alpha", Authorization=f"Bearer {OPS}")
         shown = words(reply)
-        assert "By git" in shown and "+Other <script>words</script>." in shown and commit[:12] in shown
+        assert "Git commits" in shown and "+Other <script>words</script>." in shown and commit[:12] in shown
         assert 'Eve &amp; "x"' in shown and "<b>done" in shown
         for tag in ("<b>", "<script>"):
             assert tag not in reply.body.decode()

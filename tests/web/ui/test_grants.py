@@ -113,4 +113,4 @@ def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -
         look.site.activity.take(begun)
     page = words(bytes(anyio.run(operation.runs, None, look).body).decode())
     assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
-    assert "code that came with the call" in page
+    assert "code sent with the call" in page

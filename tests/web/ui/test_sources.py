@@ -51,6 +51,6 @@ def test_the_view_says_when_it_was_looked_and_will_be(tmp_path: Path) -> None:
     plant(tmp_path / "own", {"two/SKILL.md": skill_md("two")})
     with page_serving(tmp_path / "s.zip", tmp_path / "own") as server:
         text = words(get(server, "/ui/sources"))
-        assert "own none 1 a folder, read where it lies none" in text
+        assert "own none 1 a local folder none" in text
         assert time.strftime("%Y", time.gmtime(begun)) in text or "s.zip" in text
         assert str(tmp_path / "own") not in text

@@ -22,14 +22,14 @@ def test_each_tool_is_called_and_its_answer_is_what_a_model_gets() -> None:
         read = words(get(server, f"/ui/tools?tool=skills_read&arg.skill=refunds&arg.path={path}&call=1"))
         assert "# Approval limits" in read
         wrong = words(get(server, "/ui/tools?tool=skills_load&arg.names=no-such&call=1"))
-        assert "the model has to do something else" in wrong and "Nothing was loaded" in wrong
+        assert "tool error" in wrong and "Nothing was loaded" in wrong
 
 
 def test_a_tool_that_does_something_is_not_called(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", scripts__run_sh="#!/bin/sh\n")
     with page_serving(tmp_path) as server:
         page = words(get(server, "/ui/tools?tool=skills_run_script&arg.path=scripts/run.sh&call=1"))
-        assert "query (required)" in page and "The answer" not in page
+        assert "query (required)" in page and "Result" not in page
     with page_serving(tmp_path, "--no-tools") as server:
         assert "offers no tools" in words(get(server, "/ui/tools?tool=skills_list&call=1"))
 

@@ -310,8 +310,8 @@ for shape in {shapes}:
     list(file_names.faults([text]))
     links.headings(text)
     markup.element("skill", {{"name": text[:1000]}}, text)
-    discovery._part(text[:1 << 16], 10)
-    discovery._part("bytes=1-" + text[:1 << 16] + "!", 10)
+    discovery._byte_range(text[:1 << 16], 10)
+    discovery._byte_range("bytes=1-" + text[:1 << 16] + "!", 10)
 print("done")
 """
 _SHAPES = [

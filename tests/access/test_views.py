@@ -30,7 +30,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.entrance import PRINCIPAL
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.discovery import ByGrants, Discovery
+from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
 from scripted import talk
 
 ANN = Principal("token", "ann")
@@ -228,7 +228,7 @@ def over_discovery(views: Views, asked: Sequence[str]) -> list[dict[str, Any]]:
     def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
         return Discovery(Publication(skill_set), shared=False, logged=logged)
 
-    endpoint = ByGrants(views, make) if views.are_restricted else make(views.registry)
+    endpoint = DiscoveryByGrants(views, make) if views.are_restricted else make(views.registry)
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

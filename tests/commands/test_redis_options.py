@@ -118,7 +118,7 @@ def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
     tree = plant(tmp_path / "skills", skills("a"))
 
     async def work(*pair: tuple[Registry, Replicas, HttpSettings]) -> None:
-        sessions, others = (http.sessions(Runtime(registry)) for registry, _, http in pair)
+        sessions, others = (http.make_tool_sessions(Runtime(registry)) for registry, _, http in pair)
         session = sessions.new()
         await session.call("skills_load", {"names": ["a"]})
         await sessions.save(session, "me")

@@ -157,14 +157,14 @@ def caching(root: Path) -> None:
 
 
 def setting_aside(root: Path) -> None:
-    """Where artifacts cannot be set aside, the index is to be asked for again, and MCP goes on."""
+    """Where artifacts cannot be stored, the index is to be asked for again, and MCP goes on."""
     disk = mount(root, "64k")
     for number in range(16):  # more than SQLite keeps in memory
         (write_skill(root / "skills" / f"mine{number}") / "big.bin").write_bytes(NOISE)
     os.environ["TMPDIR"] = str(disk)  # before a server starts: SQLite looks once
     with http_serving(root / "skills") as server:
         assert server.send("GET", INDEX).status == 503
-        server.said(f"artifacts cannot be set aside .*{FULL}")
+        server.said(f"cannot store artifacts .*{FULL}")
         assert server.send("GET", "/healthz").status == 200
         mount(root, "32m", "remount")
         assert server.send("GET", INDEX).status == 200

@@ -106,6 +106,6 @@ def test_why_the_issuer_refuses_is_shown_and_logged(tmp_path: Path) -> None:
         browser = Browser()
         place, text = browser.get(f"http://127.0.0.1:{server.port}/ui/oauth/begin")
         place, text = browser.get(f"{place}/abort")
-        why = "let nobody in (access_denied: End-User aborted interaction)"
+        why = "refused the sign-in (access_denied: End-User aborted interaction)"
         assert why in words(text)
         server.said(f"signing in at the issuer failed: .*{re.escape(why)}")

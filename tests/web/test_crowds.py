@@ -198,9 +198,9 @@ def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(t
             write_skill(tmp_path / "b")
             for stream in streams:
                 assert stream.until("notifications/skills/list_changed")
-        server.said("all 4 places for connections are taken")
-        server.said("all 4 places")
-        assert server.stderr.count("all 4 places") == 1
+        server.said("all 4 connections are in use")
+        server.said("all 4 connections")
+        assert server.stderr.count("all 4 connections") == 1
         streams[0].close()
         until(lambda: one.post(one.message("skills/list")).status != 503)
         assert len(one.request("skills/list")["skills"]) == 2

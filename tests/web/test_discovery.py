@@ -297,7 +297,7 @@ from mcp_skills_server.web import discovery
 from mcp_skills_server.publish.publication import Publication
 import sys, threading
 gate = threading.Event()
-discovery._PATIENCE_S = 0.2
+discovery._TIMEOUT_S = 0.2
 made = Publication.edition
 def edition(self):
     gate.wait()

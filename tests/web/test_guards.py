@@ -210,8 +210,8 @@ BEARING = ("authorization", f"Bearer {SECRET}")
         ([], 403, "refused Host None; --allowed-host admits it"),
         ([("host", "x.example")], 403, "refused Host 'x.example'; --allowed-host admits it"),
         ([LOCAL, ("origin", "https://x.example")], 403, "refused Origin 'https://x.example'; --allowed-origin admits"),
-        ([LOCAL], 401, "refused a request without a token that lets it in"),
-        ([LOCAL, ("authorization", f"Bearer {OTHER}")], 401, "refused a request without a token"),
+        ([LOCAL], 401, "refused a request without a valid token"),
+        ([LOCAL, ("authorization", f"Bearer {OTHER}")], 401, "refused a request without a valid token"),
     ],
 )
 def test_who_is_refused_is_told_with_what_admits_it(
@@ -277,7 +277,7 @@ def test_a_token_that_has_ended_is_refused_as_an_unknown_one(caplog: pytest.LogC
     assert answers[0] == answers[1] and answers[0][0]["status"] == 401
     assert [each.getMessage().partition(",")[0] for each in caplog.records] == [
         "refused the token me",
-        "refused a request without a token that lets it in",
+        "refused a request without a valid token",
     ]
 
 

@@ -146,7 +146,7 @@ def test_the_sdk_s_client_signs_in_by_what_the_challenge_says(tmp_path: Path, mo
         guarded(tmp_path, login.url, "--log-level", "debug", more="scopes = ['skills:read']") as server,
     ):
         assert anyio.run(work, server) == ["one"]
-        server.said("by the bearer of ann")
+        server.said("authenticated as ann")
         assert {"/register", "/authorize", "/token"} <= {*login.asked}
         assert login.resources == [own(server.port)]
         assert kept.tokens is not None and kept.tokens.scope == "skills:read"
@@ -178,8 +178,8 @@ def test_tokens_of_the_file_and_of_the_issuer_let_in_together(tmp_path: Path, is
     with guarded(tmp_path, issuer.url, "--token-file", file, "--log-level", "debug") as server:
         token = signed(good(server, issuer))
         assert (ask(server, FILE_TOKEN).status, ask(server, token).status, ask(server, "x").status) == (200, 200, 401)
-        server.said("by the bearer of laptop")
-        server.said("by the bearer of ann")
+        server.said("authenticated as laptop")
+        server.said("authenticated as ann")
         with client(server, "legacy", token=token) as one:  # whose session is nobody else's
             assert one.post(one.message("ping"), bearing(FILE_TOKEN)).status == 404
             again = signed(good(server, issuer, scope="more"))  # the same user with another token

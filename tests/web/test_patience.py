@@ -45,7 +45,7 @@ def rest(server: Server, said: bytes, answers: int = 0) -> bytes:
 def test_a_connection_without_a_whole_request_is_closed(said: bytes, answers: int) -> None:
     with http_serving(FIXTURES, "--request-timeout", "0.2", "--log-level", "info") as server:
         assert rest(server, said, answers) == b""
-        server.said("closed a connection that sent no whole request in 0.2 s")
+        server.said("closed a connection that sent no complete request in 0.2 s")
 
 
 @pytest.mark.parametrize("refusals", [0, 61])
@@ -63,12 +63,12 @@ def test_who_goes_on_with_a_body_that_nobody_wants_is_cut_off(tmp_path: Path, re
             bare.settimeout(DEADLINE)
             with pytest.raises((BrokenPipeError, ConnectionResetError)):
                 bare.sendall(chunk * 1_000)
-        server.said("went on and on with a request that had its answer")
+        server.said("kept sending a request after its response")
         assert server.send("GET", "/healthz").status == 200
 
 
 def test_a_body_that_nobody_wants_may_come_to_its_end(tmp_path: Path) -> None:
-    body = bytes(connections.MOST_UNHEEDED >> 1)
+    body = bytes(connections.MOST_UNUSED_BODY >> 1)
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     with http_serving(FIXTURES, "--token-file", token_file(tmp_path, LINE)) as server, server.connect() as bare:
         for _ in range(3):  # on one connection
@@ -134,7 +134,7 @@ def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
         with ExitStack() as stack:
             for said in asked:
                 stack.enter_context(unread(server, said))
-            server.said("cut off a client that did not read its answer")
+            server.said("cut off a client that did not read its response")
             until(lambda: sockets(server) <= opened)
             assert server.send("GET", "/healthz").status == 200
 

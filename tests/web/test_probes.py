@@ -54,7 +54,7 @@ def test_a_folder_that_goes_while_it_is_served_is_named(tmp_path: Path) -> None:
         until_scanned(server)
         (tmp_path / "two").rename(tmp_path / "away")
         server.said("serving what was read before")
-        lost = f"{tmp_path}/two: it cannot be read now; serving what was read before"
+        lost = f"{tmp_path}/two: cannot be read now; serving the last copy"
         until(lambda: asked(server, "/readyz?verbose") == (200, ["ready", f"{tmp_path}/one: read", lost]))
 
 
@@ -92,7 +92,7 @@ def test_a_start_on_an_empty_folder_is_not_ready_unless_that_is_allowed(tmp_path
     with http_serving(tmp_path / "volume") as server:
         until_scanned(server)
         status, lines = asked(server)
-        assert status == 503 and "no skill in any root" in lines[0] and "--allow-empty" in lines[0]
+        assert status == 503 and "no root has a skill" in lines[0] and "--allow-empty" in lines[0]
         write_skill(tmp_path / "volume" / "a")
         server.until_ready()
         server.said("skill a: added")  # or it comes and goes before the watch is armed, which is no difference
@@ -171,7 +171,7 @@ def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
 
             for lines in as_(None), as_(TOKEN):
                 text = "\n".join(lines)
-                assert lines[0] == "a source: it has not answered yet, and there is no copy of it"
+                assert lines[0] == "a source: it has not responded yet, and there is no cached copy"
                 assert str(tmp_path) not in text and publisher.url not in text
             assert as_(TOKEN)[1:] == ["2 roots, 1 of them failing"]
             assert f"{tmp_path}/skills: read" in as_(f"{TOKEN}-of-ops")

@@ -65,7 +65,7 @@ def test_who_asks_too_often_gets_429_and_nobody_else(tmp_path: Path) -> None:
         assert server.rpc("list_skills", token=TOKENS["alpha"])["error"]["data"] == {"quota": "requests-per-minute"}
         assert [ping(beta).status for _ in range(3)] == [200] * 3
         assert server.send("GET", "/healthz").status == 200
-        server.said("quota requests-per-minute: token:alpha wants more than 3")
+        server.said("quota requests-per-minute: token:alpha exceeded 3")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")

@@ -13,7 +13,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.server.entrance import PRINCIPAL
 from mcp_skills_server.web import rates
-from mcp_skills_server.web.rates import MORE, FailedAuthentications, RequestLimits
+from mcp_skills_server.web.rates import COUNT_BATCH, FailedAuthentications, RequestLimits
 
 MANY = 32
 AT_ONCE = 60
@@ -30,7 +30,7 @@ def statuses(limits: Rates, *asked: dict[str, Any], calls: int = 1) -> list[int]
     out: list[int] = []
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
-        if MORE not in scope or not await scope[MORE](calls - 1):
+        if COUNT_BATCH not in scope or not await scope[COUNT_BATCH](calls - 1):
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def send(message: Any) -> None:
@@ -122,7 +122,7 @@ async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
 
 @pytest.mark.anyio
 async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "_LONG_S", 0.01)
+    monkeypatch.setattr(rates, "_SLOW_S", 0.01)
     asked = Asked()
     streams = [asked.ask("192.0.2.1", stays=True) for _ in range(4)]
     async with asyncio.timeout(20):
@@ -164,7 +164,7 @@ class Refused:
             self.sent.append(message)
 
         scope: dict[str, Any] = {"type": "http", "method": "POST", "client": (address, 1)}
-        await rates.refuse_in_time(scope, receive, send, self._rates, quota="x", most=1, wait=1.0)
+        await rates.refuse_with_delay(scope, receive, send, self._rates, quota="x", most=1, wait=1.0)
 
     @property
     def answers(self) -> int:
@@ -187,6 +187,6 @@ async def test_the_first_are_answered_at_once_and_then_it_is_waited_for(monkeypa
     await one
     assert refused.answers == AT_ONCE + 1
     refused.left.clear()
-    monkeypatch.setattr(rates, "_HELD_S", 0)
+    monkeypatch.setattr(rates, "_TARPIT_S", 0)
     await refused.again()
     assert refused.answers == AT_ONCE + 2, "it comes in the end"

@@ -87,7 +87,7 @@ def test_who_does_not_prove_that_they_know_the_secret_is_refused(
 ) -> None:
     answer = reader.send(path="/refresh", body=BODY, headers=proof)
     assert answer.status == 401
-    assert "set the same one" in json.loads(answer.body)["error"]
+    assert "set the same secret" in json.loads(answer.body)["error"]
     assert SECRET not in reader.stderr
     recorded = [json.loads(each) for each in audit.read_text(encoding="utf-8").splitlines()]
     assert [each["event"] for each in recorded if each.get("reason") == "webhook-secret"]

@@ -167,8 +167,8 @@ def test_the_log_has_the_names_of_tokens_and_never_a_token(guarded: Server, era:
         one.every_skill()
         with client(guarded, era, opened=False, token="a-wrong-token-0123456789") as stranger:
             assert stranger.post(stranger.message("ping")).status == 401
-    guarded.said("by the bearer of beta")
-    guarded.said("refused a request without a token that lets it in")
+    guarded.said("authenticated as beta")
+    guarded.said("refused a request without a valid token")
     for secret in (ALPHA, BETA, "a-wrong-token"):
         assert secret not in guarded.stderr
 

@@ -49,7 +49,9 @@ def test_the_owner_with_most_loses_its_oldest(caplog: pytest.LogCaptureFixture) 
     assert ended == ["greedy 0", "greedy 1"]
     unread.add(greedy[4], 11 * MIB)  # more than all may have
     assert ended == ["greedy 0", "greedy 1", "greedy 2", "greedy 3", "greedy 4"]
-    assert set(caplog.messages) == {"cut off a client that left its answer unread: more than 10 MiB waited in all"}
+    assert set(caplog.messages) == {
+        "cut off a client that did not read its response: more than 10 MiB unread by all clients"
+    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and all of 127.0.0.0/8")
@@ -68,7 +70,7 @@ def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None
             bare = stack.enter_context(server.connect(receive_buffer=4096))
             bare.sendall(request)
             assert bare.recv(15, socket.MSG_PEEK) in (b"HTTP/1.1 200 OK", b"")
-        server.said("cut off a client that left its answer unread")
+        server.said("cut off a client that did not read its response")
         assert server.resident() - before < 90 * MIB
         assert len(other.read(uri)) == 15 * MIB // 4
 

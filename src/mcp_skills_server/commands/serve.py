@@ -381,11 +381,13 @@ def _serve_http(context: click.Context, server: Server) -> None:
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
         rates=rates,
-        sessions=partial(Sessions, share=server.quotas.runtime_sessions),
-        states=lambda: [state for each in (reloader, *server.features) if (state := each.state())],
+        make_tool_sessions=partial(Sessions, share=server.quotas.runtime_sessions),
+        status_lines=lambda: [
+            state for each in (reloader, *server.features) if (state := each.state())
+        ],
     )
     if sources is not None:
-        http = replace(http, sites=sources.states, look=sources.look)
+        http = replace(http, site_states=sources.states, poll_sources=sources.look)
     parts = [part for each in server.features if (part := each.part(server)) is not None]
     _follow(server, reloader)
     collect_from_now_on()

@@ -80,7 +80,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         host=_HOST,
         port=options.port,
         policy=make_policy(_HOST, (), (), ()),
-        sites=mirrors.states if mirrors is not None else list,
+        site_states=mirrors.states if mirrors is not None else list,
     )
     runtime = Runtime(registry)
     page = PagePart(

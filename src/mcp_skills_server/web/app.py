@@ -109,9 +109,9 @@ def make_app(
     drain = drain or Drain()
     routes += probes.routes(
         runtime.registry,
-        http.sites,
+        http.site_states,
         drain,
-        http.states,
+        http.status_lines,
         may_read_places,
         allow_empty=http.allow_empty,
     )
@@ -138,7 +138,7 @@ class _Mcp(Part):
             settings,
             watch=watcher or False,
             runtime=runtime,
-            sessions=http.sessions,
+            sessions=http.make_tool_sessions,
             views=views,
         )
         self._attachment.recent = http.recent

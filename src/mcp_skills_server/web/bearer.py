@@ -56,25 +56,25 @@ class Refusal:
         await send_error(send, self.status, {"code": code, "message": self.message}, headers)
 
     def _challenge(self, oauth: ResourceServer | None) -> str:
-        said = {"realm": "mcp-skills-server"}
+        parameters = {"realm": "mcp-skills-server"}
         if self.error:
-            said["error"] = self.error
+            parameters["error"] = self.error
         if oauth is not None:
             if oauth.settings.requested_scopes:
-                said["scope"] = " ".join(oauth.settings.requested_scopes)
-            said["resource_metadata"] = oauth.metadata_url
-        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
+                parameters["scope"] = " ".join(oauth.settings.requested_scopes)
+            parameters["resource_metadata"] = oauth.metadata_url
+        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())
 
 
-_UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
-UNKNOWN: Final = Refusal(401, _UNBORNE.message, "unknown-token", "invalid_token")
-EXPIRED: Final = Refusal(401, _UNBORNE.message, "expired-token", "invalid_token")
+_NO_TOKEN: Final = Refusal(401, "A bearer token is required", "no-token")
+UNKNOWN: Final = Refusal(401, _NO_TOKEN.message, "unknown-token", "invalid_token")
+EXPIRED: Final = Refusal(401, _NO_TOKEN.message, "expired-token", "invalid_token")
 """A client cannot tell an expired token from an unknown one."""
-_TWICE: Final = Refusal(
-    400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request"
+_MISPLACED_TOKEN: Final = Refusal(
+    400, "Send the token once, in the Authorization header", "misplaced-token", "invalid_request"
 )
-_BEYOND: Final = Refusal(
-    403, "The token has not all scopes that are wanted", "scope", "insufficient_scope"
+_INSUFFICIENT_SCOPE: Final = Refusal(
+    403, "The token lacks a required scope", "scope", "insufficient_scope"
 )
 
 
@@ -86,7 +86,7 @@ def secret_of(header: str | None) -> str | None:
     return secret.strip() or None
 
 
-async def admission(
+async def authenticate(
     scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None
 ) -> Admission | Refusal:
     """Authenticate a request by a static token or, with `oauth`, by a token of the issuer."""
@@ -96,7 +96,7 @@ async def admission(
             "refused a request with a token in its query, or with two Authorization headers",
             extra=REPEATS,
         )
-        return _TWICE
+        return _MISPLACED_TOKEN
     secret = secret_of(given[0].decode("latin-1")) if given else None
     token = find_token(tokens, secret or "")
     if token is not None:
@@ -110,21 +110,21 @@ async def admission(
         )
         return EXPIRED
     if secret is None or oauth is None:
-        logger.warning("refused a request without a token that lets it in", extra=REPEATS)
+        logger.warning("refused a request without a valid token", extra=REPEATS)
         if secret is None:
-            return _UNBORNE
+            return _NO_TOKEN
         return UNKNOWN
     try:
         return await oauth.verify(secret)
     except ScopeError as error:
         logger.warning("refused a token of %s: %s", oauth.settings.issuer, error, extra=REPEATS)
-        return _BEYOND
+        return _INSUFFICIENT_SCOPE
     except RefusedError as error:
         logger.warning("refused a token: %s", error, extra=REPEATS)
         return UNKNOWN
     except UnavailableError as error:
-        logger.warning("refused a request, since %s", error, extra=REPEATS)
-        message = "The issuer of tokens does not answer; try again later"
+        logger.warning("refused a request: %s", error, extra=REPEATS)
+        message = "The token issuer does not respond; try again later"
         return Refusal(503, message, "issuer", retry_after_s=error.retry_after_s)
 
 

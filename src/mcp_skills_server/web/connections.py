@@ -28,13 +28,13 @@ SLOT: Final = "mcp_skills_server.slot"
 """Key of the connection's slot in the `state` of a request."""
 MOST_UNREAD: Final = 128 << 20
 """Bytes of unread responses buffered for all clients; a process takes up to three times as many."""
-MOST_UNHEEDED: Final = 1 << 22
+MOST_UNUSED_BODY: Final = 1 << 22
 """Bytes read of an unused request body: many clients send all before they read the response."""
 _SPARE_S: Final = 2.0
 """Timeout in seconds of a request on a spare slot, of which there are few."""
-_LOOKS: Final = 4
+_STALLED_CHECKS: Final = 4
 """Checks in a row, one per timeout, after which a client that read nothing is cut off."""
-_OWED: Final = (h11.IDLE, h11.SEND_BODY)
+_CLIENT_SENDS: Final = (h11.IDLE, h11.SEND_BODY)
 """States of h11 in which the client must send something."""
 
 
@@ -44,8 +44,8 @@ def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str
     Only `newcomer` itself and clients that hold more than it are considered.
     """
     mine = held.get(newcomer, 0)
-    givers = [client for client in able if client == newcomer or held[client] > mine]
-    return max(givers, key=held.__getitem__, default=None)
+    candidates = [client for client in able if client == newcomer or held[client] > mine]
+    return max(candidates, key=held.__getitem__, default=None)
 
 
 # Slots
@@ -100,7 +100,7 @@ class Slots:
 
     def enter(self, slot: Slot) -> None:
         """Assign a slot to a new connection. `close` of an evicted one must not call back now."""
-        if self._has_room(slot.owner):
+        if self._make_room(slot.owner):
             self._taken[slot] = None
             return
         slot.is_spare = True
@@ -132,7 +132,7 @@ class Slots:
         slot.owner = owner or slot.owner
         if not slot.is_spare:
             return True
-        if slot in self._spare and self._has_room(slot.owner, is_admitted=True):
+        if slot in self._spare and self._make_room(slot.owner, is_admitted=True):
             self.leave(slot)
             self._taken[slot] = None
             slot.is_spare = False
@@ -140,7 +140,7 @@ class Slots:
         self._warn("answered a request with 503")
         return False
 
-    def _has_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
+    def _make_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
         """Return whether a slot is free for this client, evicting a connection if needed.
 
         Idle connections are evicted first. An admitted client may evict a busy one of another
@@ -164,14 +164,14 @@ class Slots:
                 ]
             client = client_to_evict(held, newcomer, able)
             if client is not None:
-                self._warn("closed one of the client that holds the most")
+                self._warn("closed one of the client with the most")
                 self._evict(first[client])
                 return True
         return False
 
     def _warn(self, what: str) -> None:
         logger.warning(
-            "all %s places for connections are taken (--max-connections); %s",
+            "all %s connections are in use (--max-connections); %s",
             f"{self._limit:,}",
             what,
             extra=REPEATS,
@@ -205,9 +205,9 @@ class Unread:
             and len(mine) > 1
             and sum(map(self._waiting.__getitem__, mine)) > self._share
         ):
-            self._end(
+            self._cut_off(
                 mine.pop(0),
-                f"quota unread-bytes: more than {self._share:,} waited for {slot.owner}",
+                f"quota unread-bytes: more than {self._share:,} bytes unread by {slot.owner}",
             )
         while sum(self._waiting.values()) > self._most:
             by_client = Counter[str]()
@@ -215,22 +215,22 @@ class Unread:
                 by_client[each.owner] += waiting
             [(most, _)] = by_client.most_common(1)
             oldest = next(each for each in self._waiting if each.owner == most)
-            self._end(oldest, f"more than {self._most >> 20} MiB waited in all")
+            self._cut_off(oldest, f"more than {self._most >> 20} MiB unread by all clients")
 
     def drop(self, slot: Slot) -> None:
         """Forget the bytes buffered for a connection, if any: they were read or lost."""
         self._waiting.pop(slot, None)
 
-    def _end(self, slot: Slot, why: str) -> None:
+    def _cut_off(self, slot: Slot, why: str) -> None:
         self.drop(slot)
-        logger.warning("cut off a client that left its answer unread: %s", why, extra=REPEATS)
+        logger.warning("cut off a client that did not read its response: %s", why, extra=REPEATS)
         slot.close()
 
 
 # The protocol
 
 
-class _OneEnd(h11.Connection):
+class _UnambiguousConnection(h11.Connection):
     """h11 connection that rejects a request whose end is ambiguous (RFC 9112, 6.3).
 
     h11 prefers Transfer-Encoding if there is also a Content-Length. What a proxy took for the rest
@@ -245,7 +245,7 @@ class _OneEnd(h11.Connection):
             if b"transfer-encoding" in names and (
                 b"content-length" in names or event.http_version < b"1.1"
             ):
-                reason = "Transfer-Encoding stands beside Content-Length, or in HTTP/1.0"
+                reason = "Transfer-Encoding is not allowed with Content-Length or in HTTP/1.0"
                 raise h11.RemoteProtocolError(reason, error_status_hint=400)
         return event
 
@@ -255,8 +255,8 @@ def protocol_with_timeouts(
 ) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol class with slots and timeouts.
 
-    A client has `seconds` for the head of a request and again for its body. At most `MOST_UNHEEDED`
-    bytes are read of an unused body. A response or stream may take any time while its client reads.
+    A client has `seconds` for the head of a request and again for its body. An unused body is read
+    up to `MOST_UNUSED_BODY` bytes. A response or stream may take any time while its client reads.
     `share_unread` bounds the unread bytes of one client.
     """
     unread = Unread(share=share_unread)
@@ -265,13 +265,13 @@ def protocol_with_timeouts(
         def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
             self._slot = Slot(slots)
             super().__init__(app_state={**app_state, SLOT: self._slot}, **kwargs)
-            self.conn = _OneEnd(h11.SERVER)
-            self._since: object = None
-            self._timer: asyncio.TimerHandle | None = None
-            self._unheeded = 0
+            self.conn = _UnambiguousConnection(h11.SERVER)
+            self._expected: object = None
+            self._send_timer: asyncio.TimerHandle | None = None
+            self._unused_body = 0
             self._waiting = 0
-            self._looks = 0
-            self._reading: asyncio.TimerHandle | None = None
+            self._stalled_checks = 0
+            self._read_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -279,25 +279,25 @@ def protocol_with_timeouts(
                 self._slot.owner = owner_of(None, self.client[0]) or ""
             self._slot.close = transport.abort
             slots.enter(self._slot)
-            self._watch_sending()
-            self._watch_reading()
+            self._update_send_timeout()
+            self._check_reading()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             # A request that is refused before it reaches the application has no cycle.
-            is_unheeded = self.conn.their_state is h11.SEND_BODY and (
+            is_unused = self.conn.their_state is h11.SEND_BODY and (
                 not self.cycle or self.cycle.response_complete
             )
-            self._unheeded += len(data)
-            if not is_unheeded:
-                self._unheeded = 0
-            if self._unheeded > MOST_UNHEEDED:
+            self._unused_body += len(data)
+            if not is_unused:
+                self._unused_body = 0
+            if self._unused_body > MOST_UNUSED_BODY:
                 logger.info(
-                    "closed a connection that went on and on with a request that had its answer",
+                    "closed a connection that kept sending a request after its response",
                     extra=REPEATS,
                 )
                 self.transport.close()
-            self._watch_sending()
+            self._update_send_timeout()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -307,7 +307,7 @@ def protocol_with_timeouts(
             super().connection_lost(exc)
             slots.leave(self._slot)
             unread.drop(self._slot)
-            for timer in (self._timer, self._reading):
+            for timer in (self._send_timer, self._read_timer):
                 if timer is not None:
                     timer.cancel()
 
@@ -323,48 +323,48 @@ def protocol_with_timeouts(
         def _note_state(self) -> None:
             # While the body is incomplete the client must send, even if the response has begun.
             slots.set_state(
-                self._slot, State.RESTING if self.conn.their_state in _OWED else State.BUSY
+                self._slot, State.RESTING if self.conn.their_state in _CLIENT_SENDS else State.BUSY
             )
 
-        def _watch_sending(self) -> None:
+        def _update_send_timeout(self) -> None:
             """Restart the timeout if the client must now send another part of a request."""
             self._note_state()
-            owed = (self.cycle, self.conn.their_state)
-            if owed[1] in _OWED and owed == self._since:
+            expected = (self.cycle, self.conn.their_state)
+            if expected[1] in _CLIENT_SENDS and expected == self._expected:
                 return
-            if self._timer is not None:
-                self._timer.cancel()
-            self._since = self._timer = None
-            if owed[1] in _OWED:
-                self._since = owed
-                patience = seconds
+            if self._send_timer is not None:
+                self._send_timer.cancel()
+            self._expected = self._send_timer = None
+            if expected[1] in _CLIENT_SENDS:
+                self._expected = expected
+                timeout = seconds
                 if self._slot.is_spare:
-                    patience = min(seconds, _SPARE_S)
-                self._timer = self.loop.call_later(patience, self._give_up)
+                    timeout = min(seconds, _SPARE_S)
+                self._send_timer = self.loop.call_later(timeout, self._on_send_timeout)
 
-        def _give_up(self) -> None:
+        def _on_send_timeout(self) -> None:
             logger.info(
-                "closed a connection that sent no whole request in %g s", seconds, extra=REPEATS
+                "closed a connection that sent no complete request in %g s", seconds, extra=REPEATS
             )
             self.transport.close()
 
-        def _watch_reading(self) -> None:
-            """Abort the connection if its client read nothing between `_LOOKS` checks in a row."""
+        def _check_reading(self) -> None:
+            """Abort the connection if its client read nothing for `_STALLED_CHECKS` checks."""
             waiting = 0
             if self.transport.is_closing() or self.flow.write_paused:
                 waiting = self.transport.get_write_buffer_size()
-            self._looks += 1
+            self._stalled_checks += 1
             if not 0 < self._waiting <= waiting:
-                self._looks = 0
+                self._stalled_checks = 0
             self._waiting = waiting
-            if self._looks == _LOOKS:
+            if self._stalled_checks == _STALLED_CHECKS:
                 logger.info(
-                    "cut off a client that did not read its answer for %g s",
-                    _LOOKS * seconds,
+                    "cut off a client that did not read its response for %g s",
+                    _STALLED_CHECKS * seconds,
                     extra=REPEATS,
                 )
                 self.transport.abort()
             else:
-                self._reading = self.loop.call_later(seconds, self._watch_reading)
+                self._read_timer = self.loop.call_later(seconds, self._check_reading)
 
     return Timed

@@ -50,12 +50,12 @@ PREFIXES: Final = (DIRECTORY, DIRECTORY_0_1)
 MAX_AGE_S: Final = 60
 """Cache lifetime of an index in seconds; an artifact never changes and has a year."""
 _YEAR_S: Final = 365 * 24 * 3600
-_PATIENCE_S: Final = 30.0
+_TIMEOUT_S: Final = 30.0
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop."""
-_PIECE: Final = 1 << 18
+_CHUNK: Final = 1 << 18
 """Bytes in one chunk of a response: the memory that a slow client holds."""
-_TOLD_AT_ONCE: Final = 20
+_LOGGED_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _MOST_SKILLS: Final = 20_000
 """Skills in the publications of all sets of grants together; each has its own artifacts."""
@@ -80,7 +80,7 @@ class _NotReadyError(SkillsServerError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Resource:
     """The resource at a path.
 
     Attributes:
@@ -123,7 +123,7 @@ class Discovery:
         logged: set[str] | None = None,
     ) -> None:
         self.publication = publication
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._logged: set[str] = set() if logged is None else logged
         self._max_age = max_age
         self._has_card = has_card
@@ -141,50 +141,48 @@ class Discovery:
 
     async def _respond(self, request: Request) -> Response:
         if request.method not in _METHODS:
-            return self._refusal(405, "only GET and HEAD are answered here", {"allow": "GET, HEAD"})
+            return self._refusal(405, "only GET and HEAD are allowed", {"allow": "GET, HEAD"})
         try:
-            found = await self._found(request.scope)
+            resource = await self._observed(request.scope)
         except _NotReadyError:
             return self._refusal(503, "the index is not ready yet", {"retry-after": "2"})
         except events.NotRecordedError as error:
             return self._refusal(503, str(error))
-        if found is None:
-            return self._refusal(404, "there is nothing here")
-        return await self._answer(request, found)
+        if resource is None:
+            return self._refusal(404, "not found")
+        return await self._answer(request, resource)
 
     # Lookup
 
-    async def _found(self, scope: Scope) -> _Found | None:
+    async def _observed(self, scope: Scope) -> _Resource | None:
         """Return the resource of a request, and emit its one event before the response."""
         method = scope["method"]
         with events.observe(
             "discovery", method, principal=principal(scope), address=address(scope)
         ) as request:
-            found = await self._find(scope["path"], site_of(scope))
-            if request is not None and found is None:
+            resource = await self._find(scope["path"], site_of(scope))
+            if request is not None and resource is None:
                 request.outcome = "refused"
-            elif (
-                request is not None
-                and found is not None
-                and found.use is not None
-                and method == "GET"
-            ):
-                request.record_read(found.use, found.size)
-        return found
+            elif request is not None and resource is not None and method == "GET":
+                if resource.use is not None:
+                    request.record_read(resource.use, resource.size)
+        return resource
 
-    async def _find(self, path: str, site: str) -> _Found | None:
+    async def _find(self, path: str, site: str) -> _Resource | None:
         if path in (CATALOG, ARD):
             make = partial(self._catalog, await self._edition(), site, with_queries=path == ARD)
             raw = await to_thread.run_sync(make)
             digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
             kind = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
-            return _Found(kind, digest, len(raw), self._max_age, partial(_slice, raw))
+            return _Resource(kind, digest, len(raw), self._max_age, partial(_slice, raw))
         if path in (DIRECTORY + INDEX, DIRECTORY_0_1 + INDEX):
             edition = await self._edition()
             raw, digest = edition.index, edition.digest
             if path == DIRECTORY_0_1 + INDEX:
                 raw, digest = edition.index_0_1, edition.digest_0_1
-            return _Found(INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
+            return _Resource(
+                INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw)
+            )
         if path.startswith(DIRECTORY_0_1):
             name, _, file_path = path.removeprefix(DIRECTORY_0_1).partition("/")
             return await self._file(name, file_path) if file_path else None
@@ -214,7 +212,7 @@ class Discovery:
         cases, _ = own_cases(registry.read, skill, str)
         return [case.query for _, case in cases if case.should_trigger]
 
-    async def _artifact(self, path: str) -> _Found | None:
+    async def _artifact(self, path: str) -> _Resource | None:
         kept = self.publication.artifact(path)
         if kept is None and self.publication.latest is None:
             # After a restart, clients request artifacts that the previous process listed.
@@ -227,7 +225,7 @@ class Discovery:
         # more than the read.
         read = partial(off_loop, True, slot.read)
         use = Use("load", self._skill_path(path), "", artifact.digest)
-        return _Found(
+        return _Resource(
             _with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read, use
         )
 
@@ -238,7 +236,7 @@ class Discovery:
             return name
         return latest.skills[name].skill.path
 
-    async def _file(self, name: str, path: str) -> _Found | None:
+    async def _file(self, name: str, path: str) -> _Resource | None:
         published = self.publication.file(await self._edition(), name, path)
         if published is None:
             return None
@@ -251,7 +249,7 @@ class Discovery:
         use = Use(
             "load" if path == SKILL_MD else "read", published.skill.path, path, file.digest or ""
         )
-        return _Found(
+        return _Resource(
             _with_charset(kind),
             file.digest or "",
             len(raw),
@@ -269,84 +267,82 @@ class Discovery:
         edition = self.publication.current
         if edition is not None:
             return edition
-        with anyio.move_on_after(_PATIENCE_S):
-            async with self._turn:
+        with anyio.move_on_after(_TIMEOUT_S):
+            async with self._lock:
                 edition = self.publication.current
                 if edition is None:
                     edition = await to_thread.run_sync(self._make, abandon_on_cancel=True)
-                    self._tell(edition)
+                    self._log_left_out(edition)
                 return edition
         raise _NotReadyError
 
     def _make(self) -> Edition:
-        if not self.publication.registry.loaded.wait(_PATIENCE_S):
+        if not self.publication.registry.loaded.wait(_TIMEOUT_S):
             raise _NotReadyError
         try:
             return self.publication.edition()
         except OSError as error:
-            logger.error(
-                "artifacts cannot be set aside (%s); TMPDIR names another folder for them", error
-            )
+            logger.error("cannot store artifacts (%s); set TMPDIR to another folder", error)
             if self.publication.latest is None:
                 raise _NotReadyError from None
             return self.publication.latest
 
-    def _tell(self, edition: Edition) -> None:
+    def _log_left_out(self, edition: Edition) -> None:
         """Log once which skills are not published, and why."""
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
         lines += [
-            f"{path}: published by discovery 0.2.0 alone: {reason}"
+            f"{path}: published only by discovery 0.2.0: {reason}"
             for path, reason in edition.left_out_0_1
         ]
         new = [each for each in lines if each not in self._logged]
         if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
-        for each in new[:_TOLD_AT_ONCE]:
+        for each in new[:_LOGGED_AT_ONCE]:
             logger.warning("%s", printable(each))
-        if len(new) > _TOLD_AT_ONCE:
-            logger.warning("and %d more skills that are not published", len(new) - _TOLD_AT_ONCE)
+        if len(new) > _LOGGED_AT_ONCE:
+            logger.warning("and %d more skills are not published", len(new) - _LOGGED_AT_ONCE)
 
     # Responses
 
-    async def _answer(self, request: Request, found: _Found) -> Response:
+    async def _answer(self, request: Request, resource: _Resource) -> Response:
         asked = request.headers
-        etag = f'"{found.digest.removeprefix("sha256:")}"'
-        cached = f"{self._scope}, max-age={found.age}"
-        if found.age == _YEAR_S:
+        etag = f'"{resource.digest.removeprefix("sha256:")}"'
+        cached = f"{self._scope}, max-age={resource.age}"
+        if resource.age == _YEAR_S:
             cached += ", immutable"
         headers = {"etag": etag, "cache-control": cached, **self._common}
-        if found.media_type == INDEX_MEDIA_TYPE:
+        if resource.media_type == INDEX_MEDIA_TYPE:
             headers["link"] = LINKS
         if "if-match" in asked and not matches_tag(asked["if-match"], etag, weakly=False):
-            return self._refusal(412, "this is not what If-Match names")
+            return self._refusal(412, "the resource does not match If-Match")
         if "if-none-match" in asked and matches_tag(asked["if-none-match"], etag, weakly=True):
             return Response(status_code=304, headers=headers)
-        start, length, status = 0, found.size, 200
+        start, length, status = 0, resource.size, 200
         if request.method == "GET" and matches_tag(asked.get("if-range", "*"), etag, weakly=False):
-            part = _part(asked.get("range", ""), found.size)
-            if part is not None:
-                start, length = part
+            wanted = _byte_range(asked.get("range", ""), resource.size)
+            if wanted is not None:
+                start, length = wanted
                 if length <= 0:
                     return self._refusal(
-                        416, "there are no such bytes", {"content-range": f"bytes */{found.size}"}
+                        416, "range not satisfiable", {"content-range": f"bytes */{resource.size}"}
                     )
                 status = 206
-                headers["content-range"] = f"bytes {start}-{start + length - 1}/{found.size}"
-        headers |= {"content-type": found.media_type, "content-length": str(length)}
+                headers["content-range"] = f"bytes {start}-{start + length - 1}/{resource.size}"
+        headers |= {"content-type": resource.media_type, "content-length": str(length)}
         if request.method == "HEAD" or not length:
             return Response(status_code=status, headers=headers)
-        first = await found.read(start, min(length, _PIECE))
+        first = await resource.read(start, min(length, _CHUNK))
         if len(first) == length:
             return Response(first, status, headers)
-        return StreamingResponse(_pieces(found.read, first, start, length), status, headers)
+        return StreamingResponse(_chunks(resource.read, first, start, length), status, headers)
 
     def _refusal(self, status: int, reason: str, more: Mapping[str, str] | None = None) -> Response:
         headers = {"cache-control": "no-store", **self._common, **(more or {})}
         return PlainTextResponse(f"{reason}\n", status, headers)
 
 
-class ByGrants:
+class DiscoveryByGrants:
     """Discovery endpoint where grants are in force: each principal finds what it may read.
 
     Args:
@@ -377,13 +373,13 @@ def encoded(value: Mapping[str, Json]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-async def _pieces(read: _Read, piece: bytes, start: int, length: int) -> AsyncGenerator[bytes]:
-    """Yield `length` bytes from `start` on in chunks. `piece` is the first one, read already."""
-    yield piece
-    while (length := length - len(piece)) > 0:
-        start += len(piece)
-        piece = await read(start, min(length, _PIECE))
-        yield piece
+async def _chunks(read: _Read, chunk: bytes, start: int, length: int) -> AsyncGenerator[bytes]:
+    """Yield `length` bytes from `start` on in chunks. `chunk` is the first one, read already."""
+    yield chunk
+    while (length := length - len(chunk)) > 0:
+        start += len(chunk)
+        chunk = await read(start, min(length, _CHUNK))
+        yield chunk
 
 
 def _with_charset(kind: str) -> str:
@@ -402,7 +398,7 @@ def matches_tag(header: str, etag: str, *, weakly: bool) -> bool:
     return "*" in tags or etag in tags
 
 
-def _part(header: str, size: int) -> tuple[int, int] | None:
+def _byte_range(header: str, size: int) -> tuple[int, int] | None:
     """Return (start, length) of a requested byte range, or None to ignore the header.
 
     A range outside the resource has a length of 0 or less. Ignored are several ranges, and units

@@ -29,7 +29,7 @@ from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.server.entrance import PRINCIPAL, address, counted
 from mcp_skills_server.telemetry.events import emit_refusal
-from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
+from mcp_skills_server.web.bearer import EXPIRED, Refusal, authenticate
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.rates import OPEN_PATHS, FailedAuthentications
 
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_SWAP_S: Final = 10.0
+_LOOP_CALL_TIMEOUT_S: Final = 10.0
 """Seconds that another thread waits for its call in the event loop."""
-_LOOKED_AT: Final = frozenset((b"host", b"origin"))
+_CHECKED: Final = frozenset((b"host", b"origin"))
+"""Headers that the policy checks."""
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
-_ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
+_ORIGIN_REFUSED: Final = Refusal(403, "This Origin is not allowed", "origin")
 _BUSY: Final = Refusal(503, "All connections are busy; try again in a moment", "busy")
 _HOST: Final = re.compile(
     r"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE
@@ -108,8 +109,7 @@ def make_policy(
     if not loopback and not named and not tokens and oauth is None:
         raise UsageError(
             f"refusing to listen on {host}, which others can reach: give --allowed-host with the "
-            "name that clients "
-            "use, or --token-file with the tokens that they must bear"
+            "name that clients use, or --token-file with the tokens that they must send"
         )
     allowed: frozenset[str] | None
     if "*" in named or (not named and not loopback):
@@ -130,7 +130,7 @@ class Guard:
         """The hash of the token of each open response, by the scope that cancels it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         if isinstance(policy.tokens, Tokens):
-            policy.tokens.on_removed = self._shut_out
+            policy.tokens.on_removed = self._cancel_revoked
             policy.tokens.between_requests = self._call_in_loop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +146,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {
-            name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT
+            name: value.decode("latin-1") for name, value in scope["headers"] if name in _CHECKED
         }
         if not policy.host_allowed(headers.get(b"host")):
             logger.warning(
@@ -167,19 +167,21 @@ class Guard:
             or scope["path"].startswith(policy.open_below)
             or scope["path"] in policy.open_at
         ):
-            await self._hand_on(scope, receive, send)
+            await self._pass_on(scope, receive, send)
         else:
-            found = await admission(scope, policy.tokens, policy.oauth)
-            if isinstance(found, Refusal):
-                await self._refuse_bearer(scope, receive, send, found)
+            admission = await authenticate(scope, policy.tokens, policy.oauth)
+            if isinstance(admission, Refusal):
+                await self._refuse_bearer(scope, receive, send, admission)
                 return
-            who = found.principal
-            logger.debug("%s by the bearer of %s", scope["method"], who.name)
+            who = admission.principal
+            logger.debug("%s authenticated as %s", scope["method"], who.name)
             # The SDK binds sessions to its own kind of user.
             user = AuthenticatedUser(AccessToken(token=who.key, client_id=who.key, scopes=[]))
-            await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, found)
+            await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, admission)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, found: Admission) -> None:
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, admission: Admission
+    ) -> None:
         """Handle a request until it is answered, or its token expires or is revoked."""
         started = False
 
@@ -189,10 +191,10 @@ class Guard:
             await send(message)
 
         self._loop = asyncio.get_running_loop()
-        with anyio.CancelScope(deadline=_deadline(found)) as until_removed:
-            self._open[until_removed] = found.hashed
+        with anyio.CancelScope(deadline=_deadline(admission)) as until_removed:
+            self._open[until_removed] = admission.hashed
             try:
-                await self._hand_on(scope, receive, sending)
+                await self._pass_on(scope, receive, sending)
             finally:
                 del self._open[until_removed]
         if until_removed.cancelled_caught:
@@ -202,7 +204,7 @@ class Guard:
                 else:
                     await self._refuse(scope, send, EXPIRED)
 
-    def _shut_out(self, removed: frozenset[bytes]) -> None:
+    def _cancel_revoked(self, removed: frozenset[bytes]) -> None:
         """Cancel the open responses of removed tokens. Call in the event loop, if one runs."""
         for each, hashed in [*self._open.items()]:
             if hashed in removed:
@@ -222,9 +224,9 @@ class Guard:
         async def call() -> None:
             work()
 
-        wait([asyncio.run_coroutine_threadsafe(call(), loop)], _SWAP_S)
+        wait([asyncio.run_coroutine_threadsafe(call(), loop)], _LOOP_CALL_TIMEOUT_S)
 
-    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
         if slot is None or slot.admit(counted(scope)):
             await self._app(scope, receive, send)
@@ -243,9 +245,9 @@ class Guard:
         await refusal.send(send, self._policy.oauth)
 
 
-def _deadline(found: Admission) -> float:
+def _deadline(admission: Admission) -> float:
     """Return the end of an admission by the clock of the event loop."""
-    return anyio.current_time() + found.expires - time.time()
+    return anyio.current_time() + admission.expires - time.time()
 
 
 def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:

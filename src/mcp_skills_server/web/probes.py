@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_AWAITED: Final = "a source: it has not answered yet, and there is no copy of it"
+_AWAITED: Final = "a source: it has not responded yet, and there is no cached copy"
 
 
 class Drain:
@@ -45,7 +45,7 @@ class Drain:
             return
         self.begun = True
         logger.info(
-            "ends in %g s: answers requests, and is not ready for more (--drain)", self._seconds
+            "shuts down in %g s: still answers requests, but /readyz fails (--drain)", self._seconds
         )
         with anyio.move_on_after(self._seconds):
             await anext(signals)
@@ -53,9 +53,9 @@ class Drain:
 
 def routes(
     registry: Registry,
-    sites: Callable[[], Sequence[SourceState]],
+    site_states: Callable[[], Sequence[SourceState]],
     drain: Drain,
-    states: Callable[[], Sequence[str]],
+    status_lines: Callable[[], Sequence[str]],
     may: Callable[[Principal | None], bool],
     *,
     allow_empty: bool = True,
@@ -64,9 +64,9 @@ def routes(
 
     Args:
         registry: the skills; loaded elsewhere.
-        sites: returns the state of each root that is a site.
+        site_states: returns the state of each root that is a site.
         drain: the drain before shutdown.
-        states: returns a status line for each dependency beside the roots, such as the last reload
+        status_lines: returns a line for each dependency beside the roots, such as the last reload
             and Redis; none affects readiness.
         may: whether a principal may see the locations of sources.
         allow_empty: whether the server is ready although no root had a skill since the start, as
@@ -78,7 +78,7 @@ def routes(
         return PlainTextResponse("alive\n")
 
     async def ready(request: Request) -> PlainTextResponse:
-        known = sites()
+        known = site_states()
         for_operator = may(principal(request.scope))
         missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
         nonlocal had_skills
@@ -91,17 +91,16 @@ def routes(
             missing.insert(0, "the first scan is not done")
         elif not had_skills:
             missing.append(
-                "there is no skill in any root; mount the folder that has them, or give "
-                "--allow-empty"
+                "no root has a skill; mount the folder with the skills, or give --allow-empty"
             )
         if drain.begun:
-            missing.insert(0, "draining: the server is about to end")
+            missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
             if for_operator:
-                lines += [*_lines(registry, known), *states()]
+                lines += [*_lines(registry, known), *status_lines()]
             else:
                 lines.append(
                     f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing"
@@ -129,7 +128,7 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
             continue
         state = "read"
         if root.shown in lost:
-            state = "it cannot be read now; serving what was read before"
+            state = "cannot be read now; serving the last copy"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"
         yield f"{root.shown}: {state}"

@@ -28,8 +28,8 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web.discovery import (
     MAX_AGE_S,
     PREFIXES,
-    ByGrants,
     Discovery,
+    DiscoveryByGrants,
     encoded,
     matches_tag,
     site_of,
@@ -64,7 +64,7 @@ class Publisher(Part):
             below = (*policy.open_below, *PREFIXES)
             policy = replace(policy, open_below=below, open_at=policy.open_at | {ARD, CATALOG})
         if self._alone:
-            return replace(http, policy=policy, answers_mcp=False, entrance=DIRECTORY + INDEX)
+            return replace(http, policy=policy, answers_mcp=False, start_path=DIRECTORY + INDEX)
         return replace(http, policy=replace(policy, open_at=policy.open_at | {CARD}))
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
@@ -84,7 +84,7 @@ class Publisher(Part):
             )
 
         views = self._views
-        discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
+        discovery = DiscoveryByGrants(views, make) if views.are_restricted else make(views.registry)
         paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
         routes = [Route(path, discovery) for path in paths]
         if http.answers_mcp:

@@ -24,25 +24,25 @@ from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.server.entrance import address, counted, principal
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.connections import MOST_UNHEEDED
+from mcp_skills_server.web.connections import MOST_UNUSED_BODY
 
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes of the container platform: under any Host, without a token, not rate limited."""
-MORE: Final = "mcp_skills_server.more_requests"
+COUNT_BATCH: Final = "mcp_skills_server.count_batch"
 """Key in the ASGI scope of the function that counts further requests in a batch.
 
 It takes their number. Over the quota it sends 429 and returns True.
 """
 _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
-_HELD_S: Final = 1.0
+_TARPIT_S: Final = 1.0
 """Seconds by which a 429 is delayed; its Retry-After is at least as long."""
-_AT_WORK: Final = 2
+_CONCURRENCY: Final = 2
 """Concurrent requests of a client: they share one event loop, on however many connections."""
-_LONG_S: Final = 0.05
-"""Seconds after which a request frees its turn: it waits for a disk, script or client."""
+_SLOW_S: Final = 0.05
+"""Seconds after which a request no longer counts: it waits for a disk, script or client."""
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner across replicas, given the limit per minute.
@@ -64,7 +64,7 @@ async def send_error(
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
     """Send and log a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
     logger.warning(
-        "quota %s: %s wants more than %s; answered with 429",
+        "quota %s: %s exceeded %s; answered with 429",
         quota,
         counted(scope),
         most,
@@ -79,7 +79,7 @@ async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 
     )
 
 
-async def refuse_in_time(
+async def refuse_with_delay(
     scope: Scope, receive: Receive, send: Send, rates: Rates, *, quota: str, most: int, wait: float
 ) -> None:
     """Send 429, delayed by a second if this client was refused more than 60 times a minute.
@@ -87,8 +87,8 @@ async def refuse_in_time(
     Meanwhile the connection does nothing else, so that each costs one small response a second.
     """
     if rates.refusals.take((quota, counted(scope))) > 0:
-        left = MOST_UNHEEDED
-        with anyio.move_on_after(_HELD_S):
+        left = MOST_UNUSED_BODY
+        with anyio.move_on_after(_TARPIT_S):
             while (message := await receive())["type"] != "http.disconnect":
                 left -= len(message.get("body", b""))
                 if left < 0:  # stop reading (backpressure)
@@ -115,17 +115,17 @@ class FailedAuthentications:
         rate, wait = self._rates.failed_authentications, self.count(scope)
         if rate is None or wait <= 0:
             return False
-        await refuse_in_time(
+        await refuse_with_delay(
             scope, receive, send, self._rates, quota=_FAILURES, most=rate.per_minute, wait=wait
         )
         return True
 
 
-class _RequestTurns:
+class _ConcurrencyLimit:
     """Concurrency limit of one client. Waiting requests proceed in order of arrival."""
 
     def __init__(self) -> None:
-        self.free = asyncio.Semaphore(_AT_WORK)
+        self.free = asyncio.Semaphore(_CONCURRENCY)
         self.users = 0
 
 
@@ -139,29 +139,29 @@ class RequestLimits:
         self._app = app
         self._rates = rates
         self._shared = shared
-        self._turns: dict[str, _RequestTurns] = {}
+        self._limits: dict[str, _ConcurrencyLimit] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request within the rate, once its client has a free turn."""
+        """Pass on a request within the rate, once its client is below the concurrency limit."""
         owner = None
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             owner = counted(scope)
         if owner is None:
             await self._app(scope, receive, send)
             return
-        turns = self._turns.setdefault(owner, _RequestTurns())
-        turns.users += 1
+        limit = self._limits.setdefault(owner, _ConcurrencyLimit())
+        limit.users += 1
         try:
-            await turns.free.acquire()
-            with ExitStack() as turn:  # closed once, here or by the timer
-                turn.callback(turns.free.release)
-                timer = asyncio.get_running_loop().call_later(_LONG_S, turn.close)
-                turn.callback(timer.cancel)
+            await limit.free.acquire()
+            with ExitStack() as permit:  # closed once, here or by the timer
+                permit.callback(limit.free.release)
+                timer = asyncio.get_running_loop().call_later(_SLOW_S, permit.close)
+                permit.callback(timer.cancel)
                 await self._answer(owner, scope, receive, send)
         finally:
-            turns.users -= 1
-            if not turns.users:
-                del self._turns[owner]
+            limit.users -= 1
+            if not limit.users:
+                del self._limits[owner]
 
     async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or send 429 if it is over the rate."""
@@ -170,7 +170,7 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
 
-        async def more(count: int) -> bool:
+        async def count_batch(count: int) -> bool:
             wait = next((over for _ in range(count) if (over := rate.take(owner)) > 0), 0.0)
             if wait > 0:
                 await refuse(scope, send, _REQUESTS, rate.per_minute, wait)
@@ -182,8 +182,8 @@ class RequestLimits:
             with suppress(RequestError):
                 wait = await self._shared(owner, rate.per_minute)
         if wait > 0:
-            await refuse_in_time(
+            await refuse_with_delay(
                 scope, receive, send, self._rates, quota=_REQUESTS, most=rate.per_minute, wait=wait
             )
         else:
-            await self._app({**scope, MORE: more}, receive, send)
+            await self._app({**scope, COUNT_BATCH: count_batch}, receive, send)

@@ -48,11 +48,11 @@ def checked_secret(secret: str) -> bytes:
     """
     if len(secret) < _SHORTEST:
         raise UsageError(
-            f"--refresh-secret has fewer than {_SHORTEST} characters; make a longer one"
+            f"--refresh-secret has fewer than {_SHORTEST} characters; choose a longer one"
         )
     if not (secret.isascii() and secret.isprintable()):
         raise UsageError(
-            "--refresh-secret has characters that are not printable ASCII; make another one"
+            "--refresh-secret has characters that are not printable ASCII; choose another one"
         )
     return secret.encode()
 
@@ -70,7 +70,7 @@ class WebhookEndpoint(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
-        look, failures = http.look or _poll_nothing, FailedAuthentications(http.rates)
+        poll, failures = http.poll_sources or _poll_nothing, FailedAuthentications(http.rates)
 
         async def refresh(request: Request) -> Response:
             code = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -83,16 +83,16 @@ class WebhookEndpoint(Part):
                     )
                 code.update(chunk)
             if not _is_known(request, self._secret, code.hexdigest()):
-                reason = "the signature is missing or by another secret"
-                logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
+                reason = "the signature is missing or does not match the secret"
+                logger.warning("%s: refused: %s", PATH, reason, extra=REPEATS)
                 emit_refusal(f"POST {PATH}", "webhook-secret", address=address(request.scope))
                 if wait := failures.count(request.scope):
                     headers = {"retry-after": str(math.ceil(wait))}
                     return JSONResponse(
-                        {"error": "too many wrong proofs; try again later"}, 429, headers
+                        {"error": "too many failed signatures; try again later"}, 429, headers
                     )
-                return JSONResponse({"error": f"{reason}; set the same one on both sides"}, 401)
-            return JSONResponse({"sources": look()}, 202)
+                return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
+            return JSONResponse({"sources": poll()}, 202)
 
         return [Route(PATH, refresh, methods=["POST"])]
 

@@ -22,7 +22,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.entrance import address, counted, principal
 from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.rates import MORE
+from mcp_skills_server.web.rates import COUNT_BATCH
 from mcp_skills_server.web.settings import HttpSettings
 
 PATH: Final = "/rpc"
@@ -74,8 +74,8 @@ def route(rpc: Rpc) -> Route:
         except ClientDisconnect:
             return Response(status_code=400)  # the client disconnected
         answer = Response(status_code=204)
-        more = request.scope.get(MORE)
-        if more is not None and await more(rpc.calls_in(bytes(body)) - 1):
+        count_batch = request.scope.get(COUNT_BATCH)
+        if count_batch is not None and await count_batch(rpc.calls_in(bytes(body)) - 1):
             return _Sent()
         async with anyio.create_task_group() as tasks:
 

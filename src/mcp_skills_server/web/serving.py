@@ -36,9 +36,9 @@ from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
-_LAST_S: Final = 0.2
+_DRAIN_TAIL_S: Final = 0.2
 """Seconds at the end of a drain for new connections to send their request."""
-_ENDING_S: Final = 1
+_SHUTDOWN_GRACE_S: Final = 1
 """Seconds that open responses have after the signal; the whole shutdown takes less than two."""
 _BACKLOG: Final = 2048
 _SEND_BUFFER: Final = 256 << 10
@@ -64,17 +64,17 @@ class Budget:
     """Limits of connections.
 
     Attributes:
-        places: regular connections at once.
+        slots: regular connections at once.
         spare: further connections, for short requests.
         arriving: accepted connections without a slot yet.
     """
 
-    places: int
+    slots: int
     spare: int = _SPARE
     arriving: int = _ARRIVING
 
 
-def budget(wanted: int, limit: int, used: int) -> Budget:
+def divide_descriptors(wanted: int, limit: int, used: int) -> Budget:
     """Divide the file descriptors between connections and files.
 
     Args:
@@ -89,16 +89,16 @@ def budget(wanted: int, limit: int, used: int) -> Budget:
     files = min(_FILES, max(_FEWEST_FILES, free // 2))
     spare = min(_SPARE, max(1, free // 32))
     arriving = min(_ARRIVING, max(1, free // 32))
-    places = min(wanted, free - files - spare - arriving)
-    if places < 1:
-        least = limit + 1 - places
+    slots = min(wanted, free - files - spare - arriving)
+    if slots < 1:
+        least = limit + 1 - slots
         raise UsageError(
             f"{limit} open files leave none for connections; allow at least {least} (ulimit -n)"
         )
-    return Budget(places, spare, arriving)
+    return Budget(slots, spare, arriving)
 
 
-def allowance(wanted: int) -> Budget:
+def connection_budget(wanted: int) -> Budget:
     """Return the budget of this process, raising its limit of open files if needed.
 
     Raises:
@@ -120,15 +120,12 @@ def allowance(wanted: int) -> Budget:
             logger.debug("the limit of open files stays at %d (%s)", limit, error)
     if limit == resource.RLIM_INFINITY or limit > needed:
         limit = needed
-    out = budget(wanted, limit, used)
-    if out.places < wanted:
+    out = divide_descriptors(wanted, limit, used)
+    if out.slots < wanted:
         logger.warning(
-            (
-                "%d connections at once, not %d (--max-connections): this process may open %d "
-                "files "
-                "(ulimit -n)"
-            ),
-            out.places,
+            "%d connections at once, not %d (--max-connections): this process may open %d files "
+            "(ulimit -n)",
+            out.slots,
             wanted,
             limit,
         )
@@ -207,12 +204,12 @@ async def serve_http(
         http = part.configure(http)
     app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
     listener = _open_listener(http.host, http.port)
-    allowed = allowance(http.max_connections)
+    allowed = connection_budget(http.max_connections)
 
-    async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
         if drain.begun or (slot is not None and slot.is_spare):
-            send = _closing(drain, slot, send)
+            send = _with_connection_close(drain, slot, send)
         try:
             await app(scope, receive, send)
         except anyio.get_cancelled_exc_class():
@@ -221,9 +218,9 @@ async def serve_http(
                 raise
 
     config = uvicorn.Config(
-        quiet,
+        handle,
         http=protocol_with_timeouts(
-            http.request_timeout, Slots(allowed.places, allowed.spare), http.quotas.unread_bytes
+            http.request_timeout, Slots(allowed.slots, allowed.spare), http.quotas.unread_bytes
         ),
         ws="none",
         log_config=None,
@@ -232,7 +229,7 @@ async def serve_http(
         server_header=False,
         proxy_headers=False,  # uvicorn's own middleware trusts every local client
         timeout_keep_alive=http.keep_alive,
-        timeout_graceful_shutdown=_ENDING_S,
+        timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
         backlog=1,  # asyncio accepts so many per tick; the kernel queues `_BACKLOG`
     )
     server = _UvicornServer(config, drain)
@@ -247,14 +244,14 @@ async def serve_http(
 
             tasks.start_soon(end_on_signal)
             # Log only now: a supervisor that reads the line may connect or stop the server.
-            logger.info("listening on http://%s%s", _shown_address(listener), http.entrance)
+            logger.info("listening on http://%s%s", _shown_address(listener), http.start_path)
             if listening is not None:
                 listening(_shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 
 
-def _closing(drain: Drain, slot: Slot | None, send: Send) -> Send:
+def _with_connection_close(drain: Drain, slot: Slot | None, send: Send) -> Send:
     """Return a `send` that closes the connection after a response in a drain or on a spare slot."""
 
     async def last(message: Message) -> None:
@@ -297,5 +294,5 @@ class _UvicornServer(uvicorn.Server):
             each.close()
         if self._drain.begun:
             # A client that has just connected is about to send its request.
-            await anyio.sleep(_LAST_S)
+            await anyio.sleep(_DRAIN_TAIL_S)
         await super().shutdown(sockets)

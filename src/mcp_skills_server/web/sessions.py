@@ -56,7 +56,7 @@ _NOT_FOUND: Final = {
     "error": {"code": -32001, "message": "Session not found"},
 }
 """The TypeScript SDK's response: its code makes hosts open another session."""
-_KEPT: Final = b"kept-"
+_KEPT_PREFIX: Final = b"kept-"
 """Prefix of session ids of clients that keep using a lost session."""
 _QUOTA: Final = "sessions"
 
@@ -180,14 +180,14 @@ class _Session:
         self.id: bytes | None = None
         self.prefix = prefix
         self.user = scope.get("user")
-        self.opener = _credential(scope)
+        self.credential = _credential(scope)
         self.owner = counted(scope) or ""
         self.connection: Connection | None = None
         self.requests = 1
         self.idle_since = 0.0
 
     @property
-    def name(self) -> bytes:
+    def public_id(self) -> bytes:
         """Return the session id that the client knows."""
         return self.prefix + (self.id or b"")
 
@@ -228,7 +228,7 @@ class HttpSessions:
         self._most = most
         self._share = share
         self._held: set[_Session] = set()
-        self._by_name: dict[bytes, _Session] = {}
+        self._by_public_id: dict[bytes, _Session] = {}
         self._streams: set[anyio.CancelScope] = set()
         self.on_follow: Callable[[object, Principal | None], Callable[[], object]] | None = None
         server.middleware.append(self._note_connection)
@@ -247,16 +247,16 @@ class HttpSessions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route a request to its legacy session, or to the modern era."""
         headers = _first_headers(scope)
-        name = headers.get(_SESSION)
+        public_id = headers.get(_SESSION)
         if _is_modern(headers):
             # the modern era has no sessions
             await self._manager.handle_request(scope, receive, send)
-        elif name is not None:
-            session = self._by_name.get(name)
-            if session is not None and session.opener == _credential(scope):
+        elif public_id is not None:
+            session = self._by_public_id.get(public_id)
+            if session is not None and session.credential == _credential(scope):
                 await self._serve(session, scope, receive, send)
             else:
-                await self._serve_unknown(name, scope, receive, send)
+                await self._serve_unknown(public_id, scope, receive, send)
         elif _HANDSHAKE in scope:
             await self._open(scope, receive, send)
         else:
@@ -268,7 +268,7 @@ class HttpSessions:
             "headers": [header for header in scope["headers"] if header[0] != _SESSION],
         }
         scope["headers"].append((_SESSION, session.id))
-        send = _renaming(session, send)
+        send = _with_public_id(session, send)
         session.requests += 1
         if scope["method"] == "DELETE":
             self._forget(session)  # its id is unknown from here on
@@ -304,14 +304,14 @@ class HttpSessions:
         if stream.cancelled_caught and started:
             await send({"type": "http.response.body", "body": b""})
 
-    async def _serve_unknown(self, name: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_unknown(self, id_: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 404, or serve statelessly a client that never opens another session."""
-        if name in self._by_name:  # the id is a credential, and not logged
+        if id_ in self._by_public_id:  # the id is a credential, and not logged
             logger.warning(
                 "refused a session: the credential does not match the one that created the session",
                 extra=REPEATS,
             )
-        if not name.startswith(_KEPT) or scope["method"] == "DELETE":
+        if not id_.startswith(_KEPT_PREFIX) or scope["method"] == "DELETE":
             await JSONResponse(_NOT_FOUND, status_code=404)(scope, receive, send)
         elif scope["method"] == "POST":
             await self._stateless.handle_request(scope, receive, send)
@@ -323,20 +323,20 @@ class HttpSessions:
         """Open a session, if the limits allow another."""
         name = scope[_HANDSHAKE]
         keeps = isinstance(name, str) and client_of(name).keeps_lost_session
-        session = _Session(scope, _KEPT if keeps else b"")
+        session = _Session(scope, _KEPT_PREFIX if keeps else b"")
         self._held.add(session)
-        send = _renaming(session, send)
+        send = _with_public_id(session, send)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 session.id = next(
                     (value for key, value in message["headers"] if key.lower() == _SESSION), None
                 )
-                self._by_name[session.name] = session
+                self._by_public_id[session.public_id] = session
             await send(message)
 
         try:
-            if await self._is_within_limits(session, scope, send):
+            if await self._admit(session, scope, send):
                 await self._manager.handle_request(
                     {**scope, _SESSION_KEY: session}, receive, sending
                 )
@@ -345,18 +345,18 @@ class HttpSessions:
             if session.id is None:
                 self._held.discard(session)
 
-    async def _is_within_limits(self, session: _Session, scope: Scope, send: Send) -> bool:
-        """Return whether a session may open, if need be by evicting one; else send a refusal."""
+    async def _admit(self, session: _Session, scope: Scope, send: Send) -> bool:
+        """Return whether a session may open, evicting one if needed; if not, send a refusal."""
         owner = session.owner
         held = Counter(each.owner for each in self._held if each is not session)
         if self._share is not None and held[owner] >= self._share and not await self._evict(owner):
             await refuse(scope, send, _QUOTA, self._share)
             return False
         if len(self._held) > self._most:
-            giver = client_to_evict(
+            loser = client_to_evict(
                 held, owner, {each.owner for each in self._held if not each.requests}
             )
-            if not await self._evict(giver):
+            if not await self._evict(loser):
                 logger.warning(
                     "refused a session: all %d are in use (--max-sessions)",
                     self._most,
@@ -383,7 +383,7 @@ class HttpSessions:
     def _forget(self, session: _Session) -> None:
         if session in self._held:
             self._held.discard(session)
-            self._by_name.pop(session.name, None)
+            self._by_public_id.pop(session.public_id, None)
             logger.debug("a session of a legacy client ended")  # the id is a credential
 
     async def _evict(self, owner: str | None) -> bool:
@@ -417,7 +417,7 @@ def _without_lifespan(server: Server[Any]) -> Server[Any]:
     return out
 
 
-def _renaming(session: _Session, send: Send) -> Send:
+def _with_public_id(session: _Session, send: Send) -> Send:
     """Return a `send` that sets the session id header to the client's id of the session."""
     if not session.prefix:
         return send
@@ -425,7 +425,7 @@ def _renaming(session: _Session, send: Send) -> Send:
     async def named(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [header for header in message["headers"] if header[0].lower() != _SESSION]
-            message = {**message, "headers": [*headers, (_SESSION, session.name)]}
+            message = {**message, "headers": [*headers, (_SESSION, session.public_id)]}
         await send(message)
 
     return named

@@ -24,12 +24,12 @@ class UiSettings:
     """Settings of the page.
 
     Attributes:
-        once: SHA-256 of the one-time secret; None where the server's policy admits viewers.
+        secret_hash: SHA-256 of the one-time secret; None where the policy admits viewers.
         only: serve the page and nothing else.
         counts: the usage counts; None where nothing is counted.
     """
 
-    once: bytes | None = None
+    secret_hash: bytes | None = None
     only: bool = False
     counts: UsageStore | None = None
 
@@ -49,23 +49,23 @@ class HttpSettings:
         max_connections: connections at once, if there are enough file descriptors.
         request_timeout: seconds that a client has for the head of a request, and again for its
             body.
-        sites: returns the state of the roots that are sites.
+        site_states: returns the state of the roots that are sites.
         quotas: shares of one principal or address in common resources, beside `rates`.
         rates: rate limits of requests and of failed authentications.
         take_shared: counts requests across replicas; None where each counts for itself.
-        look: polls all sources now, and returns their number; None where every root is a folder.
+        poll_sources: polls all sources, and returns their number; None if every root is a folder.
         root_path: path prefix that clients see, such as `/skills`; "" for none.
         proxies: addresses and networks of proxies whose `X-Forwarded-For` and `-Proto` are trusted.
         keep_alive: seconds that an idle connection stays open.
         drain: seconds from SIGTERM to shutdown, in which requests are answered and `/readyz` fails.
-        sessions: makes the session store of the tools.
-        states: returns a status line for each dependency beside the roots, such as Redis.
+        make_tool_sessions: makes the session store of the tools.
+        status_lines: returns a status line for each dependency beside the roots, such as Redis.
         page_sessions: store that replicas share for the page's sessions; None where each has its
             own.
         recent: repeats notifications when another replica has caught up; None without replicas.
         allow_empty: whether the server is ready although no root has a skill.
         answers_mcp: whether there is an MCP endpoint.
-        entrance: the path in the log line at startup.
+        start_path: the path in the log line at startup.
         is_private: whether only the user who started the server may use it.
     """
 
@@ -77,20 +77,20 @@ class HttpSettings:
     max_body: int = 1 << 20
     max_connections: int = 1000
     request_timeout: float = 30
-    sites: Callable[[], Sequence[SourceState]] = list
+    site_states: Callable[[], Sequence[SourceState]] = list
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     take_shared: TakeShared | None = None
-    look: Callable[[], int] | None = None
+    poll_sources: Callable[[], int] | None = None
     root_path: str = ""
     proxies: Sequence[str] = ()
     keep_alive: int = 5
     drain: float = 0
-    sessions: Callable[[Runtime], ToolSessions] = ToolSessions
-    states: Callable[[], Sequence[str]] = tuple
+    make_tool_sessions: Callable[[Runtime], ToolSessions] = ToolSessions
+    status_lines: Callable[[], Sequence[str]] = tuple
     page_sessions: Records | None = None
     recent: RecentNotifications | None = None
     allow_empty: bool = True
     answers_mcp: bool = True
-    entrance: str = "/mcp"
+    start_path: str = "/mcp"
     is_private: bool = False

@@ -178,7 +178,7 @@ def test_the_views_work_without_a_script(chromium: Browser, tmp_path: Path) -> N
         page = seen.page
         write_skill(tmp_path / "coffee", description="Brews coffee.")
         page.goto(f"{origin}/ui/live")
-        expect(page.get_by_role("status")).to_have_text("Load this page again for what is new.")
+        expect(page.get_by_role("status")).to_have_text("Reload this page to see changes.")
         page.goto(f"{origin}/ui/try")
         page.get_by_label("Prompt").fill("tea")
         page.get_by_role("button", name="Try").click()
@@ -204,7 +204,7 @@ def test_a_token_signs_in_by_the_form(chromium: Browser) -> None:
             page.goto(f"http://127.0.0.1:{server.port}/ui/")
             page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
             page.get_by_role("button", name="Sign in").click()
-            expect(page.get_by_role("alert")).to_contain_text("no token")
+            expect(page.get_by_role("alert")).to_contain_text("not valid here")
             page.get_by_label("Token").fill("0123456789abcdef")
             page.get_by_role("button", name="Sign in").click()
             expect(page.get_by_role("heading", name="Skills", exact=True)).to_be_visible()
@@ -219,13 +219,13 @@ def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: P
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).click()
         page.wait_for_url("**/skills/a")  # until its script listens
-        gone = page.get_by_role("status").filter(has_text="not there any more")
+        gone = page.get_by_role("status").filter(has_text="does not exist any more")
         expect(gone).to_be_hidden()
         expect(page.locator(".live")).to_have_text("")
         shutil.rmtree(tmp_path / "a")
         expect(gone).to_be_visible()  # the page is still open, and hears of it
         until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
-        expect(page.get_by_role("status")).to_contain_text("not there any more")
+        expect(page.get_by_role("status")).to_contain_text("does not exist any more")
         page.get_by_role("link", name="Back to all skills").click()
         expect(page.get_by_role("link", name="b", exact=True)).to_be_visible()
 
@@ -236,12 +236,12 @@ def test_changes_show_as_they_happen(chromium: Browser, tmp_path: Path) -> None:
         page = seen.page
         page.goto(address)
         page.goto(f"{address.partition('/ui/')[0]}/ui/live")
-        expect(page.get_by_role("status")).to_have_text("Changes show here as they happen.")
+        expect(page.get_by_role("status")).to_have_text("Changes appear here as they happen.")
         expect(page.locator("#changes")).to_contain_text("Nothing has changed.")
         write_skill(tmp_path / "two")
         expect(page.locator("#changes li").first).to_contain_text("appeared")
         expect(page.locator("#changes").get_by_role("link", name="two", exact=True)).to_be_visible()
-        expect(page.get_by_role("status")).to_contain_text("The last change: appeared two")
+        expect(page.get_by_role("status")).to_contain_text("Last change: appeared two")
         write_skill(tmp_path / "two", description="Something else.")
         expect(page.locator("#changes li").first).to_contain_text("changed")
         shutil.rmtree(tmp_path / "two")
@@ -257,13 +257,13 @@ def test_whoever_signs_out_elsewhere_hears_of_nothing_any_more(chromium: Browser
         page = seen.page
         page.goto(address)
         page.goto(f"{address.partition('/ui/')[0]}/ui/live")
-        expect(page.get_by_role("status")).to_have_text("Changes show here as they happen.")
+        expect(page.get_by_role("status")).to_have_text("Changes appear here as they happen.")
         other = page.context.new_page()
         other.goto(page.url)
         other.get_by_role("button", name="Sign out").click()
         expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
         write_skill(tmp_path / "two")
-        expect(page.get_by_role("status")).to_contain_text("Load the page again.")
+        expect(page.get_by_role("status")).to_contain_text("Reload the page.")
         expect(page.locator("#changes")).not_to_contain_text("two")
 
 
@@ -272,7 +272,7 @@ def test_a_server_that_ends_is_said_to_be_lost(chromium: Browser, tmp_path: Path
     with looking(chromium) as seen:
         with page_serving(tmp_path) as server:
             seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
-            expect(seen.page.get_by_role("status")).to_have_text("Changes show here as they happen.")
+            expect(seen.page.get_by_role("status")).to_have_text("Changes appear here as they happen.")
         expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
 
 

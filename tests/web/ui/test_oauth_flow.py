@@ -87,9 +87,9 @@ def test_another_replica_finishes_what_one_began_for_who_went() -> None:
         ({"state": "other"}, "browser", "did not begin"),
         ({}, "another", "did not begin"),
         ({}, "", "did not begin"),
-        ({"iss": "https://evil.example"}, "browser", "Another issuer"),
-        ({"error": "access_denied"}, "browser", "let nobody in"),
-        ({"code": ""}, "browser", "let nobody in"),
+        ({"iss": "https://evil.example"}, "browser", "from another issuer"),
+        ({"error": "access_denied"}, "browser", "refused the sign-in"),
+        ({"code": ""}, "browser", "refused the sign-in"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(change: dict[str, str], browser: str, said: str) -> None:
@@ -101,7 +101,7 @@ def test_what_does_not_belong_together_is_refused(change: dict[str, str], browse
 
 def test_where_an_issuer_always_says_who_answers_an_answer_without_it_is_refused() -> None:
     issuer = Issuer({**METADATA, "authorization_response_iss_parameter_supported": True})
-    with pytest.raises(SignInError, match="not known which issuer"):
+    with pytest.raises(SignInError, match="does not name its issuer"):
         sign_in(issuer)
     sign_in(issuer, iss=ISSUER)
     assert len(issuer.forms) == 1
@@ -110,11 +110,11 @@ def test_where_an_issuer_always_says_who_answers_an_answer_without_it_is_refused
 @each_row(
     ("answer", "status", "said"),
     [
-        ({"access_token": Issuer.token(aud="https://other.example")}, 200, "lets nobody in"),
-        ({"access_token": "no token"}, 200, "lets nobody in"),
-        ({"access_token": 7}, 200, "gave no token"),
-        ({}, 200, "gave no token"),
-        ({"access_token": Issuer.token()}, 400, "gave no token"),
+        ({"access_token": Issuer.token(aud="https://other.example")}, 200, "not accepted here"),
+        ({"access_token": "no token"}, 200, "not accepted here"),
+        ({"access_token": 7}, 200, "issued no token"),
+        ({}, 200, "issued no token"),
+        ({"access_token": Issuer.token()}, 400, "issued no token"),
         (
             {"error": "invalid_target", "error_description": "no\nsuch"},
             400,

@@ -75,7 +75,7 @@ def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_i
         assert str(BROKEN) not in error, "where folders lie is nobody's matter but the operator's"
         assert get(server, "/ui/problems?severity=bad&from=-1").body.decode() == page, "nonsense is no condition"
         none = words(get(server, "/ui/problems?code=no-such"))
-        assert "0 problems" in none and "Nothing is wrong." in none
+        assert "0 problems" in none and "No problems." in none
 
 
 def test_hidden_characters_in_a_line_are_visible_and_nothing_is_markup(tmp_path: Path) -> None:

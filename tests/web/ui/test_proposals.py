@@ -75,7 +75,7 @@ def test_a_reviewer_sees_what_is_his_and_decides(place: Path) -> None:
         text = words(page)
         assert "New skill tea" in text and "token:ann" in text and "Better <script>" in text
         assert "<script>alert" not in page.body.decode() and "<img src=x" not in page.body.decode()
-        assert "another person has to decide" in words(bearer(server, f"/ui/proposals/{of_bob}", BOB))
+        assert "another person must decide" in words(bearer(server, f"/ui/proposals/{of_bob}", BOB))
         secret = proposes(server, ANN, "secret")
         assert "secret" not in words(bearer(server, "/ui/proposals", BOB))
         assert bearer(server, f"/ui/proposals/{secret}", BOB).status == 404
@@ -126,9 +126,9 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         page.get_by_role("link", name="Proposals").click()
         page.get_by_role("link", name="coffee").click()
         expect(page.locator("table.sides")).to_contain_text("Slowly.")
-        expect(page.locator("#queries + ul")).to_contain_text("place 1 now, 1 with this")
+        expect(page.locator("#queries + ul")).to_contain_text("rank 1 now, 1 with the proposal")
         assert harm(page) == []
-        page.get_by_label("What to tell the proposer").fill("Good idea")
+        page.get_by_label("Message to the proposer").fill("Good idea")
         page.get_by_role("button", name="Approve").click()
         expect(page.get_by_role("status")).to_contain_text("Approved by local: Good idea")
         while two.notification()["method"] != "notifications/resources/list_changed":
@@ -168,5 +168,5 @@ def test_the_views_are_accessible_and_fit_a_telephone(chromium: Browser, place: 
 
 def test_ones_own_page_reviews_what_is_local(place: Path) -> None:
     with signed_in(place / "skills", "--proposals", place / "kept") as (origin, cookie):
-        assert "Nothing waits for a decision" in words(ask(f"{origin}/ui/proposals", cookie)[2])
+        assert "No proposal is pending" in words(ask(f"{origin}/ui/proposals", cookie)[2])
         assert ask(f"{origin}/ui/proposals/20261124-0123456789ab", cookie)[0] == 404

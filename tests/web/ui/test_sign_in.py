@@ -78,7 +78,7 @@ def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_a
         assert address.partition("once=")[2] not in given
         assert ask(address)[0] == 403
         used = words(ask(address)[2])
-        assert "was used before" in used and "start it again and open the whole address that it prints" in used
+        assert "was used before" in used and "start it again, and open the whole address that it prints" in used
         assert ask(f"{origin}/")[1]["Location"] == "/ui/"
         assert ask(f"{origin}/ui/", cookie_of(headers))[0] == 200
         assert ask(f"{origin}/mcp", cookie_of(headers))[0] == 404  # nothing but the page
@@ -178,8 +178,8 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             assert get(server, callback).status == 403  # of another browser, which takes nothing from this one
             said = {"state": parse_qs(returned.query)["state"][0], "error": "no", "error_description": "<b>Ask</b> IT"}
             shown = get(server, f"/ui/oauth/callback?{urlencode(said)}", Cookie=away).body.decode()
-            assert "let nobody in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in shown
-            server.said(r"signing in at the issuer failed: The issuer let nobody in \(no: <b>Ask</b> IT\)")
+            assert "refused the sign-in (no: &lt;b&gt;Ask&lt;/b&gt; IT)." in shown
+            server.said(r"signing in at the issuer failed: The issuer refused the sign-in \(no: <b>Ask</b> IT\)")
             foreign = get(server, f"/ui/oauth/callback?{urlencode({**said, 'state': 'x'})}", Cookie=away)
             assert "Ask" not in words(foreign)  # an address that anybody may have made up
             done = get(server, callback, Cookie=away)

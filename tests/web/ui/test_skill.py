@@ -87,16 +87,16 @@ def test_it_shows_what_the_skill_says_rendered_and_as_it_is(server: Server, fold
     assert raw and html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
     digest = hashlib.sha256((folder / "refunds" / "SKILL.md").read_bytes()).hexdigest()
     assert f"sha256:{digest[:16]}" in text
-    assert "Hosts that know skills" in words(text) and str(folder) not in text
+    assert "Hosts that support skills" in words(text) and str(folder) not in text
     assert "/mcp" in text and "Bearer" not in text
 
 
 def test_a_file_is_shown_by_its_kind(server: Server) -> None:
     assert "<h3>Notes</h3>" in page(server, "/ui/files/kinds?file=notes.md")
     assert 'x&lt;y<span class="hidden">U+200B</span>z' in page(server, "/ui/files/kinds?file=plain.txt")
-    assert "1 characters in it that nobody sees" in words(page(server, "/ui/files/kinds?file=plain.txt"))
+    assert "It has 1 invisible characters" in words(page(server, "/ui/files/kinds?file=plain.txt"))
     assert 'src="/ui/raw/kinds?file=scheme.png"' in page(server, "/ui/files/kinds?file=scheme.png")
-    assert "It is no text" in words(page(server, "/ui/files/kinds?file=data.bin"))
+    assert "neither text nor a picture" in words(page(server, "/ui/files/kinds?file=data.bin"))
     reply = get(server, "/ui/raw/kinds?file=scheme.png")
     assert reply.headers["Content-Type"] == "image/png" and reply.body == png()
     reply = get(server, "/ui/raw/kinds?file=data.bin")
@@ -116,7 +116,7 @@ def test_arguments_are_filled_in(server: Server) -> None:
 def test_who_sees_it_is_what_its_frontmatter_says(server: Server) -> None:
     for name, model, user in (("user", "no", "yes"), ("model", "yes", "no")):
         text = words(page(server, f"/ui/skills/{name}"))
-        assert f"{model} A model, by the tools" in text and f"{user} A user, as a prompt" in text
+        assert f"{model} Models, through tools" in text and f"{user} Users, as a prompt" in text
 
 
 def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None:
@@ -154,9 +154,9 @@ def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
     write_skill(tmp_path / "many", **{f"f{number}_md": f"# {number}\n" for number in range(500)})
     write_skill(tmp_path / "long", body="*a [b](c) " * 60_000)
     with page_serving(tmp_path) as server:
-        assert "It is too large to be shown" in words(page(server, "/ui/files/large?file=big.txt"))
+        assert "The file is too large to be shown" in words(page(server, "/ui/files/large?file=big.txt"))
         assert len(get(server, "/ui/raw/large?file=big.txt").body) == 2 << 20
-        assert "It is no text" in words(page(server, "/ui/files/large?file=zero.bin"))
+        assert "neither text nor a picture" in words(page(server, "/ui/files/large?file=zero.bin"))
         text = page(server, "/ui/skills/many")
         assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
         text = page(server, "/ui/skills/long")

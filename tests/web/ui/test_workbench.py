@@ -65,7 +65,7 @@ def test_what_is_being_typed_is_not_taken_away(chromium: Browser, tmp_path: Path
         expect(page.locator(".live")).to_have_text("")
         page.get_by_label("city").fill("Bonn")
         write_skill(tmp_path / "weather", description=fields, body="Rain in {{city}}\n")
-        expect(page.locator(".live")).to_contain_text("Load this page again")
+        expect(page.locator(".live")).to_contain_text("This page has changed.")
         expect(page.get_by_label("city")).to_have_value("Bonn")
 
 
@@ -79,10 +79,10 @@ def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: 
         page.get_by_label("Queries").fill("a customer wants the money back\n- profile a csv\n- refund")
         page.get_by_role("button", name="Check").click()
         main = page.get_by_role("main")
-        expect(main).to_contain_text("2 of 3 come out as expected")
+        expect(main).to_contain_text("2 of 3 pass")
         expect(main).to_contain_text("not found; first is csv-profiling")
-        page.get_by_role("button", name="Keep them").click()
-        expect(main).to_contain_text("Kept in evals/trigger_queries.json")
+        page.get_by_role("button", name="Save them").click()
+        expect(main).to_contain_text("Saved in evals/trigger_queries.json")
         expect(page.get_by_label("Queries")).to_have_value("a customer wants the money back\n- profile a csv\n- refund")
     kept = tmp_path / "skills/acme/billing/refunds/evals/trigger_queries.json"
     assert [each["should_trigger"] for each in json.loads(kept.read_bytes())] == [True, False, False]
@@ -110,7 +110,7 @@ def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -
     with page_serving(tmp_path / "skills") as server:
         where = f"http://127.0.0.1:{server.port}"
         assert post(f"{where}/ui/try", "", where, skill="a", prompts="y") == 403
-        assert "Keep them" not in words(get(server, "/ui/try?skill=a&prompts=y"))
+        assert "Save them" not in words(get(server, "/ui/try?skill=a&prompts=y"))
 
 
 def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import PagePart
-from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.context import Context
 
 
 def look_at(
@@ -26,10 +26,10 @@ def look_at(
     registry: Registry | None = None,
     grants: Grants | None = None,
     principal: Principal | None = None,
-) -> Look:
+) -> Context:
     """What a viewer sees of these roots, read once."""
     runtime = Runtime(registry or loaded(*roots))
-    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), sites=lambda: sources)
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources)
     page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
     page.routes(http)
-    return page._look(principal)  # pyright: ignore[reportPrivateUsage]
+    return page._context(principal)  # pyright: ignore[reportPrivateUsage]

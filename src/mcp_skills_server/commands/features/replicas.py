@@ -103,7 +103,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         bus = self._bus = ChangeBus(link, followed)
         registry.subscribe(lambda changes: _notify(bus, registry, changes))
 
-        def look() -> int:
+        def poll_sources() -> int:
             bus.notify(SOURCES)
             return mirrors.look() if mirrors is not None else 0
 
@@ -113,11 +113,11 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             )
 
         self._part = _Shared(
-            sessions=shared_sessions_factory(records, share),
+            make_tool_sessions=shared_sessions_factory(records, share),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
             recent=recent,
             take_shared=take,
-            look=look,
+            poll_sources=poll_sources,
         )
         bus.start()
 

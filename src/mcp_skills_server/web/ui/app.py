@@ -1,7 +1,7 @@
 """Routes of the page: views, authorization, and security headers.
 
-A view is a row of `VIEWS`. It takes a `Look` and returns a response. If a file changed meanwhile,
-it is called again with a new `Look`.
+A view is a row of `VIEWS`. It takes a `Context` and returns a response. If a file changed
+meanwhile, it is called again with a new `Context`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
-from mcp_skills_server.web.ui.look import (
+from mcp_skills_server.web.ui.context import (
     BASE,
-    Look,
-    PageContext,
+    Context,
+    SharedContext,
     base,
     file_address,
     prefix,
@@ -64,8 +64,8 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
-from mcp_skills_server.web.ui.session import Viewer, Viewers, is_of_own_page
-from mcp_skills_server.web.ui.sign_in import Entrance, form_of
+from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
+from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +74,11 @@ _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": 
 _LEAST_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
 _NOT_THERE: Final = (
-    "There is no such page. It may be of a skill that is gone, or that you may not read."
+    "There is no such page. Its skill may have been deleted, or you may not read it."
 )
 
-PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
-FormWork: TypeAlias = Callable[[Request, Look, Mapping[str, str]], Awaitable[str]]
+PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
+FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], Awaitable[str]]
 """Handles a form, and returns the path of the view to redirect to."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
@@ -131,9 +131,9 @@ VIEWS: Final = (
 class PagePart(Part):
     """The page as a part of the application. `settings` are those of the MCP server."""
 
-    _site: PageContext
-    _viewers: Viewers
-    _entrance: Entrance
+    _site: SharedContext
+    _sessions: PageSessions
+    _sign_in: SignInEndpoints
 
     def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
@@ -147,37 +147,37 @@ class PagePart(Part):
         below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
         http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
         if self._ui.only:
-            return replace(http, answers_mcp=False, entrance=f"{BASE}/", is_private=True)
+            return replace(http, answers_mcp=False, start_path=f"{BASE}/", is_private=True)
         return http
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
         registry = self._runtime.registry
-        self._viewers = Viewers(
-            http.policy, self._ui.once, FailedAuthentications(http.rates), http.page_sessions
+        self._sessions = PageSessions(
+            http.policy, self._ui.secret_hash, FailedAuthentications(http.rates), http.page_sessions
         )
-        self._site = PageContext(
+        self._site = SharedContext(
             _templates(),
             self._settings,
-            http.sites,
+            http.site_states,
             operation.UsageReports(self._ui.counts),
             history.Revisions(registry),
-            local=self._ui.once is not None,
-            open=self._viewers.is_open,
+            is_local=self._ui.secret_hash is not None,
+            is_open=self._sessions.is_open,
             live=live.Live(http.quotas.streams),
             activity=operation.Activity(),
         )
-        self._entrance = Entrance(self._viewers, http.policy, self._site.templates)
+        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
         self._site.live.follow(registry)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
         routes = [
             *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
-            Route("/try", self._posted(triggers.keep), methods=["POST"]),
+            Route("/try", self._posted(triggers.save), methods=["POST"]),
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
             Route("/static/{name}", _static, methods=["GET"]),
-            *self._entrance.routes(),
+            *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         below = _PageMiddleware(GZipMiddleware(Router(routes), _LEAST_COMPRESSED))
@@ -212,10 +212,12 @@ class PagePart(Part):
 
     def _answer(self, view: _PageView) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            viewer = await self._viewers.viewer(request)
+            viewer = await self._sessions.viewer(request)
             if viewer is None:
-                if "authorization" in request.headers and (wait := self._viewers.failed(request)):
-                    return self._entrance.too_often(wait)
+                if "authorization" in request.headers and (
+                    wait := self._sessions.count_failure(request)
+                ):
+                    return self._sign_in.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
                 request.scope[PRINCIPAL] = viewer.principal
@@ -227,24 +229,25 @@ class PagePart(Part):
         return answer
 
     async def _shown(self, request: Request, viewer: Viewer, view: _PageView) -> Response:
-        look = self._look(viewer.principal)
-        runtime = look.runtime
+        ctx = self._context(viewer.principal)
+        runtime = ctx.runtime
         if not runtime.registry.loaded.is_set():
-            response = _message(look, "The skills are still being read", 503)
+            response = _message(ctx, "The skills are still being read", 503)
             response.headers["refresh"] = "1"
             return response
-        if view.admin and not look.sees_others:
-            return _message(look, "This view is for administrators", 403)
-        if view.review and not proposals.may_review(look):
-            return _message(look, "This view is for reviewers of proposals", 403)
+        if view.admin and not ctx.sees_others:
+            return _message(ctx, "This view is for administrators", 403)
+        if view.review and not proposals.may_review(ctx):
+            return _message(ctx, "This view is for reviewers of proposals", 403)
 
-        async def stays() -> bool:
-            now = await self._viewers.viewer(request, renew=False)
+        async def has_access() -> bool:
+            now = await self._sessions.viewer(request, renew=False)
             return now == viewer and self._runtime_of(viewer.principal) is runtime
 
         async def handler(bound: View) -> Response:
             return await view.page(
-                request, replace(look, view=bound, here=base() + view.path, stays=stays)
+                request,
+                replace(ctx, view=bound, view_path=base() + view.path, has_access=has_access),
             )
 
         # without the skill's path, which another field of the event has
@@ -258,62 +261,62 @@ class PagePart(Part):
             except (HTTPException, RequestError, UnreadableError) as error:
                 if event is not None:
                     event.outcome = "refused"
-                return _refusal(look, error)
+                return _refusal(ctx, error)
 
     def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that handles a form, and redirects to the view that `work` names."""
 
         async def answer(request: Request) -> Response:
-            viewer = await self._viewers.viewer(request)
+            viewer = await self._sessions.viewer(request)
             if viewer is None or not is_of_own_page(request):
-                return _message(self._look(None), "This form was sent from another page.", 403)
-            look, fields = self._look(viewer.principal), await form_of(request)
+                return _message(self._context(None), "This form was sent from another page.", 403)
+            ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
-                return _message(look, "The form is too long.", 400)
+                return _message(ctx, "The form is too long.", 400)
             try:
-                return RedirectResponse(base() + await work(request, look, fields), 303)
+                return RedirectResponse(base() + await work(request, ctx, fields), 303)
             except (HTTPException, RequestError) as error:
-                return _refusal(look, error)
+                return _refusal(ctx, error)
 
         return answer
 
     def _runtime_of(self, principal: Principal | None) -> Runtime:
         return self._runtime.restricted_to(self._views.of(principal))
 
-    def _look(self, principal: Principal | None) -> Look:
+    def _context(self, principal: Principal | None) -> Context:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""
         runtime, admin = self._runtime_of(principal), self._views.is_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
-        look = Look(
+        ctx = Context(
             self._site,
             runtime,
             View(runtime.skill_set),
             principal,
-            is_admin=self._site.local or admin,
-            sees_others=self._site.local or others,
+            is_admin=self._site.is_local or admin,
+            sees_others=self._site.is_local or others,
         )
-        reviews = proposals.may_review(look)
+        reviews = proposals.may_review(ctx)
         nav = [
             (base() + each.path, each.title)
             for each in VIEWS
-            if each.title and (look.sees_others or not each.admin) and (reviews or not each.review)
+            if each.title and (ctx.sees_others or not each.admin) and (reviews or not each.review)
         ]
-        return replace(look, nav=nav)
+        return replace(ctx, nav=nav)
 
 
-def _message(look: Look, words: str, status: int) -> Response:
-    return look.page("message.html", status, title=HTTPStatus(status).phrase, words=words)
+def _message(ctx: Context, words: str, status: int) -> Response:
+    return ctx.page("message.html", status, title=HTTPStatus(status).phrase, words=words)
 
 
-def _refusal(look: Look, error: HTTPException | RequestError | UnreadableError) -> Response:
+def _refusal(ctx: Context, error: HTTPException | RequestError | UnreadableError) -> Response:
     if isinstance(error, HTTPException):
-        return _message(look, error.detail, error.status_code)
+        return _message(ctx, error.detail, error.status_code)
     if isinstance(error, UnreadableError):
-        return _message(look, str(error), 503)
-    return _message(look, str(error), 400)
+        return _message(ctx, str(error), 503)
+    return _message(ctx, str(error), 400)
 
 
-async def _missing(_: Request, __: Look) -> Response:
+async def _missing(_: Request, __: Context) -> Response:
     raise HTTPException(404, _NOT_THERE)
 
 

@@ -18,7 +18,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from mcp_skills_server.format import hidden
-from mcp_skills_server.web.ui.look import file_address
+from mcp_skills_server.web.ui.context import file_address
 
 _MOST_HIDDEN: Final = 2_000
 """Hidden characters marked in one text; later ones are shown without a mark."""
@@ -36,7 +36,7 @@ _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _ONE_AT_A_TIME: Final = CapacityLimiter(1)
 """Rendering holds the GIL: with this limit, other requests wait for one text at most."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_ABOVE: Final = 2
+_PARENT_HEADING: Final = 2
 """Level of the heading above a rendered text."""
 _DEEPEST_HEADING: Final = 6
 _TAGS: Final = frozenset((
@@ -140,7 +140,7 @@ class _Writer:
     def __init__(self, skill: str, files: Collection[str], place: str) -> None:
         self._skill, self._files, self._folder = skill, files, posixpath.dirname(place)
         self._closing: list[str] = []
-        self._level = _ABOVE
+        self._level = _PARENT_HEADING
 
     def write(self, tokens: Sequence[Token]) -> str:
         """Return the tokens as HTML."""
@@ -177,7 +177,7 @@ class _Writer:
         tag = token.tag
         # no heading level is skipped, for screen readers
         if token.type == "heading_open":
-            self._level = min(int(tag[1]) + _ABOVE, self._level + 1, _DEEPEST_HEADING)
+            self._level = min(int(tag[1]) + _PARENT_HEADING, self._level + 1, _DEEPEST_HEADING)
         if token.type.startswith("heading"):
             tag = f"h{self._level}"
         if token.nesting < 0:
@@ -192,7 +192,7 @@ class _Writer:
         if file is not None:
             self._closing.append("</a>")
             return f'<a href="{escape(file_address(self._skill, file))}">'
-        if _leads_elsewhere(href):
+        if _is_external_link(href):
             self._closing.append("</a>")
             return f'<a href="{escape(href)}" rel="noopener noreferrer nofollow">'
         self._closing.append(f'</span> <span class="note">({_shown(href)})</span>')
@@ -220,7 +220,7 @@ class _Writer:
         return None
 
 
-def _leads_elsewhere(href: str) -> bool:
+def _is_external_link(href: str) -> bool:
     if not href.isascii() or not href.isprintable():
         return False
     try:

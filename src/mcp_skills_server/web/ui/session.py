@@ -25,10 +25,10 @@ from starlette.responses import Response
 from mcp_skills_server.access.principal import Admission, Principal
 from mcp_skills_server.access.tokens import find_token
 from mcp_skills_server.errors import RequestError, SkillsServerError
-from mcp_skills_server.web.bearer import Refusal, admission
+from mcp_skills_server.web.bearer import Refusal, authenticate
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.rates import FailedAuthentications
-from mcp_skills_server.web.ui.look import base
+from mcp_skills_server.web.ui.context import base
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
@@ -44,12 +44,12 @@ _MOST_OF_ONE: Final = 50
 class Viewer:
     """A person who may open the page.
 
-    `admission` is None where no authentication is required, and on a local page. `is_of_token`
+    `admission` is None where no authentication is required, and on a local page. `is_static_token`
     marks a static token, which the operator can remove.
     """
 
     admission: Admission | None = None
-    is_of_token: bool = False
+    is_static_token: bool = False
     credential: str = field(default="", repr=False, compare=False)
 
     @property
@@ -72,12 +72,12 @@ class _ViewerSession(NamedTuple):
     used: float
 
 
-class Viewers:
+class PageSessions:
     """The sessions of the page.
 
     Args:
         policy: the conditions of admission, with its tokens.
-        once: SHA-256 of the one-time secret of a local page; None for a server.
+        secret_hash: SHA-256 of the one-time secret of a local page; None for a server.
         failures: rate limit of failed authentications, shared with other endpoints.
         store: shares sessions with other replicas; None without replicas.
 
@@ -88,15 +88,15 @@ class Viewers:
     def __init__(
         self,
         policy: Policy,
-        once: bytes | None,
+        secret_hash: bytes | None,
         failures: FailedAuthentications,
         store: Records | None,
     ) -> None:
         self._policy = policy
-        self._once = once
+        self._secret_hash = secret_hash
         self._failures = failures
         self._store = store
-        self.is_private = once is not None
+        self.is_private = secret_hash is not None
         self._sessions: OrderedDict[bytes, _ViewerSession] = OrderedDict()
         """By the hash of the id, the least recently used first."""
 
@@ -115,12 +115,12 @@ class Viewers:
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
-            found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
+            found = await authenticate(request.scope, self._policy.tokens, self._policy.oauth)
             if isinstance(found, Refusal):
                 return None
             return Viewer(found)
-        led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
-        if not led and is_of_other_page(request):
+        is_navigation = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if not is_navigation and is_of_other_page(request):
             return None
         cookie = request.cookies.get(_cookie(request), "")
         await self._synchronise(cookie)
@@ -128,7 +128,7 @@ class Viewers:
         session, now = self._sessions.get(key), time.monotonic()
         if session is None:
             return None
-        if now - session.used > _IDLE_S or not self._holds(session.viewer):
+        if now - session.used > _IDLE_S or not self._is_still_valid(session.viewer):
             del self._sessions[key]
             return None
         if renew:
@@ -143,14 +143,14 @@ class Viewers:
             return None
         return Viewer(token.admission, True, secret)
 
-    def by_first_use(self, secret: str) -> Viewer | None:
+    def redeem_one_time_secret(self, secret: str) -> Viewer | None:
         """Return the viewer for the one-time secret, and invalidate it; None for a wrong one."""
-        if self._once is None or not hmac.compare_digest(self._once, _hashed(secret)):
+        if self._secret_hash is None or not hmac.compare_digest(self._secret_hash, _hashed(secret)):
             return None
-        self._once = None
+        self._secret_hash = None
         return Viewer()
 
-    def failed(self, request: Request) -> float:
+    def count_failure(self, request: Request) -> float:
         """Count a failure of the address; return the seconds to wait, 0 within the quota."""
         return self._failures.count(request.scope)
 
@@ -207,23 +207,23 @@ class Viewers:
                 credential = _cipher(cookie).decrypt(sealed.encode()).decode()
             except (InvalidToken, ValueError):
                 return
-            viewer = await self._proved(credential)
+            viewer = await self._verify(credential)
             if viewer is not None:
                 self._add(cookie, viewer)
 
-    async def _proved(self, credential: str) -> Viewer | None:
+    async def _verify(self, credential: str) -> Viewer | None:
         viewer = self.by_token(credential)
         if viewer is None and self._policy.oauth is not None:
             with suppress(SkillsServerError):
                 viewer = Viewer(await self._policy.oauth.verify(credential))
         return viewer
 
-    def _holds(self, viewer: Viewer) -> bool:
+    def _is_still_valid(self, viewer: Viewer) -> bool:
         """Return whether the viewer's admission is still valid."""
         shown = viewer.admission
         if shown is None:
             return True
-        known = not viewer.is_of_token or any(
+        known = not viewer.is_static_token or any(
             each.admission == shown for each in self._policy.tokens
         )
         return known and shown.expires > time.time()

@@ -30,8 +30,8 @@ from mcp_skills_server.server.entrance import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.oauth import fetch
-from mcp_skills_server.web.ui.look import BASE, base
-from mcp_skills_server.web.ui.session import Viewer, Viewers, is_of_other_page, is_of_own_page
+from mcp_skills_server.web.ui.context import BASE, base
+from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
@@ -46,9 +46,9 @@ _LONGEST_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
 _ISS_SUPPORTED: Final = "authorization_response_iss_parameter_supported"
 """Metadata flag: each response of the issuer names it; others are forged (RFC 9207)."""
-_LEAST_SCOPE: Final = "openid"
+_DEFAULT_SCOPE: Final = "openid"
 """Default scope, if the issuer knows it: some refuse a request without any scope."""
-_SILENT: Final = "The issuer does not answer. Try again later."
+_NO_RESPONSE: Final = "The issuer does not respond. Try again later."
 _FOREIGN_FORM: Final = "This form was sent from another page."
 
 Post: TypeAlias = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
@@ -62,11 +62,11 @@ class NotBegunError(SignInError):
     """A callback to a browser that began no sign-in, which any foreign page can cause."""
 
 
-class Entrance:
+class SignInEndpoints:
     """Endpoints for signing in and out."""
 
-    def __init__(self, viewers: Viewers, policy: Policy, templates: Environment) -> None:
-        self._viewers = viewers
+    def __init__(self, sessions: PageSessions, policy: Policy, templates: Environment) -> None:
+        self._sessions = sessions
         self._templates = templates
         self._flow: Flow | None = None
         if policy.oauth is not None and policy.oauth.settings.ui_client_id is not None:
@@ -75,63 +75,63 @@ class Entrance:
     def routes(self) -> list[BaseRoute]:
         """Return the routes, relative to the page's path."""
         return [
-            Route("/enter", self._once, methods=["GET"]),
+            Route("/enter", self._one_time, methods=["GET"]),
             Route("/sign-in", self._by_token, methods=["GET", "POST"]),
-            Route("/oauth/begin", self._leave_for_issuer, methods=["GET"]),
-            Route(CALLBACK, self._come_back, methods=["GET"]),
+            Route("/oauth/begin", self._redirect_to_issuer, methods=["GET"]),
+            Route(CALLBACK, self._callback, methods=["GET"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
         ]
 
-    async def _once(self, request: Request) -> Response:
+    async def _one_time(self, request: Request) -> Response:
         """Exchange the one-time secret in the address of a local page for a cookie."""
         response = RedirectResponse(f"{base()}/", 303)
-        if await self._viewers.viewer(request) is None:
-            viewer = self._viewers.by_first_use(request.query_params.get("once", ""))
+        if await self._sessions.viewer(request) is None:
+            viewer = self._sessions.redeem_one_time_secret(request.query_params.get("once", ""))
             if viewer is None:
-                return self._refused(request, "This address was used before, or is not whole.")
-            await self._viewers.begin(request, response, viewer)
+                return self._refused(request, "This address was used before, or is incomplete.")
+            await self._sessions.begin(request, response, viewer)
         return response
 
     async def _by_token(self, request: Request) -> Response:
         if request.method != "POST":
-            if await self._viewers.viewer(request) is not None:
+            if await self._sessions.viewer(request) is not None:
                 return RedirectResponse(f"{base()}/", 303)
             return self._form("", 200)
         if not is_of_own_page(request):
             return self._form(_FOREIGN_FORM, 403)
         form = await form_of(request) or {}
-        viewer = self._viewers.by_token(form.get("token", "").strip())
+        viewer = self._sessions.by_token(form.get("token", "").strip())
         if viewer is None:
             logger.warning("refused a token at the page", extra=REPEATS)
             events.emit_refusal(
                 f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope)
             )
-            return self._refused(request, "This is no token that lets you in.")
+            return self._refused(request, "This token is not valid here.")
         response = RedirectResponse(f"{base()}/", 303)
-        await self._viewers.begin(request, response, viewer)
+        await self._sessions.begin(request, response, viewer)
         return response
 
     async def _sign_out(self, request: Request) -> Response:
         if not is_of_own_page(request):
             return self._form(_FOREIGN_FORM, 403)
         response = RedirectResponse(f"{base()}/", 303)
-        await self._viewers.end(request, response)
+        await self._sessions.end(request, response)
         return response
 
-    async def _leave_for_issuer(self, request: Request) -> Response:
+    async def _redirect_to_issuer(self, request: Request) -> Response:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         if is_of_other_page(request):
-            return self._form("Another page asked for this. Sign in here if you want to.", 403)
-        browser = secrets.token_urlsafe(32)
+            return self._form("Another page parameters for this. Sign in here if you want to.", 403)
+        secret = secrets.token_urlsafe(32)
         try:
-            response = RedirectResponse(await self._flow.begin(browser), 303)
+            response = RedirectResponse(await self._flow.begin(secret), 303)
         except SignInError as error:
             return self._form(str(error), 503)
         # Lax, since the callback comes from the issuer; the cookie alone gives no access.
         response.set_cookie(
             _SIGN_IN_COOKIE,
-            browser,
+            secret,
             max_age=600,
             path=f"{base()}/oauth",
             secure=request.url.scheme == "https",
@@ -140,7 +140,7 @@ class Entrance:
         )
         return response
 
-    async def _come_back(self, request: Request) -> Response:
+    async def _callback(self, request: Request) -> Response:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         try:
@@ -150,7 +150,7 @@ class Entrance:
         except SignInError as error:
             # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
-                logger.warning("nobody was signed in: %s", error, extra=REPEATS)
+                logger.warning("refused a callback without a sign-in: %s", error, extra=REPEATS)
             else:
                 logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
             events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
@@ -159,7 +159,7 @@ class Entrance:
         # at the issuer.
         response = self._page("signed_in.html", 200)
         response.headers["refresh"] = f"0; url={base()}/"
-        await self._viewers.begin(request, response, found)
+        await self._sessions.begin(request, response, found)
         response.delete_cookie(
             _SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax"
         )
@@ -170,19 +170,19 @@ class Entrance:
         if self._flow is not None:
             issuer = self._flow.host
         values = {
-            "tokens": self._viewers.takes_tokens,
+            "tokens": self._sessions.takes_tokens,
             "issuer": issuer,
-            "own": self._viewers.is_private,
+            "own": self._sessions.is_private,
         }
         return self._page("sign_in.html", status, trouble=trouble, **values)
 
     def _page(self, template: str, status: int, **values: object) -> Response:
-        body = self._templates.get_template(template).render(look=None, base=base(), **values)
+        body = self._templates.get_template(template).render(ctx=None, base=base(), **values)
         return Response(body, status, media_type="text/html")
 
     def _refused(self, request: Request, trouble: str) -> Response:
         """Count a failed attempt, and return the form with the reason, or 429."""
-        wait = self._viewers.failed(request)
+        wait = self._sessions.count_failure(request)
         if wait:
             return self.too_often(wait)
         return self._form(trouble, 403)
@@ -190,7 +190,7 @@ class Entrance:
     def too_often(self, wait: float) -> Response:
         """Return 429 for an address that failed too often."""
         seconds = max(1, math.ceil(wait))
-        response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
+        response = self._form(f"Too many attempts; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)
         return response
 
@@ -237,32 +237,32 @@ class Flow:
         """Return the issuer's host name, for people."""
         return urlsplit(self._server.settings.issuer).netloc
 
-    async def begin(self, browser: str) -> str:
+    async def begin(self, secret: str) -> str:
         """Return the authorization URL at the issuer, for the browser with this secret."""
         metadata = await self._metadata()
-        place = _address(metadata, "authorization_endpoint")
+        endpoint = _address(metadata, "authorization_endpoint")
         # No nonce: issuers refuse this parameter of OpenID without the scope openid, and PKCE
         # binds the code to the browser already.
-        asked = {
+        parameters = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self.callback,
-            "state": _derived(browser, "state"),
+            "state": _derived(secret, "state"),
             "code_challenge": _encoded(
-                hashlib.sha256(_derived(browser, "verifier").encode()).digest()
+                hashlib.sha256(_derived(secret, "verifier").encode()).digest()
             ),
             "code_challenge_method": "S256",
             **self._resource,
         }
         known: Any = metadata.get("scopes_supported")
         if self._server.settings.requested_scopes:
-            asked["scope"] = " ".join(self._server.settings.requested_scopes)
-        elif isinstance(known, list) and _LEAST_SCOPE in known:
-            asked["scope"] = _LEAST_SCOPE
+            parameters["scope"] = " ".join(self._server.settings.requested_scopes)
+        elif isinstance(known, list) and _DEFAULT_SCOPE in known:
+            parameters["scope"] = _DEFAULT_SCOPE
         separator = "?"
-        if urlsplit(place).query:
+        if urlsplit(endpoint).query:
             separator = "&"
-        return f"{place}{separator}{urlencode(asked)}"
+        return f"{endpoint}{separator}{urlencode(parameters)}"
 
     @property
     def _resource(self) -> dict[str, str]:
@@ -271,7 +271,7 @@ class Flow:
             return {"resource": self._server.settings.resource}
         return {}
 
-    async def finish(self, given: Mapping[str, str], browser: str) -> Viewer:
+    async def finish(self, given: Mapping[str, str], secret: str) -> Viewer:
         """Redeem the authorization code in the query of a callback, and return the viewer.
 
         Raises:
@@ -279,26 +279,26 @@ class Flow:
                 is refused.
         """
         state = given.get("state", "")
-        if not browser or not hmac.compare_digest(
-            state.encode(), _derived(browser, "state").encode()
+        if not secret or not hmac.compare_digest(
+            state.encode(), _derived(secret, "state").encode()
         ):
             raise NotBegunError(
-                "This browser did not begin to sign in, or it was too long ago. Begin again."
+                "This browser did not begin the sign-in, or too long ago. Sign in again."
             )
         issuer = self._server.settings.issuer
         if given.get("iss", issuer) != issuer:
-            raise SignInError("Another issuer answered.")
+            raise SignInError("The response is from another issuer.")
         if "error" in given or not given.get("code"):
-            raise SignInError(f"The issuer let nobody in{_reason(given)}.")
+            raise SignInError(f"The issuer refused the sign-in{_reason(given)}.")
         metadata = await self._metadata()
         if metadata.get(_ISS_SUPPORTED) is True and "iss" not in given:
-            raise SignInError("It is not known which issuer answered.")
+            raise SignInError("The response does not name its issuer.")
         form = {
             "grant_type": "authorization_code",
             "code": given["code"],
             "redirect_uri": self.callback,
             "client_id": self._client_id,
-            "code_verifier": _derived(browser, "verifier"),
+            "code_verifier": _derived(secret, "verifier"),
             **self._resource,
         }
         try:
@@ -308,26 +308,26 @@ class Flow:
             answer = _object(body)
             token = answer.get("access_token")
             if status != 200 or not isinstance(token, str):
-                raise SignInError(f"The issuer gave no token{_reason(answer)}.")
+                raise SignInError(f"The issuer issued no token{_reason(answer)}.")
             return Viewer(await self._server.verify(token), credential=token)
         except SignInError:
             raise
         except RefusedError as error:
-            raise SignInError(f"The issuer's token lets nobody in here: {error}.") from None
+            raise SignInError(f"The issuer's token is not accepted here: {error}.") from None
         except SkillsServerError:
-            raise SignInError(_SILENT) from None
+            raise SignInError(_NO_RESPONSE) from None
 
     async def _metadata(self) -> Mapping[str, Any]:
         try:
             return await self._server.issuer.metadata()
         except SkillsServerError:
-            raise SignInError(_SILENT) from None
+            raise SignInError(_NO_RESPONSE) from None
 
 
 def _address(metadata: Mapping[str, Any], key: str) -> str:
     found = metadata.get(key)
     if not isinstance(found, str) or not is_secure(found):
-        raise SignInError("The issuer has no way to sign in here.")
+        raise SignInError("The issuer's metadata has no usable sign-in address.")
     return found
 
 
@@ -353,11 +353,9 @@ def _reason(said: Mapping[str, Any]) -> str:
     return printable(f" ({clipped(': '.join(words))})")
 
 
-def _derived(browser: str, what: str) -> str:
+def _derived(secret: str, what: str) -> str:
     """Derive a secret for one purpose from a browser's: 43 characters, PKCE's minimum."""
-    return _encoded(
-        hmac.digest(browser.encode("utf-8", "surrogateescape"), what.encode(), "sha256")
-    )
+    return _encoded(hmac.digest(secret.encode("utf-8", "surrogateescape"), what.encode(), "sha256"))
 
 
 def _encoded(raw: bytes) -> str:

@@ -1,1 +1,1 @@
-"""One module per view: coroutines that take a request and a `Look`, and return a response."""
+"""One module per view: coroutines that take a request and a `Context`, and return a response."""

@@ -27,8 +27,8 @@ from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.telemetry.usage import UsageRow
-from mcp_skills_server.web.ui.look import (
-    Look,
+from mcp_skills_server.web.ui.context import (
+    Context,
     choice_of,
     list_address,
     reason_left_out,
@@ -38,8 +38,8 @@ from mcp_skills_server.web.ui.look import (
 )
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
-PART: Final = 100
-"""Skills in one response."""
+PAGE_SIZE: Final = 100
+"""Skills on one page."""
 _NEAREST: Final = 6
 _MOST_TAGS: Final = 200
 _MOST_TAGS_OF_ONE: Final = 20
@@ -54,7 +54,7 @@ _UNUSED: Final = UsageRow("")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ListQuery:
     """A viewer's filter, by the names of the query's fields; "" for no such condition.
 
     Attributes:
@@ -78,10 +78,10 @@ class Asked:
     @property
     def is_filtered(self) -> bool:
         """Return whether there is any condition beside order and offset."""
-        return self != Asked(sort=self.sort, start=self.start)
+        return self != ListQuery(sort=self.sort, start=self.start)
 
     @classmethod
-    def of(cls, given: QueryParams) -> Asked:
+    def of(cls, given: QueryParams) -> ListQuery:
         """Return the filter of a query, ignoring invalid choices."""
         return cls(
             given.get("q", "").strip(),
@@ -103,47 +103,48 @@ class Asked:
 _facets: WeakKeyDictionary[Snapshot, dict[str, Any]] = WeakKeyDictionary()
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the list, or only its rows if the query has `part`."""
-    return await to_thread.run_sync(_page, request.query_params, look)
+    return await to_thread.run_sync(_page, request.query_params, ctx)
 
 
-def _page(given: QueryParams, look: Look) -> Response:
-    asked, survey = Asked.of(given), survey_of(look)
-    found = _find(look, asked, survey)
+def _page(given: QueryParams, ctx: Context) -> Response:
+    query, survey = ListQuery.of(given), survey_of(ctx)
+    found = _find(ctx, query, survey)
     if given.get("format") == "json":
         return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
     new = shlex.join(
-        ["mcp-skills-server", "new", os.path.join(look.runtime.registry.roots[0].given, "my-skill")]
+        ["mcp-skills-server", "new", os.path.join(ctx.runtime.registry.roots[0].given, "my-skill")]
     )
     off: list[tuple[str, str]] = []
-    if look.site.local:
-        roots = look.runtime.registry.roots
+    if ctx.site.is_local:
+        roots = ctx.runtime.registry.roots
         off = [
             (f"{root.index}:{place}", root.show(place))
             for root in roots
             for place in sorted(root.off)
         ]
-    return look.page(
-        template, asked=asked, part=PART, new=new, off=off, facets=_facets_of(look, survey), **found
+    facets = _facets_of(ctx, survey)
+    return ctx.page(
+        template, query=query, page_size=PAGE_SIZE, new=new, off=off, facets=facets, **found
     )
 
 
-async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str:
+async def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     """Switch a local skill on or off for all programs, and return where to go.
 
     Raises:
         HTTPException: the page is not local.
         RequestError: the skill cannot be switched.
     """
-    if not look.site.local:
-        raise HTTPException(403, "Skills are switched on one's own page alone ('ui').")
-    registry, skill = look.runtime.registry, look.snapshot.skills.get(fields.get("off", ""))
+    if not ctx.site.is_local:
+        raise HTTPException(403, "Switch skills on the local page ('mcp-skills-server ui').")
+    registry, skill = ctx.runtime.registry, ctx.snapshot.skills.get(fields.get("off", ""))
     known = {
         f"{root.index}:{place}": (root, place) for root in registry.roots for place in root.off
     }
-    if skill is not None and can_switch(look, skill):
+    if skill is not None and can_switch(ctx, skill):
         await to_thread.run_sync(
             partial(switch, registry.roots[skill.root].path, skill.directory, on=False)
         )
@@ -151,84 +152,84 @@ async def switch_skill(_: Request, look: Look, fields: Mapping[str, str]) -> str
         root, place = known[fields["on"]]
         await to_thread.run_sync(partial(switch, root.path, place, on=True))
     else:
-        raise RequestError("Skills of your own folders alone are switched on and off.")
+        raise RequestError("Only skills in your own folders can be switched on and off.")
     await registry.arefresh()
     return "/"
 
 
-def can_switch(look: Look, skill: Skill) -> bool:
+def can_switch(ctx: Context, skill: Skill) -> bool:
     """Return whether a skill is in a subfolder of a local root, on a local page."""
-    return look.site.local and skill.origin is None and bool(skill.directory)
+    return ctx.site.is_local and skill.origin is None and bool(skill.directory)
 
 
-def _find(look: Look, asked: Asked, survey: Survey) -> dict[str, Any]:
+def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
     """Return the skills that match a filter, in search order if there is a search, else by path.
 
     `total` is None if not counted; `trouble` is the error of a search. `nearest` has skills with
     names like the words of a search without results.
     """
-    skills, used = look.snapshot.skills, look.used()
-    accept = _condition(asked, used, survey)
+    skills, used = ctx.snapshot.skills, ctx.used()
+    accept = _condition(query, used, survey)
     total, trouble = None, ""
     nearest: Sequence[Skill] = ()
-    by_path = [skills[path] for path in look.snapshot.paths(Standing.UNUSABLE)]
-    if asked.q:
-        search = look.runtime.searches.of(look.runtime.skill_set)
+    by_path = [skills[path] for path in ctx.snapshot.paths(Standing.UNUSABLE)]
+    if query.q:
+        search = ctx.runtime.searches.of(ctx.runtime.skill_set)
         fitting: list[Skill] = []
         try:
-            most = asked.start + PART + 1
+            most = query.start + PAGE_SIZE + 1
             fitting += search.find(
-                asked.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True
+                query.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True
             )
-            if not fitting and not asked.start:
-                nearest = search.nearest(asked.q, _NEAREST, lambda each: each.path in skills)
+            if not fitting and not query.start:
+                nearest = search.nearest(query.q, _NEAREST, lambda each: each.path in skills)
         except NoFullTextError as error:
             trouble = str(error)
         # Unreadable skills are in no index; find them by path.
         unread = [
             each
             for each in by_path
-            if each.standing is Standing.UNUSABLE and asked.q.lower() in each.path.lower()
+            if each.standing is Standing.UNUSABLE and query.q.lower() in each.path.lower()
         ]
         fitting += filter(accept, unread)
     else:
         fitting = [*filter(accept, by_path)]
         total = len(fitting)
-        if asked.sort:
-            fitting.sort(key=_SORTS[asked.sort])
+        if query.sort:
+            fitting.sort(key=_SORTS[query.sort])
     rows = [
-        _row(look, each, asked, used or {}, survey)
-        for each in fitting[asked.start : asked.start + PART]
+        _row(ctx, each, query, used or {}, survey)
+        for each in fitting[query.start : query.start + PAGE_SIZE]
     ]
-    more = len(fitting) > asked.start + PART
+    more = len(fitting) > query.start + PAGE_SIZE
     return {"rows": rows, "more": more, "total": total, "trouble": trouble, "nearest": nearest}
 
 
 def _condition(
-    asked: Asked, used: Mapping[str, UsageRow] | None, survey: Survey
+    query: ListQuery, used: Mapping[str, UsageRow] | None, survey: Survey
 ) -> Callable[[Skill], bool]:
     def accept(skill: Skill) -> bool:
-        if asked.source and str(skill.root) != asked.source:
+        if query.source and str(skill.root) != query.source:
             return False
-        if asked.tag and asked.tag not in map(str, tags_of(skill.frontmatter)):
+        if query.tag and query.tag not in map(str, tags_of(skill.frontmatter)):
             return False
-        if asked.problem == "left-out":
+        if query.problem == "left-out":
             if skill.standing is Standing.VALID:
                 return False
-        elif asked.problem:
+        elif query.problem:
             found = survey.by_skill.get(skill.path, ())
-            if not any(asked.problem in ("any", each.code) for each in found):
+            if not any(query.problem in ("any", each.code) for each in found):
                 return False
-        if asked.used and used is not None:
+        if query.used and used is not None:
             line = used.get(skill.path)
-            return (line is not None and line.last is not None) == (asked.used == "used")
+            return (line is not None and line.last is not None) == (query.used == "used")
         return True
 
     return accept
 
 
 def _row(
-    look: Look, skill: Skill, asked: Asked, used: Mapping[str, UsageRow], survey: Survey
+    ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
     """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
@@ -236,15 +237,15 @@ def _row(
     if title == skill.name:
         title = ""
     if left_out is not None:
-        left_out = shown_problem(look, left_out)
-    if asked.q:
-        why = matched_fields(skill, asked.q)
+        left_out = shown_problem(ctx, left_out)
+    if query.q:
+        why = matched_fields(skill, query.q)
     return {
         "path": skill.path,
         "name": skill.name,
         "title": title,
         "description": skill.description,
-        "source": source_name(look, skill.root),
+        "source": source_name(ctx, skill.root),
         "tags": [str(tag) for tag in tags_of(skill.frontmatter)[:_MOST_TAGS_OF_ONE]],
         "tokens": tokens_of(skill),
         "files": len(skill.files),
@@ -252,7 +253,7 @@ def _row(
         "left_out": left_out,
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
-        "changed": next((each.time for each in look.site.revisions.of(skill.path)), None),
+        "changed": next((each.time for each in ctx.site.revisions.of(skill.path)), None),
     }
 
 
@@ -273,13 +274,13 @@ def tokens_of(skill: Skill) -> int:
     return estimated_tokens_of_bytes(file.size)
 
 
-def _facets_of(look: Look, survey: Survey) -> dict[str, Any]:
+def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
     """Return the facets to filter by, with counts of skills, and totals of all skills.
 
     They are cached per snapshot once all its skills are checked. `places` has problems outside the
     shown skills: unreadable folders, and skills that another one hides.
     """
-    snapshot = look.snapshot
+    snapshot = ctx.snapshot
     found = _facets.get(snapshot)
     if found is None:
         skills, by_skill = snapshot.skills.values(), survey.by_skill
@@ -294,13 +295,13 @@ def _facets_of(look: Look, survey: Survey) -> dict[str, Any]:
         )
         found = {
             "sources": [
-                (str(root), source_name(look, root), count) for root, count in sorted(roots.items())
+                (str(root), source_name(ctx, root), count) for root, count in sorted(roots.items())
             ],
             "tags": sorted(tags.most_common(_MOST_TAGS)),
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),
             "tokens": sum(map(tokens_of, skills)),
-            "places": [shown_problem(look, each) for each in snapshot.problems[:_MOST_PLACES]],
+            "places": [shown_problem(ctx, each) for each in snapshot.problems[:_MOST_PLACES]],
             "summary": survey.summary,
             "progress": survey.progress,
         }

@@ -28,7 +28,7 @@ from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.sources.git.history import Commit, History, pathspecs, read_log, working_copy
 from mcp_skills_server.sources.git.program import Git
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.context import Context
 from mcp_skills_server.web.ui.pages.skill import skill_of
 
 logger = logging.getLogger(__name__)
@@ -178,24 +178,24 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
     )
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view of a skill's history."""
-    skill = skill_of(request, look)
+    skill = skill_of(request, ctx)
     events.record_mentions([skill])
-    return look.page(
+    return ctx.page(
         "history.html",
         skill=skill,
-        revisions=look.site.revisions.of(skill.path),
-        by_git=await to_thread.run_sync(_by_git, look, skill),
+        revisions=ctx.site.revisions.of(skill.path),
+        by_git=await to_thread.run_sync(_by_git, ctx, skill),
     )
 
 
-def _by_git(look: Look, skill: Skill) -> History:
+def _by_git(ctx: Context, skill: Skill) -> History:
     """Return the git history, for operators only: it may show files of other skills."""
-    if not look.is_admin:
+    if not ctx.is_admin:
         return History()
-    registry = look.runtime.registry
+    registry = ctx.runtime.registry
     root, without = registry.roots[skill.root], sorted(nested_in(registry.snapshot, skill))
     if root.origin is None:
         return History(commits(registry.place(skill), root.path, without))
-    return look.site.histories.of(root.path, root.origin, skill.directory, without)
+    return ctx.site.histories.of(root.path, root.origin, skill.directory, without)

@@ -25,7 +25,7 @@ from mcp_skills_server.catalog.views import SkillSet, nested_in
 from mcp_skills_server.model import Changes, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.server.entrance import counted
-from mcp_skills_server.web.ui.look import Look, reason_left_out, shown_problem
+from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem
 
 MOST_KEPT: Final = 1000
 """Changes kept in all."""
@@ -41,7 +41,7 @@ _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
 _TYPE: Final = "text/event-stream"
 
-Stays: TypeAlias = Callable[[], Awaitable[bool]]
+AccessCheck: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Change(NamedTuple):
@@ -104,7 +104,7 @@ class Live:
     def __init__(self, share: int | None = None) -> None:
         self._lock = threading.Lock()
         self._kept: tuple[Change, ...] = ()
-        self._places = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
+        self._slots = Quota[ChangeStream]("open live pages", MOST_STREAMS, share)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._news = anyio.Event()
         self.since = time.time()
@@ -112,7 +112,7 @@ class Live:
 
     def __len__(self) -> int:
         """Return the number of open streams."""
-        return len(self._places)
+        return len(self._slots)
 
     def follow(self, registry: Registry) -> None:
         """Record changes of the registry from now on, except those of the first scan."""
@@ -175,39 +175,41 @@ class Live:
         self.wake()
 
     def open(
-        self, skills: SkillSet, owner: Owner, after: int, stays: Stays, path: str = ""
+        self, skills: SkillSet, owner: Owner, after: int, has_access: AccessCheck, path: str = ""
     ) -> ChangeStream:
         """Return a server-sent event stream: one `change` for all changes since `after`.
 
         If an owner opens too many streams, its oldest one ends with the event `replaced`. A stream
-        ends if `stays` returns False before an event. With `path` only changes of the skill at this
-        path count.
+        ends if `has_access` returns False before an event. With `path` only changes of the skill at
+        this path count.
 
         Raises:
             QuotaError: other owners hold all streams.
         """
-        made = ChangeStream(self, skills, after, stays, path)
-        for oldest in self._places.claim(made, owner):
+        made = ChangeStream(self, skills, after, has_access, path)
+        for oldest in self._slots.claim(made, owner):
             oldest.is_replaced = True
             self.wake()
         return made
 
     def release(self, stream: ChangeStream) -> None:
-        """Free the place of a stream."""
-        self._places.release(stream)
+        """Free the slot of a stream."""
+        self._slots.release(stream)
 
 
 class ChangeStream(StreamingResponse):
-    """A server-sent event stream of `Live.open`. It frees its place however it ends.
+    """A server-sent event stream of `Live.open`. It frees its slot however it ends.
 
     `is_replaced` ends it, because its owner has opened too many later ones.
     """
 
-    def __init__(self, live: Live, skills: SkillSet, after: int, stays: Stays, path: str) -> None:
+    def __init__(
+        self, live: Live, skills: SkillSet, after: int, has_access: AccessCheck, path: str
+    ) -> None:
         self._live = live
         self._skills = skills
         self._after = after
-        self._stays = stays
+        self._has_access = has_access
         self._path = path
         self.is_replaced = False
         self.lines = self._lines()
@@ -230,7 +232,7 @@ class ChangeStream(StreamingResponse):
             if self.is_replaced:
                 yield _REPLACED
                 return
-            if self._live.is_closing or not await self._stays():
+            if self._live.is_closing or not await self._has_access():
                 return
             number = self._live.number(self._skills, self._after, self._path)
             if number == self._after:
@@ -250,35 +252,35 @@ class ChangeStream(StreamingResponse):
         return True
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view, or only the changes if the query has `part`."""
-    live, skills = look.site.live, look.snapshot.skills
-    changes = live.latest(look.runtime.skill_set)
+    live, skills = ctx.site.live, ctx.snapshot.skills
+    changes = live.latest(ctx.runtime.skill_set)
     there = {each.path for each in changes if each.path in skills}
     left_out: dict[str, str] = {}
     for path in there:
         if skills[path].standing < Standing.VALID:
             reason = reason_left_out(skills[path])
-            left_out[path] = "" if reason is None else shown_problem(look, reason).message
+            left_out[path] = "" if reason is None else shown_problem(ctx, reason).message
     template = "changes.html" if "part" in request.query_params else "live.html"
     number = max((each.number for each in changes), default=0)
-    return look.page(
+    return ctx.page(
         template, changes=changes, there=there, left_out=left_out, since=live.since, number=number
     )
 
 
-async def events(request: Request, look: Look) -> Response:
+async def events(request: Request, ctx: Context) -> Response:
     """Return the event stream that announces changes."""
     if request.method == "HEAD":
         return Response(media_type=_TYPE)
-    skills, live = look.runtime.skill_set, look.site.live
-    text = request.headers.get("last-event-id") or request.query_params.get("after", "")
+    skills, live, query = ctx.runtime.skill_set, ctx.site.live, request.query_params
+    text = request.headers.get("last-event-id") or query.get("after", "")
     known = live.number(skills)
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:
         return live.open(
-            skills, counted(request.scope), known, look.stays, request.query_params.get("skill", "")
+            skills, counted(request.scope), known, ctx.has_access, query.get("skill", "")
         )
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.

@@ -21,7 +21,7 @@ from mcp_skills_server.model.clients import UNKNOWN
 from mcp_skills_server.server import eras, prompts, skills
 from mcp_skills_server.server.eras import Era
 from mcp_skills_server.server.requests import Caller
-from mcp_skills_server.web.ui.look import Look, choice_of
+from mcp_skills_server.web.ui.context import Context, choice_of
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100
@@ -72,34 +72,34 @@ class MethodAnswer(NamedTuple):
         return whole
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view, for one era and one dialect."""
     era = choice_of(request.query_params, "era", ERAS, "modern")
-    dialects = [AUTO, *(each.name for each in look.site.settings.spoken.dialects)]
+    dialects = [AUTO, *(each.name for each in ctx.site.settings.spoken.dialects)]
     dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
-    answers = [each async for each in method_answers(look, ERAS[era], dialects)]
+    answers = [each async for each in method_answers(ctx, ERAS[era], dialects)]
 
     def written() -> Response:
-        return look.page(
+        return ctx.page(
             "model.html",
-            channels=list(channels(look)),
+            channels=list(channels(ctx)),
             answers=answers,
             chosen=[each for each in answers if each.dialect in ("", dialect)],
             era=era,
             eras=[*ERAS],
             dialect=dialect,
             dialects=dialects,
-            withheld=withheld(look),
+            withheld=withheld(ctx),
         )
 
     return await to_thread.run_sync(written)  # indenting long texts takes time
 
 
-def channels(look: Look) -> Iterator[UnaskedText]:
+def channels(ctx: Context) -> Iterator[UnaskedText]:
     """Yield the texts that a model reads unasked; none without tools or skills."""
-    briefing = look.runtime.briefing
+    briefing = ctx.runtime.briefing
     limit, overview = briefing.characters(UNKNOWN), briefing.overview
-    if not look.site.settings.tools or not overview:
+    if not ctx.site.settings.tools or not overview:
         return
     tools = {str(tool["name"]): str(tool["description"]) for tool in briefing.tools(handles=True)}
     shown = runtime.in_instructions(overview, limit, scripts=runtime.RUN in tools)
@@ -131,23 +131,23 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
     return UnaskedText(title, text, limit, examples, whole, len(cut), named)
 
 
-def withheld(look: Look) -> Sequence[str]:
+def withheld(ctx: Context) -> Sequence[str]:
     """Return the paths of readable skills whose frontmatter keeps them from models."""
-    skills = look.snapshot.skills
+    skills = ctx.snapshot.skills
     return [
         path
-        for path in look.snapshot.paths(Standing.LENIENT)
+        for path in ctx.snapshot.paths(Standing.LENIENT)
         if not runtime.is_offered(skills[path])
     ]
 
 
 async def method_answers(
-    look: Look, era: Era, dialects: Sequence[str]
+    ctx: Context, era: Era, dialects: Sequence[str]
 ) -> AsyncIterator[MethodAnswer]:
     """Yield the responses to a host that lists everything, the first page of each list."""
-    settings = look.site.settings
+    settings = ctx.site.settings
     if settings.tools:
-        tools: list[Json] = [*look.runtime.briefing.tools(handles=True)]
+        tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
         fields = {
             "resultType": "complete",
             "tools": tools,
@@ -162,31 +162,33 @@ async def method_answers(
             more=False,
         )
     if settings.prompts:
-        yield await _listed(look, era, "prompts/list", "", Caller(served=partial(_served, look)))
+        yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
     extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
     for name in dialects:
         # without extensions, no client can select this dialect alone
         if name == AUTO or extensions[name]:
-            caller = Caller(extensions[name], served=partial(_served, look))
-            yield await _listed(look, era, "skills/list", name, caller)
+            caller = Caller(extensions[name], served=partial(_served, ctx))
+            yield await _listed(ctx, era, "skills/list", name, caller)
 
 
-async def _listed(look: Look, era: Era, method: str, dialect: str, caller: Caller) -> MethodAnswer:
+async def _listed(
+    ctx: Context, era: Era, method: str, dialect: str, caller: Caller
+) -> MethodAnswer:
     """Return the first page of a list as sent."""
     handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
-    result = await handler(look.view, look.site.settings, caller, {})
+    result = await handler(ctx.view, ctx.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
     return MethodAnswer(
         method, dialect, jsonrpc.dump(era.written(method, result)), len(entries), more
     )
 
 
-async def _served(look: Look, view: View) -> Served:
+async def _served(ctx: Context, view: View) -> Served:
     """Return the server's tools and prompts, to resolve a skill's dependencies."""
-    settings, found = look.site.settings, Served()
+    settings, found = ctx.site.settings, Served()
     if settings.tools:
-        tools = look.runtime.briefing.tools(handles=True)
+        tools = ctx.runtime.briefing.tools(handles=True)
         found = found._replace(tools=frozenset(str(each["name"]) for each in tools))
     if settings.prompts:
         found = found._replace(prompts=prompts.Names(view, settings))

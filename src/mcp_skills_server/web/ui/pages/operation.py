@@ -22,17 +22,17 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
-from mcp_skills_server.web.ui.look import Look, list_address, source_name, start_of
+from mcp_skills_server.web.ui.context import Context, list_address, source_name, start_of
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
 
-PART: Final = 100
-"""Skills in one response."""
+PAGE_SIZE: Final = 100
+"""Skills on one page."""
 MOST_OTHERS: Final = 100
 """Principals shown, and host programs."""
 _DAYS: Final = 30
-_GOOD_S: Final = 5.0
+_CACHE_S: Final = 5.0
 """Cache lifetime of a report in seconds."""
 MOST_RUNS: Final = 500
 MOST_CLIENTS: Final = 500
@@ -57,24 +57,24 @@ class SourceRow(NamedTuple):
     trouble: str
 
 
-async def sources(_: Request, look: Look) -> Response:
+async def sources(_: Request, ctx: Context) -> Response:
     """Return the view of sources."""
-    return look.page("sources.html", rows=source_rows(look))
+    return ctx.page("sources.html", rows=source_rows(ctx))
 
 
-def source_rows(look: Look) -> list[SourceRow]:
+def source_rows(ctx: Context) -> list[SourceRow]:
     """Return the roots of the viewer's skills; for an operator, all roots."""
-    states = {each.name: each for each in look.site.sources()}
+    states = {each.name: each for each in ctx.site.sources()}
     lost = {
         each.path: each.message
-        for each in look.runtime.registry.snapshot.problems
+        for each in ctx.runtime.registry.snapshot.problems
         if each.code == "root-missing"
     }
-    counts = Counter(skill.root for skill in look.snapshot.skills.values())
-    left_out = Counter(s.root for s in look.snapshot.skills.values() if s.standing < Standing.VALID)
+    counts = Counter(skill.root for skill in ctx.snapshot.skills.values())
+    left_out = Counter(s.root for s in ctx.snapshot.skills.values() if s.standing < Standing.VALID)
     out: list[SourceRow] = []
-    for root in look.runtime.registry.roots:
-        if not counts[root.index] and not look.is_admin:
+    for root in ctx.runtime.registry.roots:
+        if not counts[root.index] and not ctx.is_admin:
             continue
         state, revision, trouble = (
             states.get(root.origin or ""),
@@ -83,9 +83,9 @@ def source_rows(look: Look) -> list[SourceRow]:
         )
         if state is not None:
             revision, trouble = state.revision or revision, state.trouble
-        if trouble and not look.is_admin:
-            trouble = "It could not be read at the last look; what was read before is served."
-        name = source_name(look, root.index)
+        if trouble and not ctx.is_admin:
+            trouble = "It could not be read at the last poll; the last copy is served."
+        name = source_name(ctx, root.index)
         out.append(
             SourceRow(
                 name, revision, counts[root.index], left_out[root.index], state, trouble or ""
@@ -98,14 +98,14 @@ def source_rows(look: Look) -> list[SourceRow]:
 
 
 class UsageReports:
-    """Usage reports, cached for `_GOOD_S` seconds."""
+    """Usage reports, cached for `_CACHE_S` seconds."""
 
     def __init__(self, counts: UsageStore | None) -> None:
         self._counts = counts
         self._made: dict[By, tuple[float, Report | None]] = {}
 
     @property
-    def are_kept(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return whether usage is counted."""
         return self._counts is not None
 
@@ -113,8 +113,8 @@ class UsageReports:
         """Return a report, or None. Reads a file unless it is cached."""
         if self._counts is None:
             return None
-        made, found = self._made.get(by, (-_GOOD_S, None))
-        if time.monotonic() - made >= _GOOD_S:
+        made, found = self._made.get(by, (-_CACHE_S, None))
+        if time.monotonic() - made >= _CACHE_S:
             found = None
             with suppress(UsageError):
                 found = self._counts.report(by, _DAYS)
@@ -131,57 +131,57 @@ class _CountTable(NamedTuple):
     lines: Sequence[UsageRow]
 
 
-async def usage(request: Request, look: Look) -> Response:
+async def usage(request: Request, ctx: Context) -> Response:
     """Return the usage view. Searches and others' usage may reveal skills: few may see them."""
-    return await to_thread.run_sync(_usage, look, start_of(request.query_params))
+    return await to_thread.run_sync(_usage, ctx, start_of(request.query_params))
 
 
-def _usage(look: Look, first: int) -> Response:
-    report = look.site.usage.read()
-    lines, searches = _lines(look, report), None
-    if look.is_admin:
+def _usage(ctx: Context, first: int) -> Response:
+    report = ctx.site.usage.read()
+    lines, searches = _lines(ctx, report), None
+    if ctx.is_admin:
         searches = report
-    return look.page(
+    return ctx.page(
         "usage.html",
-        lines=lines[first : first + PART],
+        lines=lines[first : first + PAGE_SIZE],
         total=len(lines),
         never=sum(1 for each in lines if each.last is None),
         days=_DAYS,
-        counts=look.site.usage.are_kept,
-        others=_others(look),
+        counts=ctx.site.usage.is_enabled,
+        others=_others(ctx),
         most=MOST_OTHERS,
         searches=searches,
         start=first,
-        part=PART,
-        more=len(lines) > first + PART,
+        page_size=PAGE_SIZE,
+        more=len(lines) > first + PAGE_SIZE,
         address=partial(list_address, "usage", {}),
     )
 
 
-def _others(look: Look) -> list[_CountTable]:
+def _others(ctx: Context) -> list[_CountTable]:
     """Return usage by principal and by host program, if the viewer may see others."""
-    if not look.sees_others:
+    if not ctx.sees_others:
         return []
     found: list[_CountTable] = []
     kinds: tuple[tuple[By, str, str], ...] = (
-        ("principal", "Principal", "anybody"),
-        ("host", "Host program", "did not say"),
+        ("principal", "Principal", "anonymous"),
+        ("host", "Host program", "unknown"),
     )
     for by, column, nameless in kinds:
-        report = look.site.usage.read(by)
+        report = ctx.site.usage.read(by)
         if report is not None:
             found.append(_CountTable(by, column, nameless, report.lines[:MOST_OTHERS]))
     return found
 
 
-def _lines(look: Look, report: Report | None) -> list[UsageRow]:
+def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
     """Return the usage of each skill of the viewer, most used first, then the unused ones."""
-    skills, counted = look.snapshot.skills, list[UsageRow]()
+    skills, counted = ctx.snapshot.skills, list[UsageRow]()
     if report is not None:
         counted = [each for each in report.lines if each.name in skills]
     known = {each.name for each in counted}
     return counted + [
-        UsageRow(path) for path in look.snapshot.paths(Standing.LENIENT) if path not in known
+        UsageRow(path) for path in ctx.snapshot.paths(Standing.LENIENT) if path not in known
     ]
 
 
@@ -251,14 +251,14 @@ class Activity:
             self._clients.popitem(last=False)
 
 
-async def runs(_: Request, look: Look) -> Response:
+async def runs(_: Request, ctx: Context) -> Response:
     """Return the view of runs, without names of skills that the viewer may not read."""
-    found = await to_thread.run_sync(look.site.activity.runs)
+    found = await to_thread.run_sync(ctx.site.activity.runs)
     skills = {each.started.skill for each in found}
-    readable = {each for each in skills if not each or look.may_read(each)}
-    return look.page("runs.html", runs=found, readable=readable)
+    readable = {each for each in skills if not each or ctx.may_read(each)}
+    return ctx.page("runs.html", runs=found, readable=readable)
 
 
-async def clients(_: Request, look: Look) -> Response:
+async def clients(_: Request, ctx: Context) -> Response:
     """Return the view of clients."""
-    return look.page("clients.html", clients=await to_thread.run_sync(look.site.activity.clients))
+    return ctx.page("clients.html", clients=await to_thread.run_sync(ctx.site.activity.clients))

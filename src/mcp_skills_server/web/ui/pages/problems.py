@@ -16,10 +16,16 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.web.ui.look import Look, choice_of, list_address, shown_problem, start_of
+from mcp_skills_server.web.ui.context import (
+    Context,
+    choice_of,
+    list_address,
+    shown_problem,
+    start_of,
+)
 
-PART: Final = 50
-"""Problems in one response."""
+PAGE_SIZE: Final = 50
+"""Problems on one page."""
 _AROUND: Final = 2
 """Context lines before and after."""
 _MOST_BYTES: Final = 4 << 20
@@ -40,28 +46,28 @@ class ShownProblem(NamedTuple):
     lines: Sequence[tuple[int, str]] = ()
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view, filtered by severity and code."""
     given = request.query_params
     severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
     start = start_of(given)
-    survey = await to_thread.run_sync(survey_of, look)
+    survey = await to_thread.run_sync(survey_of, ctx)
     fitting = [
         each
         for each in survey.problems
         if severity in ("", each.severity) and code in ("", each.code)
     ]
-    response = look.page(
+    response = ctx.page(
         "problems.html",
-        shown=[await _shown(look, each) for each in islice(fitting, start, start + PART)],
+        shown=[await _shown(ctx, each) for each in islice(fitting, start, start + PAGE_SIZE)],
         total=len(fitting),
         progress=survey.progress,
         severity=severity,
         code=code,
         codes=sorted(Counter(each.code for each in survey.problems).items()),
         start=start,
-        part=PART,
-        more=len(fitting) > start + PART,
+        page_size=PAGE_SIZE,
+        more=len(fitting) > start + PAGE_SIZE,
         address=partial(list_address, "problems", {"severity": severity, "code": code}),
     )
     if survey.progress:
@@ -69,31 +75,31 @@ async def page(request: Request, look: Look) -> Response:
     return response
 
 
-def survey_of(look: Look) -> Survey:
+def survey_of(ctx: Context) -> Survey:
     """Return known problems of the viewer's skills, and start to check the unchecked ones.
 
     Only an operator gets problems of roots. Checks run in the background.
     """
-    checks = look.runtime.registry.checks
-    found = checks.survey(look.snapshot)
+    checks = ctx.runtime.registry.checks
+    found = checks.survey(ctx.snapshot)
     if not found.is_complete:
-        checks.begin(look.runtime.skill_set)
-    if look.is_admin:
+        checks.begin(ctx.runtime.skill_set)
+    if ctx.is_admin:
         return found
     return replace(found, problems=[each for each in found.problems if each.skill])
 
 
-async def _shown(look: Look, problem: Problem) -> ShownProblem:
-    skill, shown = look.snapshot.skills.get(problem.skill), shown_problem(look, problem)
+async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
+    skill, shown = ctx.snapshot.skills.get(problem.skill), shown_problem(ctx, problem)
     if skill is None:
         return ShownProblem(shown)
     file = file_of(
-        problem, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files
+        problem, ctx.runtime.registry.roots[skill.root].show(skill.directory), skill.files
     )
     if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
         return ShownProblem(shown, skill, file)
     try:
-        raw = await look.view.read(skill, file)
+        raw = await ctx.view.read(skill, file)
     except OSError:
         return ShownProblem(shown, skill, file)
     return ShownProblem(shown, skill, file, lines_around(raw, problem.line))

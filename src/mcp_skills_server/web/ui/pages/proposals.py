@@ -26,14 +26,14 @@ from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.entrance import address
 from mcp_skills_server.telemetry.events import Use
-from mcp_skills_server.web.ui.look import Look, without_folders
+from mcp_skills_server.web.ui.context import Context, without_folders
 from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
 """Context lines before and after a change."""
 _MOST_QUERIES: Final = 20
 _MOST_MESSAGE: Final = 1_000
-_NONE: Final = "There is no such proposal, or it is not yours to review."
+_NONE: Final = "There is no such proposal, or you may not review it."
 
 
 class Side(NamedTuple):
@@ -52,21 +52,21 @@ class FileSides(NamedTuple):
     rows: Sequence[Side]
 
 
-async def page(_: Request, look: Look) -> Response:
+async def page(_: Request, ctx: Context) -> Response:
     """Return the list: pending proposals, and decided ones."""
-    found = await to_thread.run_sync(_own, look)
+    found = await to_thread.run_sync(_own, ctx)
     pending = [each for each in found if each.state == "pending"]
-    return look.page(
+    return ctx.page(
         "proposals.html", pending=pending, decided=[each for each in found if each not in pending]
     )
 
 
-async def one(request: Request, look: Look) -> Response:
+async def one(request: Request, ctx: Context) -> Response:
     """Return the view of one proposal."""
-    return await to_thread.run_sync(_one, look, request.path_params["id"])
+    return await to_thread.run_sync(_one, ctx, request.path_params["id"])
 
 
-async def decide(request: Request, look: Look, fields: Mapping[str, str]) -> str:
+async def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     """Approve or reject a proposal as the form says, and return where to go.
 
     Raises:
@@ -74,67 +74,67 @@ async def decide(request: Request, look: Look, fields: Mapping[str, str]) -> str
         RequestError: the decision is invalid or impossible.
     """
     id_ = request.path_params["id"]
-    await to_thread.run_sync(_decide, look, id_, fields, address(request.scope))
+    await to_thread.run_sync(_decide, ctx, id_, fields, address(request.scope))
     return f"/proposals/{id_}"
 
 
-def may_review(look: Look, name: str | None = None) -> bool:
+def may_review(ctx: Context, name: str | None = None) -> bool:
     """Return whether the viewer may review proposals for skill `name`; None for any skill."""
-    permissions = look.runtime.skill_set.permissions
-    if look.site.settings.proposals is None or look.site.local:
-        return look.site.settings.proposals is not None
-    if permissions is None or look.principal is None:
+    permissions = ctx.runtime.skill_set.permissions
+    if ctx.site.settings.proposals is None or ctx.site.is_local:
+        return ctx.site.settings.proposals is not None
+    if permissions is None or ctx.principal is None:
         return False
     if name is None:
         return permissions.permits_any("review")
     return permissions.permits("review", name)
 
 
-def _own(look: Look) -> list[Proposal]:
-    return [each for each in _store(look).list() if may_review(look, each.name)]
+def _own(ctx: Context) -> list[Proposal]:
+    return [each for each in _store(ctx).list() if may_review(ctx, each.name)]
 
 
-def _store(look: Look) -> ProposalStore:
-    store = look.site.settings.proposals
+def _store(ctx: Context) -> ProposalStore:
+    store = ctx.site.settings.proposals
     if store is None:
         raise HTTPException(404, _NONE)
     return store
 
 
-def _found(look: Look, id_: str) -> Proposal:
+def _found(ctx: Context, id_: str) -> Proposal:
     try:
-        proposal = _store(look).get(id_)
+        proposal = _store(ctx).get(id_)
     except RequestError:
         raise HTTPException(404, _NONE) from None
-    if not may_review(look, proposal.name):
+    if not may_review(ctx, proposal.name):
         raise HTTPException(404, _NONE)
     return proposal
 
 
-def _one(look: Look, id_: str) -> Response:
-    registry, proposal = look.runtime.registry, _found(look, id_)
-    found = review(registry, _store(look), proposal)
+def _one(ctx: Context, id_: str) -> Response:
+    registry, proposal = ctx.runtime.registry, _found(ctx, id_)
+    found = review(registry, _store(ctx), proposal)
     manifest, _ = found.after.get(SKILL_MD, (b"", False))
-    return look.page(
+    return ctx.page(
         "proposal.html",
         proposal=proposal,
         found=found,
-        problems=[without_folders(look, each) for each in found.problems],
+        problems=[without_folders(ctx, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
         rendered=render(
             frontmatter.parse(manifest).body or "", proposal.name, found.after.keys(), SKILL_MD
         ),
         queries=queries(registry, found),
-        is_own=look.principal is not None and look.principal.key == proposal.principal,
+        is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 
 
-def _decide(look: Look, id_: str, fields: Mapping[str, str], client: str | None) -> None:
-    proposal, store, registry = _found(look, id_), _store(look), look.runtime.registry
+def _decide(ctx: Context, id_: str, fields: Mapping[str, str], client: str | None) -> None:
+    proposal, store, registry = _found(ctx, id_), _store(ctx), ctx.runtime.registry
     reviewer = named = LOCAL
     label = ""
-    if look.principal is not None:
-        reviewer, named, label = look.principal.key, look.principal.id, look.principal.label
+    if ctx.principal is not None:
+        reviewer, named, label = ctx.principal.key, ctx.principal.id, ctx.principal.label
     message = fields.get("message", "").strip()[:_MOST_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
@@ -145,8 +145,8 @@ def _decide(look: Look, id_: str, fields: Mapping[str, str], client: str | None)
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:
-        raise RequestError("The form says neither approve nor reject.")
-    look.runtime.events.emit_decision(
+        raise RequestError("Choose approve or reject.")
+    ctx.runtime.events.emit_decision(
         Use(decision, proposal.name, proposal.id, proposal.base),
         proposer=proposal.principal,
         reviewer=named,

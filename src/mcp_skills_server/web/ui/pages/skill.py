@@ -37,9 +37,9 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import UsageRow
-from mcp_skills_server.web.ui.look import (
+from mcp_skills_server.web.ui.context import (
     Argument,
-    Look,
+    Context,
     prefix,
     reason_left_out,
     shown_problem,
@@ -58,24 +58,24 @@ _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
 _TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
 GONE: Final = (
-    "This skill is not there any more, or you may not read it. It may have been moved, "
+    "This skill does not exist any more, or you may not read it. It may have been moved, "
     "renamed or deleted."
 )
 _MOST_COPIES: Final = 20
-_GIVEN: Final = "arg."
+_ARGUMENT_PREFIX: Final = "arg."
 _DEEPEST: Final = 8
 """Depth of folders in the file tree."""
 _MOST_CASES: Final = 100
 _NEIGHBOURS: Final = 20
-_MOST_ALIKE: Final = 5
-_LEAST_ALIKE: Final = 0.4
+_MOST_SIMILAR: Final = 5
+_MIN_SHARE: Final = 0.4
 _IN_WORDS: Final = {
     "whole": "with its description",
     "absent": "not at all; skills_search finds it",
 }
 
-_FILE_GONE: Final = "This file is not there any more. It may have been moved, renamed or deleted."
-_MOST_LOOKED_AT: Final = 1 << 20
+_FILE_GONE: Final = "This file does not exist any more. It may have been moved, renamed or deleted."
+_MOST_SHOWN: Final = 1 << 20
 """Bytes of the largest file that is shown; a larger one is offered for download."""
 _PIECE: Final = 1 << 18
 _SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
@@ -124,75 +124,75 @@ class AuthorReport(NamedTuple):
     Attributes:
         summary: of its trigger set; None without one.
         failed: the failed cases, each with the reason.
-        troubles: why files in its folder evals contain no cases.
+        errors: why files in its folder evals contain no cases.
         hosts: names of hosts, and how much of the skill their models see unasked.
         neighbours: similar skills, which a model may confuse with it.
     """
 
     summary: Summary | None
     failed: Sequence[tuple[CaseResult, str]]
-    troubles: Sequence[str]
+    errors: Sequence[str]
     hosts: Sequence[tuple[str, str]]
     neighbours: Sequence[Overlap]
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view of a skill; with `part` in the query only what a change updates."""
-    skill, query = skill_of(request, look), request.query_params
-    text = await _text(look, skill)
-    form = await _filled(query, look, skill)
-    used: Mapping[str, UsageRow] = await to_thread.run_sync(look.used) or {}
-    registry = look.runtime.registry
+    skill, query = skill_of(request, ctx), request.query_params
+    text = await _text(ctx, skill)
+    form = await _filled(query, ctx, skill)
+    used: Mapping[str, UsageRow] = await to_thread.run_sync(ctx.used) or {}
+    registry = ctx.runtime.registry
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
-    survey = await to_thread.run_sync(survey_of, look)
+    survey = await to_thread.run_sync(survey_of, ctx)
     author, origin, place = None, identity.origin(skill), ""
     if runtime.is_offered(skill):
-        author = await to_thread.run_sync(_author_report, look, skill)
-    if look.site.local:
+        author = await to_thread.run_sync(_author_report, ctx, skill)
+    if ctx.site.is_local:
         origin, place = skill.origin, registry.place(skill)
-    response = look.page(
+    response = ctx.page(
         "about.html" if "part" in query else "skill.html",
         skill=skill,
         icon=_icon(skill),
-        as_it_is=query.get("text") == "raw",
-        copies=_copies(look, skill),
+        show_raw=query.get("text") == "raw",
+        copies=_copies(ctx, skill),
         title=identity.title(skill),
         version=identity.version(skill.frontmatter),
         text=text,
         frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
         tree=_tree_of(skill),
-        problems=_problems(look, skill, survey),
+        problems=_problems(ctx, skill, survey),
         is_checked=is_checked,
         author=author,
-        source=source_name(look, skill.root),
+        source=source_name(ctx, skill.root),
         origin=origin,
         revision=getattr(registry.roots[skill.root], "revision", ""),
         place=place,
-        seen=_seen_by(look, skill),
+        seen=_seen_by(ctx, skill),
         costs=_costs(skill, text),
         arguments=form.arguments,
         filled=form.filled,
         fill_trouble=form.trouble,
         line=used.get(skill.path),
-        counts=look.site.usage.are_kept,
-        revisions=look.site.revisions.of(skill.path),
-        snippets=_snippets(request, look),
-        switches=can_switch(look, skill),
+        counts=ctx.site.usage.is_enabled,
+        revisions=ctx.site.revisions.of(skill.path),
+        snippets=_snippets(request, ctx),
+        switches=can_switch(ctx, skill),
     )
     if not is_checked:
-        registry.checks.begin(look.runtime.skill_set, skill)
+        registry.checks.begin(ctx.runtime.skill_set, skill)
         response.headers["refresh"] = REFRESH_S
     return response
 
 
-def skill_of(request: Request, look: Look) -> Skill:
+def skill_of(request: Request, ctx: Context) -> Skill:
     """Return the skill in the address.
 
     Raises:
         HTTPException: 404, the viewer may see no such skill.
     """
-    skill = look.snapshot.skills.get(request.path_params["path"])
+    skill = ctx.snapshot.skills.get(request.path_params["path"])
     if skill is None:
         raise HTTPException(404, GONE)
     return skill
@@ -210,20 +210,20 @@ def _icon(skill: Skill) -> str:
     return ""
 
 
-def _copies(look: Look, skill: Skill) -> list[Skill]:
+def _copies(ctx: Context, skill: Skill) -> list[Skill]:
     """Return the copies of a skill at other paths."""
-    skills = look.snapshot.skills
+    skills = ctx.snapshot.skills
     others = (
-        skills[path] for path in look.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
+        skills[path] for path in ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
     )
     return [each for each in others if each is not skill and is_copy(skill, each)]
 
 
-def _problems(look: Look, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
+def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
-    place = look.runtime.registry.roots[skill.root].show(skill.directory)
+    place = ctx.runtime.registry.roots[skill.root].show(skill.directory)
     found = sorted(survey.by_skill.get(skill.path, ()), key=lambda each: each.severity)
-    return [(file_of(each, place, skill.files), shown_problem(look, each)) for each in found]
+    return [(file_of(each, place, skill.files), shown_problem(ctx, each)) for each in found]
 
 
 def _tree_of(skill: Skill) -> FileTree:
@@ -241,15 +241,15 @@ def _tree_of(skill: Skill) -> FileTree:
     return top
 
 
-async def _text(look: Look, skill: Skill) -> Text:
+async def _text(ctx: Context, skill: Skill) -> Text:
     file = skill.files.get(SKILL_MD)
     if file is None:
         events.record_mentions([skill])
-        return Text(trouble="There is no SKILL.md that can be read.")
-    if file.size > look.runtime.registry.limits.skill_md:
+        return Text(trouble="SKILL.md is missing or cannot be read.")
+    if file.size > ctx.runtime.registry.limits.skill_md:
         events.record_mentions([skill])
-        return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
-    raw = await look.view.read(skill, SKILL_MD)
+        return Text(trouble=f"SKILL.md has {file.size:,} bytes, more than the limit.")
+    raw = await ctx.view.read(skill, SKILL_MD)
     document = await to_thread.run_sync(frontmatter.parse, raw)
     text, body = raw.decode("utf-8", "replace"), document.body
     if document.frontmatter is None and not body:
@@ -266,15 +266,15 @@ class _Form(NamedTuple):
     trouble: str = ""
 
 
-async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> _Form:
+async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form:
     """Fill the arguments of the query into a skill's instructions."""
     declared: Sequence[Mapping[str, Json]] = ()
     if skill.standing > Standing.UNUSABLE:
         declared = arguments.declared(skill.frontmatter)
     given = {
-        key.removeprefix(_GIVEN): value
+        key.removeprefix(_ARGUMENT_PREFIX): value
         for key, value in query.items()
-        if key.startswith(_GIVEN) and value
+        if key.startswith(_ARGUMENT_PREFIX) and value
     }
     shown: list[Argument] = []
     for each in declared:
@@ -283,22 +283,22 @@ async def _filled(query: Mapping[str, str], look: Look, skill: Skill) -> _Form:
         shown.append(Argument(name, words, each.get("required") is True, value))
     if not declared or "fill" not in query:
         return _Form(shown)
-    body = await look.view.body(skill)
+    body = await ctx.view.body(skill)
     try:
         return _Form(shown, arguments.fill_in(body.text, declared, given, skill.name))
     except RequestError as error:
         return _Form(shown, trouble=str(error))
 
 
-def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:
+def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     """Return each audience of a skill, and why it does not see the skill; "" if it does."""
-    settings = look.site.settings
+    settings = ctx.site.settings
     host, model, user = "", "", ""
     if skill.standing is not Standing.VALID:
         first = reason_left_out(skill)
-        host = "it breaks the specification"
+        host = "it violates the specification"
         if first is not None:
-            host = shown_problem(look, first).text
+            host = shown_problem(ctx, first).text
     if not runtime.is_offered(skill):
         model = "its frontmatter reserves it for users, it has no description, or it cannot be read"
     elif not settings.tools:
@@ -308,9 +308,9 @@ def _seen_by(look: Look, skill: Skill) -> list[tuple[str, str]]:
             "its frontmatter or an option of the server keeps it from users, or it cannot be read"
         )
     return [
-        ("Hosts that know skills", host),
-        ("A model, by the tools", model),
-        ("A user, as a prompt or slash command", user),
+        ("Hosts that support skills", host),
+        ("Models, through tools", model),
+        ("Users, as a prompt or slash command", user),
     ]
 
 
@@ -340,14 +340,14 @@ def _value(value: Json) -> str:
 # Host configuration
 
 
-def _snippets(request: Request, look: Look) -> list[Snippet]:
+def _snippets(request: Request, ctx: Context) -> list[Snippet]:
     """Return each host's snippet, to start a server of these roots or to reach this URL."""
-    roots, url, token = [root.given for root in look.runtime.registry.roots], "", None
+    roots, url, token = [root.given for root in ctx.runtime.registry.roots], "", None
     given = roots
-    if not look.site.local:
+    if not ctx.site.is_local:
         url = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
         given = ["--url", url]
-        if not look.site.open:
+        if not ctx.site.is_open:
             token = _TOKEN
             given += ["--token-env", token]
     found: list[Snippet] = []
@@ -380,37 +380,37 @@ def _link(key: str, entry: Mapping[str, object]) -> str:
 # Author report
 
 
-def _author_report(look: Look, skill: Skill) -> AuthorReport:
+def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     """Return the report of a skill that models are offered. Blocks for some ms per case."""
-    registry = look.runtime.registry
+    registry = ctx.runtime.registry
     show = registry.roots[skill.root].show
-    if not look.site.local:
+    if not ctx.site.is_local:
         show = str
-    cases, troubles = evaluation.own_cases(registry.read, skill, show)
-    search, hosts = look.runtime.searches.of(look.runtime.skill_set), _hosts(look, skill)
+    cases, errors = evaluation.own_cases(registry.read, skill, show)
+    search, hosts = ctx.runtime.searches.of(ctx.runtime.skill_set), _hosts(ctx, skill)
     try:
-        results = [*evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), look.snapshot)]
-        alike = search.find(skill.description or skill.name, _NEIGHBOURS, look.offers)
+        results = [*evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), ctx.snapshot)]
+        similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)
     except NoFullTextError as error:
-        return AuthorReport(None, (), [*troubles, str(error)], hosts, ())
+        return AuthorReport(None, (), [*errors, str(error)], hosts, ())
     summary = None
     if results:
         summary = evaluation.summary(results)
     failed = [(each, evaluation.failure_reason(each)) for each in results if not each.passed]
-    near = [each for each in overlaps(skill, alike) if each.share >= _LEAST_ALIKE][:_MOST_ALIKE]
-    return AuthorReport(summary, failed, troubles, hosts, near)
+    near = [each for each in overlaps(skill, similar) if each.share >= _MIN_SHARE][:_MOST_SIMILAR]
+    return AuthorReport(summary, failed, errors, hosts, near)
 
 
-def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
-    if not look.site.settings.tools:
+def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
+    if not ctx.site.settings.tools:
         return []
-    briefing = look.runtime.briefing
+    briefing = ctx.runtime.briefing
     offer = next((each for each in briefing.overview.offers if each.path == skill.path), None)
     if offer is None:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        (part,) = context.parts_shown(context.shown_unasked(look.runtime, host), [offer]).values()
+        (part,) = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer]).values()
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         out.setdefault(words, []).append(key)
     return [(", ".join(hosts), words) for words, hosts in out.items()]
@@ -419,20 +419,20 @@ def _hosts(look: Look, skill: Skill) -> list[tuple[str, str]]:
 # Files
 
 
-async def file(request: Request, look: Look) -> Response:
+async def file(request: Request, ctx: Context) -> Response:
     """Return the view of a file."""
-    skill, path = _file_of(request, look)
+    skill, path = _file_of(request, ctx)
     file = skill.files[path]
     text, picture, html = None, False, None
     if is_raster_name(path) and file.size <= MOST_PICTURE_BYTES:
-        picture = raster_type((await _read(request, look, skill, path))[:16]) is not None
-    elif file.size <= _MOST_LOOKED_AT:
-        text = media.as_text(await _read(request, look, skill, path), media.media_type(path))
+        picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
+    elif file.size <= _MOST_SHOWN:
+        text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
         if text is not None and path.lower().endswith(_MARKDOWN):
             html = await rendered(text, skill.path, skill.files, path)
     else:
         events.record_mentions([skill])
-    return look.page(
+    return ctx.page(
         "file.html",
         skill=skill,
         path=path,
@@ -441,17 +441,17 @@ async def file(request: Request, look: Look) -> Response:
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
         text=text,
-        largest=_MOST_LOOKED_AT,
+        largest=_MOST_SHOWN,
         picture=picture,
         rendered=html,
         hidden=hidden.count(text or ""),
     )
 
 
-async def raw_file(request: Request, look: Look) -> Response:
+async def raw_file(request: Request, ctx: Context) -> Response:
     """Return a file's bytes: text and raster pictures inline, all else as a download."""
-    skill, path = _file_of(request, look)
-    content = await _read(request, look, skill, path)
+    skill, path = _file_of(request, ctx)
+    content = await _read(request, ctx, skill, path)
     kind = None
     if is_raster_name(path):
         kind = raster_type(content)
@@ -472,14 +472,14 @@ async def raw_file(request: Request, look: Look) -> Response:
     )
 
 
-def _file_of(request: Request, look: Look) -> tuple[Skill, str]:
-    skill = skill_of(request, look)
+def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
+    skill = skill_of(request, ctx)
     path = request.query_params.get("file", "")
     if path not in skill.files:
         raise HTTPException(404, _FILE_GONE)
     return skill, path
 
 
-async def _read(request: Request, look: Look, skill: Skill, path: str) -> bytes:
+async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
     async with limit_large_answers(skill.files[path].size, counted(request.scope)):
-        return await look.view.read(skill, path)
+        return await ctx.view.read(skill, path)

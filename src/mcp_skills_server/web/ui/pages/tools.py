@@ -12,7 +12,7 @@ from starlette.responses import Response
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.web.ui.look import Argument, Look, choice_of
+from mcp_skills_server.web.ui.context import Argument, Context, choice_of
 
 TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
 """The tools without side effects."""
@@ -31,7 +31,7 @@ class ToolAnswer(NamedTuple):
     is_error: bool
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view, with the result if a tool is called."""
     query, answer = request.query_params, None
     tool, host = (
@@ -50,14 +50,14 @@ async def page(request: Request, look: Look) -> Response:
         for name, rules in schema["properties"].items()
         if name not in _HIDDEN
     ]
-    if "call" in query and query.get("tool") == tool and look.site.settings.tools:
+    if "call" in query and query.get("tool") == tool and ctx.site.settings.tools:
         given = {
             each.name: _value(each.value, schema["properties"][each.name].get("type"))
             for each in arguments
             if each.value
         }
-        answer = await _call(look, tool, given, HOSTS[host].client)
-    return look.page(
+        answer = await _call(ctx, tool, given, HOSTS[host].client)
+    return ctx.page(
         "tools.html",
         tools=TOOLS,
         tool=tool,
@@ -68,14 +68,14 @@ async def page(request: Request, look: Look) -> Response:
     )
 
 
-async def _call(look: Look, tool: str, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
+async def _call(ctx: Context, tool: str, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
     """Call a tool in a new session. Before a file is read its skill is loaded, as models do."""
-    async with Session(look.runtime, hosted=False) as session:
+    async with Session(ctx.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
             await session.call(
-                runtime.LOAD, {"names": [arguments["skill"]]}, client=client, of=look.runtime
+                runtime.LOAD, {"names": [arguments["skill"]]}, client=client, of=ctx.runtime
             )
-        result = await session.call(tool, dict(arguments), client=client, of=look.runtime)
+        result = await session.call(tool, dict(arguments), client=client, of=ctx.runtime)
     text = "\n".join(str(block.get("text", "")) for block in result["content"])
     raw = json.dumps(result, ensure_ascii=False, indent=2)
     called = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)

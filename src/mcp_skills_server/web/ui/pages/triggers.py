@@ -25,16 +25,16 @@ from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search import Hit
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
-from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.context import Context
 
 LONGEST: Final = 2_000
 """Characters of the longest prompt; the rest is ignored."""
-MOST: Final = 20
+MOST_RANKS: Final = 20
 """Ranks that are shown."""
 _COMPARED: Final = 5
 """Ranks for which similar skills are searched."""
 _NEIGHBOURS: Final = 6
-_LEAST: Final = 0.3
+_MIN_OVERLAP: Final = 0.3
 """Minimum overlap that is shown."""
 _SHOWN: Final = 3
 _MOST_PROMPTS: Final = 20
@@ -81,21 +81,21 @@ class Ranking(NamedTuple):
     trouble: str = ""
 
 
-async def page(request: Request, look: Look) -> Response:
+async def page(request: Request, ctx: Context) -> Response:
     """Return the view, with a ranking if there is a prompt, and a check if there is a skill."""
-    return await to_thread.run_sync(_page, request.query_params, look)
+    return await to_thread.run_sync(_page, request.query_params, ctx)
 
 
-def _page(query: QueryParams, look: Look) -> Response:
+def _page(query: QueryParams, ctx: Context) -> Response:
     prompt = query.get("prompt", "").strip()[:LONGEST]
-    skill = look.snapshot.skills.get(query.get("skill", ""))
+    skill = ctx.snapshot.skills.get(query.get("skill", ""))
     ranking, lines, checked = Ranking(), "", list[CheckedPrompt]()
     if prompt:
-        ranking = rank(look, prompt)
+        ranking = rank(ctx, prompt)
     if skill is not None:
-        lines = query.get("prompts") or _own_prompts(look, skill)
-        checked = check(look, skill, cases_of(lines))
-    return look.page(
+        lines = query.get("prompts") or _own_prompts(ctx, skill)
+        checked = check(ctx, skill, cases_of(lines))
+    return ctx.page(
         "triggers.html",
         prompt=prompt,
         ranking=ranking,
@@ -104,43 +104,43 @@ def _page(query: QueryParams, look: Look) -> Response:
         lines=lines,
         checked=checked,
         written=encode_cases([each.case for each in checked]).decode(),
-        keeps=skill is not None and _may_keep(look, skill),
-        kept="kept" in query,
+        can_save=skill is not None and _can_save(ctx, skill),
+        saved="saved" in query,
     )
 
 
-async def keep(_: Request, look: Look, fields: Mapping[str, str]) -> str:
+async def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     """Save the prompts of a form as its skill's trigger set, and return where to go.
 
     Raises:
         HTTPException: the page is not local.
         RequestError: the prompts cannot be saved.
     """
-    if not look.site.local:
-        raise HTTPException(403, "Queries are kept on one's own page alone ('ui').")
-    skill = look.snapshot.skills.get(fields.get("skill", ""))
-    if skill is None or not _may_keep(look, skill):
-        raise RequestError("Queries are kept in skills of your own folders alone.")
+    if not ctx.site.is_local:
+        raise HTTPException(403, "Save queries on the local page ('mcp-skills-server ui').")
+    skill = ctx.snapshot.skills.get(fields.get("skill", ""))
+    if skill is None or not _can_save(ctx, skill):
+        raise RequestError("Queries can be saved only in skills of your own folders.")
     cases = cases_of(fields.get("prompts", ""))
     if not cases:
         raise RequestError("There is no query.")
-    await to_thread.run_sync(_write, Path(look.runtime.registry.place(skill)), encode_cases(cases))
-    return f"/try?{urlencode({**fields, 'kept': 1})}#set"
+    await to_thread.run_sync(_write, Path(ctx.runtime.registry.place(skill)), encode_cases(cases))
+    return f"/try?{urlencode({**fields, 'saved': 1})}#set"
 
 
 def _write(folder: Path, raw: bytes) -> None:
     evals = folder / EVALS
     if evals.is_symlink() or folder.is_symlink():
-        raise RequestError("The folder evals is a link; put the prompts there by hand.")
+        raise RequestError("The folder evals is a link; write the queries there by hand.")
     try:
         evals.mkdir(exist_ok=True)
         replace_file(evals / _FILE, raw, None)
     except OSError as error:
-        raise RequestError(f"They cannot be written: {error.strerror}.") from None
+        raise RequestError(f"The queries cannot be saved: {error.strerror}.") from None
 
 
-def _may_keep(look: Look, skill: Skill) -> bool:
-    return look.site.local and skill.origin is None
+def _can_save(ctx: Context, skill: Skill) -> bool:
+    return ctx.site.is_local and skill.origin is None
 
 
 def cases_of(lines: str) -> list[TriggerCase]:
@@ -154,22 +154,22 @@ def cases_of(lines: str) -> list[TriggerCase]:
     return found
 
 
-def _own_prompts(look: Look, skill: Skill) -> str:
+def _own_prompts(ctx: Context, skill: Skill) -> str:
     """Return the cases of a skill's trigger set as lines."""
-    cases, _ = own_cases(look.runtime.registry.read, skill, str)
+    cases, _ = own_cases(ctx.runtime.registry.read, skill, str)
     marks = {True: "", False: f"{_UNWANTED} "}
     return "\n".join(
         f"{marks[each.should_trigger]}{each.query}" for _, each in cases[:_MOST_PROMPTS]
     )
 
 
-def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
+def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
     """Check these prompts against the ranking of `skills_search`."""
-    search = look.runtime.searches.of(look.runtime.skill_set)
+    search = ctx.runtime.searches.of(ctx.runtime.skill_set)
     found: list[CheckedPrompt] = []
     for case in cases:
         try:
-            hits = search.find_scored(case.query, MOST, look.offers, by_meaning=True)
+            hits = search.find_scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
         place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
@@ -182,14 +182,14 @@ def check(look: Look, skill: Skill, cases: Sequence[TriggerCase]) -> list[Checke
 def _in_words(hits: Sequence[Hit], place: int | None) -> str:
     """Return a skill's rank among hits in words, with the skill before it or close behind."""
     if not hits:
-        return "nothing is found"
+        return "nothing found"
     if place is None:
         return f"not found; first is {hits[0].skill.name}"
     if place:
-        return f"place {place + 1}, behind {hits[0].skill.name}"
+        return f"rank {place + 1}, after {hits[0].skill.name}"
     if len(hits) == 1 or not _is_close(hits[0], hits[1]):
-        return "first, clear"
-    return f"first, close: {hits[1].skill.name}"
+        return "first by far"
+    return f"first, but close to {hits[1].skill.name}"
 
 
 def _is_close(first: Hit, second: Hit) -> bool:
@@ -198,13 +198,13 @@ def _is_close(first: Hit, second: Hit) -> bool:
     )
 
 
-def rank(look: Look, prompt: str) -> Ranking:
+def rank(ctx: Context, prompt: str) -> Ranking:
     """Return the ranking of `skills_search` for a prompt. Embeddings may take two seconds."""
-    search = look.runtime.searches.of(look.runtime.skill_set)
+    search = ctx.runtime.searches.of(ctx.runtime.skill_set)
     try:
-        hits = search.find_scored(prompt, MOST, look.offers, by_meaning=True)
+        hits = search.find_scored(prompt, MOST_RANKS, ctx.offers, by_meaning=True)
         if not hits:
-            return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, look.offers))
+            return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, ctx.offers))
         best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
         first = [hit.skill for hit in hits[:_COMPARED]]
         places: list[Ranked] = []
@@ -216,10 +216,10 @@ def rank(look: Look, prompt: str) -> Ranking:
                 words = f"{share:.0%} of the best"
             if place < _COMPARED:
                 alike = search.find(
-                    hit.skill.description or hit.skill.name, _NEIGHBOURS, look.offers
+                    hit.skill.description or hit.skill.name, _NEIGHBOURS, ctx.offers
                 )
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
-                near = [each for each in candidates if each.share >= _LEAST][:_SHOWN]
+                near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
             places.append(
                 Ranked(hit.skill, hit.score, share, words, matched_fields(hit.skill, prompt), near)
             )

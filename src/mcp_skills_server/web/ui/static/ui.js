@@ -16,7 +16,7 @@ const bind = (within) => {
         range.selectNodeContents(document.getElementById(button.dataset.copies));
         getSelection().removeAllRanges();
         getSelection().addRange(range);
-        button.textContent = "Marked: press Ctrl+C";
+        button.textContent = "Selected: press Ctrl+C";
       }
       setTimeout(() => { button.textContent = words; }, 2000);
     });
@@ -105,10 +105,10 @@ local(document);
       const answer = await fetch(`${location.pathname}?${fields}`, { redirect: "manual" });
       const gone = document.getElementById("gone");
       if (answer.status === 404 && gone) { gone.hidden = false; return; }
-      if (!answer.ok) { say("You are signed out, or may not see this any more. Load the page again."); source.close(); return; }
+      if (!answer.ok) { say("You are signed out, or may not see this any more. Reload the page."); source.close(); return; }
       const at = document.activeElement;
       if (results.contains(at) && at.matches("input, textarea, select")) {
-        say("This has changed. Load this page again for what is new.");
+        say("This page has changed. Reload it to see the changes.");
         return;
       }
       const known = new Set([...results.querySelectorAll("[id]")].map((each) => each.id));
@@ -119,22 +119,22 @@ local(document);
       if (quiet) { say(""); return; }
       for (const each of results.querySelectorAll("[id]")) if (!known.has(each.id)) each.classList.add("flash");
       const last = results.querySelector(".flash");
-      if (last) say(`The last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
+      if (last) say(`Last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
     } catch { /* the stream reports when the server is back */ }
   };
   const follow = () => {
     const address = new URL(state.dataset.follows, location);
     address.searchParams.set("after", results.querySelector("[data-number]").dataset.number);
     source = new EventSource(address);
-    source.addEventListener("open", () => say(quiet ? "" : "Changes show here as they happen."));
+    source.addEventListener("open", () => say(quiet ? "" : "Changes appear here as they happen."));
     source.addEventListener("change", show);
     source.addEventListener("replaced", () => {
       source.close();
-      say("You opened this view too often; this one follows nothing any more.");
+      say("This view is open too often; this one no longer updates.");
     });
     source.addEventListener("error", () => {
       say(source.readyState === EventSource.CLOSED
-        ? "Changes are not followed here any more. Load the page again."
+        ? "Updates have stopped. Reload the page."
         : "The connection is lost; trying again.");
     });
   };

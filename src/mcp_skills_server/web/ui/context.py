@@ -36,13 +36,13 @@ prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
 
 
 @dataclass(frozen=True, slots=True)
-class PageContext:
+class SharedContext:
     """The context that all viewers share.
 
     Attributes:
         sources: returns the state of each fetched root.
-        local: whether the page is one person's, on this machine only, and may show disk folders.
-        open: whether the page needs no sign-in.
+        is_local: whether the page is one person's, on this machine only, and may show disk folders.
+        is_open: whether the page needs no sign-in.
         histories: the git histories of skills from fetched repositories.
     """
 
@@ -51,8 +51,8 @@ class PageContext:
     sources: Callable[[], Sequence[SourceState]]
     usage: UsageReports
     revisions: Revisions
-    local: bool
-    open: bool
+    is_local: bool
+    is_open: bool
     live: Live
     activity: Activity
     histories: Histories = field(default_factory=Histories)
@@ -73,7 +73,7 @@ async def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Context:
     """The context of one page request: its viewer, permissions and skills.
 
     Attributes:
@@ -83,19 +83,19 @@ class Look:
         is_admin: whether the viewer may see what is for the operator.
         sees_others: whether the viewer may see other users and their activity.
         nav: the views that the viewer may open: address and title.
-        here: the address of the open view, which `nav` marks.
-        stays: whether the viewer's access is unchanged, for long responses.
+        view_path: the address of the open view, which `nav` marks.
+        has_access: whether the viewer's access is unchanged, for long responses.
     """
 
-    site: PageContext
+    site: SharedContext
     runtime: Runtime
     view: View
     principal: Principal | None
     is_admin: bool
     sees_others: bool
     nav: Sequence[tuple[str, str]] = ()
-    here: str = ""
-    stays: Callable[[], Awaitable[bool]] = _always
+    view_path: str = ""
+    has_access: Callable[[], Awaitable[bool]] = _always
 
     @property
     def snapshot(self) -> Snapshot:
@@ -114,7 +114,7 @@ class Look:
     @property
     def folders(self) -> str:
         """Return the names of the first folders of a local page; "" on a server."""
-        if not self.site.local:
+        if not self.site.is_local:
             return ""
         return ", ".join(os.path.basename(root.path) for root in self.runtime.registry.roots[:3])
 
@@ -138,9 +138,9 @@ class Look:
         return runtime.is_offered(skill) and skill.path in self.snapshot.skills
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """Return the response of a template, rendered with these values and `look`."""
+        """Return the response of a template, rendered with these values and `ctx`."""
         return HTMLResponse(
-            self.site.templates.get_template(template).render(look=self, base=base(), **values),
+            self.site.templates.get_template(template).render(ctx=self, base=base(), **values),
             status,
         )
 
@@ -186,14 +186,14 @@ def file_address(path: str, file: str, view: str = "files") -> str:
     return f"{skill_address(path, view)}?file={quote(file)}"
 
 
-def source_name(look: Look, root: int) -> str:
+def source_name(ctx: Context, root: int) -> str:
     """Return the name of a root: its origin or folder. Only a local page has whole paths."""
-    found = look.runtime.registry.roots[root]
+    found = ctx.runtime.registry.roots[root]
     if found.origin is not None:
-        if look.site.local:
+        if ctx.site.is_local:
             return found.origin
         return identity.shown_origin(found.origin)
-    if look.site.local:
+    if ctx.site.is_local:
         return found.shown
     return os.path.basename(found.path) or "folder"
 
@@ -205,18 +205,18 @@ def reason_left_out(skill: Skill) -> Problem | None:
     return next((each for each in skill.problems if each.severity == "error"), None)
 
 
-def shown_problem(look: Look, problem: Problem) -> Problem:
+def shown_problem(ctx: Context, problem: Problem) -> Problem:
     """Return a problem without the server's folders, except on a local page."""
-    hint = problem.hint and without_folders(look, problem.hint)
-    return problem._replace(message=without_folders(look, problem.message), hint=hint)
+    hint = problem.hint and without_folders(ctx, problem.hint)
+    return problem._replace(message=without_folders(ctx, problem.message), hint=hint)
 
 
-def without_folders(look: Look, text: str) -> str:
+def without_folders(ctx: Context, text: str) -> str:
     """Return a text with root paths replaced by root names, except on a local page."""
-    if look.site.local:
+    if ctx.site.is_local:
         return text
-    for root in sorted(look.runtime.registry.roots, key=lambda each: -len(each.path)):
+    for root in sorted(ctx.runtime.registry.roots, key=lambda each: -len(each.path)):
         for place in dict.fromkeys((root.path, root.given, root.shown)):
             if os.sep in place:
-                text = text.replace(place, source_name(look, root.index))
+                text = text.replace(place, source_name(ctx, root.index))
     return text

@@ -147,10 +147,8 @@ class FetchedFolder:
         found = _tree(place)
         if found is None:
             return SkillState.EDITED, record
-        if (
-            record.stats
-            and {path: signature(status) for path, status in found.items()} == record.stats
-        ):
+        stats = {path: signature(status) for path, status in found.items()}
+        if record.stats and stats == record.stats:
             return SkillState.KEPT, record
         digests = {path: _file_digest(f"{place}/{path}") for path in found}
         for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):

@@ -383,10 +383,8 @@ class Downloader:
 
     def _allow(self, url: str) -> Hop:
         there = wellknown.origin(url)
-        if (
-            there not in {self._home, self._home.replace("http:", "https:", 1)}
-            and there not in self._trust.origins
-        ):
+        own = {self._home, self._home.replace("http:", "https:", 1)}
+        if there not in own | self._trust.origins:
             raise UnacceptableError(
                 f"{shown(url)} is of another origin than the site; --fetch-origin {there} allows it"
             )

@@ -385,11 +385,9 @@ class Mirrors:
                         continue
                     if isinstance(error, UsageError):
                         raise
-                    left = (
-                        "what there is of it is not proved"
-                        if follower.has_copy
-                        else "there is no copy of it"
-                    )
+                    left = "there is no copy of it"
+                    if follower.has_copy:
+                        left = "what there is of it is not proved"
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
         if self.followers:

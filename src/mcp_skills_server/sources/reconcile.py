@@ -111,6 +111,7 @@ def fetching(
         async def work() -> None:
             for unit in queue:
                 try:
+                    run.check_budget(unit)
                     bundle = await fetch(unit)
                 except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
@@ -236,6 +237,11 @@ class Reconciler:
                 missing.append(unit)
         self._tell(len(self._units) - len(missing))
         return missing
+
+    def check_budget(self, unit: Unit) -> None:
+        """Raise UnacceptableError if all skills together already exceed `unpacked_bytes`."""
+        for name in unit.names:
+            self._check_size(name, 1)
 
     def put(self, unit: Unit, bundle: Bundle) -> None:
         """Stage the skills of a unit; an error refuses one skill."""
@@ -390,11 +396,8 @@ class Reconciler:
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
                 self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                self._became = {
-                    each: became
-                    for each, became in self._became.items()
-                    if _key(each) != _key(name)
-                }
+                for each in [each for each in self._became if _key(each) == _key(name)]:
+                    del self._became[each]
                 self._owners[_key(name)] = unit
                 taken.append(name)
         return taken

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
@@ -181,21 +182,16 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
 
 def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
     """Decode a record's fields by type; a field without default is required."""
-    return kind(
-        **{
-            each.name: _DECODERS[str(each.type)](data[each.name])
-            for each in fields(kind)
-            if each.name in data
-        }
-    )
+    there = [each for each in fields(kind) if each.name in data]
+    return kind(**{each.name: _DECODERS[str(each.type)](data[each.name]) for each in there})
 
 
 def _texts(found: Any) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def _texts_by_name(found: Any) -> dict[str, str]:
-    return {str(name): str(text) for name, text in found.items()}
+def _by_name(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda found: {name: decode(each) for name, each in found.items()}
 
 
 def _optional(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -207,13 +203,9 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "float": float,
     "tuple[str, ...]": _texts,
     "tuple[str, ...] | None": _optional(_texts),
-    "Mapping[str, str]": _texts_by_name,
-    "Mapping[str, str] | None": _optional(_texts_by_name),
-    "Mapping[str, tuple[str, ...]]": lambda found: {
-        place: _texts(each) for place, each in found.items()
-    },
-    "Mapping[str, UnitRecord]": lambda found: {
-        key: _decoded(UnitRecord, each) for key, each in found.items()
-    },
+    "Mapping[str, str]": _by_name(str),
+    "Mapping[str, str] | None": _optional(_by_name(str)),
+    "Mapping[str, tuple[str, ...]]": _by_name(_texts),
+    "Mapping[str, UnitRecord]": _by_name(partial(_decoded, UnitRecord)),
 }
 """Decoders by the annotation of a field."""

@@ -67,6 +67,8 @@ _ARCHIVE_OVERHEAD: Final = 4 << 20
 """Maximum bytes of an archive beyond its files: headers and padding of the most members that
 `unpack` takes."""
 _SKILL_MD_BYTES: Final = 1 << 20
+_SENDABLE: Final = re.compile("[ -~]+")
+"""A value of a header that may be sent back."""
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """URL with exactly an owner and a name, as of a repository at a forge."""
@@ -193,11 +195,9 @@ class Site(Source):
             return self._record(place, answer, held)
         if len(missing) == 1:
             raise missing[0]
-        hint = (
-            f"; if this is a repository, write git+{shown(self._given)}"
-            if _REPOSITORY.fullmatch(self._given)
-            else ""
-        )
+        hint = ""
+        if _REPOSITORY.fullmatch(self._given):
+            hint = f"; if this is a repository, write git+{shown(self._given)}"
         raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
     def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
@@ -370,12 +370,6 @@ def _validators(answer: Response) -> dict[str, str]:
     """Return the headers for a conditional request; none if the response must not be stored."""
     if not may_store(answer.headers):
         return {}
-    found = {
-        "If-None-Match": answer.headers.get("etag", ""),
-        "If-Modified-Since": answer.headers.get("last-modified", ""),
-    }
-    return {
-        name: value
-        for name, value in found.items()
-        if value and value.isascii() and value.isprintable()
-    }
+    headers = {"If-None-Match": "etag", "If-Modified-Since": "last-modified"}
+    found = {name: answer.headers.get(header, "") for name, header in headers.items()}
+    return {name: value for name, value in found.items() if _SENDABLE.fullmatch(value)}

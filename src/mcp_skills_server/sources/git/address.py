@@ -116,11 +116,10 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
     if bool(host) == (protocol == "file") or not path.strip("/"):
-        raise refused(
-            "write git+file:///PATH"
-            if protocol == "file"
-            else f"it names no repository; write {_FORM}"
-        )
+        form = f"it names no repository; write {_FORM}"
+        if protocol == "file":
+            form = "write git+file:///PATH"
+        raise refused(form)
     if protocol == "http" and not http and not is_loopback(host):
         raise refused(
             "plain http can be read and changed on the way; use git+https, or give --allow-http"

@@ -28,25 +28,15 @@ if sys.platform != "win32":
 
 REMOTE: Final = "source"
 """Name of the remote in the generated configuration."""
-_KEPT: Final = frozenset(
-    (
-        "GIT_SSH_COMMAND",
-        "GIT_SSH",
-        "GIT_SSH_VARIANT",
-        "GIT_CONFIG_GLOBAL",
-        "GIT_CONFIG_COUNT",
-        "GIT_EXEC_PATH",
-    )
-)
+_KEPT: Final = (
+    "GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT",
+    "GIT_EXEC_PATH",
+)  # fmt: skip
 """Git variables that are the user's configuration; all others would redirect git to another
 repository, or are for debugging."""
 _KEPT_BEGINNINGS: Final = (
-    "GIT_CONFIG_KEY_",
-    "GIT_CONFIG_VALUE_",
-    "GIT_SSL_CA",
-    "GIT_SSL_CERT",
-    "GIT_SSL_KEY",
-)
+    "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_SSL_CA", "GIT_SSL_CERT", "GIT_SSL_KEY",
+)  # fmt: skip
 _SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",

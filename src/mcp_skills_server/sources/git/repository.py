@@ -34,12 +34,8 @@ _FETCH: Final = (
 _WITHOUT_BLOBS: Final = "--filter=blob:none"
 _WITHOUT_LARGE: Final = "--filter=blob:limit=1m"
 _NO_SUCH_OBJECT: Final = re.compile(
-    (
-        "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send "
-        "all "
-        "necessary objects"
-    ),
-    re.IGNORECASE,
+    "(?i)not our ref|unadvertised object|no such remote ref|couldn't find remote ref"
+    "|did not send all necessary objects"
 )
 _NO_SUCH_TREE: Final = re.compile(
     "not a tree object|not a valid object name|from promisor", re.IGNORECASE
@@ -358,10 +354,8 @@ class Repository:
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()
-            if (
-                is_long != (id_length == 64)
-                or len(list(place.glob("objects/pack/*.pack"))) > _MOST_PACKS
-            ):
+            packs = [*place.glob("objects/pack/*.pack")]
+            if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
                 self.clear()
         for pattern in ("*.lock", "refs/kept/*.lock", "objects/pack/tmp_*"):
             for left in place.glob(pattern):
@@ -383,7 +377,5 @@ def _last_line(said: str) -> str:
     lines = [
         found[1] for line in said.splitlines() if (found := _SAID.search(line))
     ] or said.splitlines()[:1]
-    return (
-        clipped(printable(re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip())))
-        or "git says nothing"
-    )
+    last = re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip())
+    return clipped(printable(last)) or "git says nothing"

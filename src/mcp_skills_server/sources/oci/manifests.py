@@ -131,32 +131,21 @@ def _descriptor(given: object) -> Descriptor:
 
 def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
     """Encode the manifest of one skill, deterministically."""
-    return _encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": SKILL,
-            "config": _written(config),
-            "layers": [_written(layer)],
-            "annotations": dict(annotations),
-        }
-    )
+    parts = {"config": _written(config), "layers": [_written(layer)]}
+    return _encode(MANIFEST, SKILL, parts, annotations)
 
 
 def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
     """Encode the index of a collection."""
-    return _encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": INDEX,
-            "artifactType": COLLECTION,
-            "manifests": [{**_written(each), "artifactType": SKILL} for each in entries],
-            "annotations": {COLLECTION_NAME: name},
-        }
-    )
+    parts = {"manifests": [{**_written(each), "artifactType": SKILL} for each in entries]}
+    return _encode(INDEX, COLLECTION, parts, {COLLECTION_NAME: name})
 
 
-def _encode(data: Mapping[str, Any]) -> bytes:
+def _encode(
+    media_type: str, artifact_type: str, parts: Mapping[str, Any], annotations: Mapping[str, str]
+) -> bytes:
+    head = {"schemaVersion": 2, "mediaType": media_type, "artifactType": artifact_type}
+    data = {**head, **parts, "annotations": dict(annotations)}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 

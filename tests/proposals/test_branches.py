@@ -65,7 +65,7 @@ def test_a_root_without_a_working_copy_is_refused(tmp_path: Path, repository: Pa
     branches = Branches([str(repository / "skills")])
     store = ProposalStore(branches.folder, branches)
     with Registry([tmp_path / "plain", repository / "skills"]) as registry:
-        with pytest.raises(RequestError, match="no working copy of git"):
+        with pytest.raises(RequestError, match="not in a git working copy"):
             propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
         assert store.list() == []
 

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
-from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, read_entry
+from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, parse_entry
 from mcp_skills_server.errors import UsageError
 from web.http_wire import http_serving
 from wire import DEADLINE, EXTENSION, FIXTURES, write_skill
@@ -295,7 +295,7 @@ def without(key: str) -> dict[str, Any]:
 
 
 def test_an_entry_is_read_as_it_is_sent() -> None:
-    skill = read_entry(entry())
+    skill = parse_entry(entry())
     assert isinstance(skill, ListedSkill) and skill.files is not None
     assert (skill.name, skill.uri, [*skill.files]) == ("one", f"{BASE}SKILL.md", ["SKILL.md", "notes/a b.md"])
     assert skill.files["notes/a b.md"].size == 5
@@ -331,4 +331,4 @@ def test_an_entry_is_read_as_it_is_sent() -> None:
 )
 def test_an_entry_that_breaks_the_specification_is_refused(raw: object, why: str) -> None:
     with pytest.raises(EntryRefusedError, match=why):
-        read_entry(raw)
+        parse_entry(raw)

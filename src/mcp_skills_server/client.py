@@ -37,8 +37,8 @@ from mcp_skills_server.dialects.listed import (
     EntryRefusedError,
     ListedFile,
     ListedSkill,
+    parse_entry,
     path_below,
-    read_entry,
 )
 from mcp_skills_server.dialects.sep2640 import EXTENSION
 from mcp_skills_server.durable import write_folder
@@ -211,7 +211,7 @@ class SkillsClient:
         """
         if self.way == "skills":
             answer = await self._ask("skills/get", uri=uri)
-            skill = read_entry(answer.get("skill"))
+            skill = parse_entry(answer.get("skill"))
             if skill.uri != uri:
                 raise EntryRefusedError(
                     f"asked for {quoted(uri)}, the server answers with {quoted(skill.uri)}"
@@ -397,7 +397,7 @@ class SkillsClient:
         refused: list[str] = []
         for raw in await self._pages("skills/list", "skills"):
             try:
-                skills.append(read_entry(raw))
+                skills.append(parse_entry(raw))
             except EntryRefusedError as error:
                 refused.append(str(error))
         return skills, tuple(refused)

@@ -15,7 +15,7 @@ from pydantic import ConfigDict
 from catalog.forest import loaded
 from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError, attach
 from mcp_skills_server.dialects import table
-from mcp_skills_server.dialects.dialect import Dialect, EntryResult, Subject
+from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.server.notify import Notifier, Stream, notices
 from wire import DEADLINE, write_skill
@@ -52,7 +52,7 @@ def by_number(snapshot: Snapshot, target: str, least: Standing) -> Skill:
     return snapshot.skills[paths[int(target)]]
 
 
-def numbered(subject: Subject) -> dict[str, Json]:
+def numbered(subject: EntryContext) -> dict[str, Json]:
     return {"number": number_of(subject.skill, subject.snapshot, subject.least), "called": subject.skill.name}
 
 

@@ -46,7 +46,7 @@ def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
 def proved(server: Server, entry: dict[str, Any]) -> archive.Files:
     """The files of an entry, by the eyes of our own consumer."""
     raw = get(server, entry["url"]).body
-    wellknown.prove(raw, entry["digest"])
+    wellknown.verify_digest(raw, entry["digest"])
     return archive.unpack(raw) if entry["type"] == "archive" else {"SKILL.md": (raw, False)}
 
 
@@ -310,7 +310,7 @@ def test_what_an_index_names_is_there_while_a_writer_is_at_work(tmp_path: Path) 
                 for entry in seen[-1]:
                     made = proved(server, entry)
                     said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
-                    assert wellknown.judge_unpacked(said.entries[0], made) == (None, None)
+                    assert wellknown.compare_files(said.entries[0], made) == (None, None)
         finally:
             done.set()
             writer.join()

@@ -56,7 +56,7 @@ class ListedSkill:
         return self.files is not None and all(file.digest for file in self.files.values())
 
 
-def read_entry(raw: object) -> ListedSkill:
+def parse_entry(raw: object) -> ListedSkill:
     """Parse and validate an entry.
 
     Raises:

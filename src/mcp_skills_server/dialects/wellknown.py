@@ -133,7 +133,7 @@ class Artifact(NamedTuple):
     media_type: str
 
 
-def choose(snapshot: Snapshot) -> Choice:
+def publishable(snapshot: Snapshot) -> Choice:
     """Return the skills of an index 0.2.0: each valid one with a unique name.
 
     An index identifies a skill by name. Skills that share a name are all omitted, so that a new
@@ -162,7 +162,7 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
     return all(a.digest and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
 
 
-def choose_0_1(skills: Iterable[Skill]) -> Choice:
+def publishable_0_1(skills: Iterable[Skill]) -> Choice:
     """Return the skills for an index 0.1.0, where one invalid file path voids the whole index."""
     kept: list[Skill] = []
     left_out: list[tuple[str, str]] = []
@@ -239,7 +239,7 @@ class IndexRefusedError(SkillsServerError, ValueError):
     """The index is unusable as a whole. The message is one line for people."""
 
 
-class ProofFailedError(SkillsServerError, ValueError):
+class DigestMismatchError(SkillsServerError, ValueError):
     """An artifact's digest differs from the index: it is corrupt, stale or tampered with."""
 
 
@@ -279,13 +279,13 @@ class Unusable(NamedTuple):
         position: its 1-based position in the index.
         name: its printable name, or "".
         reason: in one line.
-        broken: False for an unknown `type`, which a later version may define.
+        is_fault: False for an unknown `type`, which a later version may define.
     """
 
     position: int
     name: str
     reason: str
-    broken: bool = True
+    is_fault: bool = True
 
     def __str__(self) -> str:
         """Return name, or position, and reason in one line."""
@@ -347,7 +347,7 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     return SiteIndex("0.2.0", entries, unusable)
 
 
-def prove(raw: bytes, digest: str) -> None:
+def verify_digest(raw: bytes, digest: str) -> None:
     """Verify an artifact's digest, before any use of the artifact.
 
     Raises:
@@ -355,35 +355,35 @@ def prove(raw: bytes, digest: str) -> None:
     """
     found = "sha256:" + hashlib.sha256(raw).hexdigest()
     if found != digest:
-        raise ProofFailedError(f"its digest is {found}, and the index says {digest}")
+        raise DigestMismatchError(f"its digest is {found}, and the index says {digest}")
 
 
-class Judgement(NamedTuple):
+class Comparison(NamedTuple):
     """The reason to refuse a skill's files, and a warning; None if there is none."""
 
     refusal: str | None
     warning: str | None = None
 
 
-def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
+def compare_files(entry: SiteEntry, files: Files) -> Comparison:
     """Compare a skill's files with its entry.
 
     White space in descriptions is ignored, because publishers fold lines differently.
     """
     if SKILL_MD not in files:
-        return Judgement(_no_skill_md(files))
+        return Comparison(_no_skill_md(files))
     document = frontmatter.parse(files[SKILL_MD][0])
     if document.frontmatter is None:
-        return Judgement(f"its {SKILL_MD} cannot be read: {document.problems[0].message}")
+        return Comparison(f"its {SKILL_MD} cannot be read: {document.problems[0].message}")
     name = document.frontmatter.get("name")
     if isinstance(name, str) and name and name != entry.name:
-        return Judgement(f"its {SKILL_MD} calls it {quoted(name)}")
+        return Comparison(f"its {SKILL_MD} calls it {quoted(name)}")
     broken = next(_broken(document, entry.name), None)
     if broken:
-        return Judgement(f"its {SKILL_MD} breaks the specification: {broken}")
+        return Comparison(f"its {SKILL_MD} breaks the specification: {broken}")
     given = document.frontmatter.get("description")
     same = isinstance(given, str) and given.split() == entry.description.split()
-    return Judgement(
+    return Comparison(
         None, None if same else f"its {SKILL_MD} describes it otherwise than the index"
     )
 
@@ -391,9 +391,9 @@ def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
 class _EntryRefusedError(SkillsServerError, ValueError):
     """An unusable entry, with the reason as message."""
 
-    def __init__(self, reason: str, *, broken: bool = True) -> None:
+    def __init__(self, reason: str, *, is_fault: bool = True) -> None:
         super().__init__(reason)
-        self.broken = broken
+        self.is_fault = is_fault
 
 
 def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
@@ -436,7 +436,7 @@ def _entries(
             label = ""
             if isinstance(name, str):
                 label = printable(name[:64])
-            unusable.append(Unusable(position, label, str(refused), refused.broken))
+            unusable.append(Unusable(position, label, str(refused), refused.is_fault))
     return tuple(entries.values()), tuple(unusable)
 
 
@@ -445,7 +445,7 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
     if not isinstance(kind, str):
         raise _EntryRefusedError("it has no type")
     if kind not in {SKILL_MD_KIND, ARCHIVE_KIND}:
-        raise _EntryRefusedError(f"its type {quoted(kind)} is not known", broken=False)
+        raise _EntryRefusedError(f"its type {quoted(kind)} is not known", is_fault=False)
     name, description = _described(fields)
     digest = fields.get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):

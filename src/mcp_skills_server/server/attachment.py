@@ -227,7 +227,7 @@ class Attachment:
         is attached come first. A host that lists skills natively gets none of ours.
         """
         settings = self.settings
-        capabilities = settings.spoken.declared(result.get("capabilities") or {})
+        capabilities = settings.spoken.with_capabilities(result.get("capabilities") or {})
         _merge(capabilities, "resources", {"subscribe": True, "listChanged": True})
         for key, offered in (("tools", settings.tools), ("prompts", settings.prompts)):
             if offered:
@@ -237,7 +237,7 @@ class Attachment:
         instructions = pending = None
         if settings.tools:
             await self.glimpse()
-        if settings.tools and settings.spoken.shown_by(client, extensions) is None:
+        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
             skill_set = self.views.of(principal)
             instructions = self.tools.instructions(skill_set, client)
             pending = runtime.pending(skill_set.unread_sources())

@@ -65,11 +65,11 @@ class Settings:
     prompt_choice: tuple[str, ...] = ()
     streams: int | None = None
     proposals: ProposalStore | None = None
-    spoken: table.Spoken = field(init=False, repr=False, compare=False)
+    spoken: table.DialectSet = field(init=False, repr=False, compare=False)
     least: Standing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spoken", table.spoken(self.dialect))
+        object.__setattr__(self, "spoken", table.select_dialects(self.dialect))
         object.__setattr__(self, "least", self.spoken.least)
 
 

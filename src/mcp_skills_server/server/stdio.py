@@ -22,8 +22,8 @@ from mcp_skills_server.dialects.jsonrpc import (
     InvalidMessage,
     Message,
     RequestId,
+    decode_message,
     duplicate,
-    judge,
     too_long,
 )
 from mcp_skills_server.errors import REPEATS
@@ -315,7 +315,7 @@ class Connection:
         if line is None:
             found = too_long(self._lines.max_line)
         else:
-            found = judge(line)
+            found = decode_message(line)
         if (
             isinstance(found, Message)
             and found.kind == "request"
@@ -324,7 +324,7 @@ class Connection:
             found = duplicate(found.id)
         if isinstance(found, InvalidMessage):
             logger.warning("refused a message: %s", found.message, extra=REPEATS)
-            await self._send(found.answer)
+            await self._send(found.response)
         elif found.kind == "request":
             await self._start(found)
         elif found.kind == "notification":

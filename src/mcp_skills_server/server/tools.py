@@ -91,7 +91,7 @@ class Tools:
         self._first_moment(caller, self._sessions.runtime.over(view.skill_set))
         tools = self.definitions(
             view.skill_set,
-            settings.spoken.shown_by(caller.client, caller.extensions),
+            settings.spoken.native_standing(caller.client, caller.extensions),
             caller.client,
         )
         if runtime.apps.is_declared(caller.extensions):

@@ -22,9 +22,9 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import (
+    DigestMismatchError,
     IndexLimits,
     IndexRefusedError,
-    ProofFailedError,
     SiteEntry,
     SiteIndex,
 )
@@ -132,7 +132,7 @@ class Site(Source):
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
         for each in index.unusable:
-            if each.broken:
+            if each.is_fault:
                 refused.append(
                     SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher")
                 )
@@ -237,9 +237,9 @@ class Site(Source):
 
         def proved() -> Bundle:
             files = prove()
-            refusal, warning = wellknown.judge_unpacked(unit.item, files)
+            refusal, warning = wellknown.compare_files(unit.item, files)
             if refusal:
-                raise ProofFailedError(refusal)
+                raise DigestMismatchError(refusal)
             check_names(files)
             if warning:
                 run.warnings.append(f"{unit.label}: {warning}")
@@ -375,14 +375,14 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
 def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files:
     # WK-27, WK-48: the digest is compared before anything is unpacked.
     try:
-        wellknown.prove(answer.body, entry.digest)
-    except ProofFailedError as error:
+        wellknown.verify_digest(answer.body, entry.digest)
+    except DigestMismatchError as error:
         if answer.is_html:
             raise UnacceptableError(
                 f"{shown(answer.url)} is a web page (HTML) and not the skill"
             ) from None
         if answer.encoding:
-            raise ProofFailedError(
+            raise DigestMismatchError(
                 f"{error}; it came with Content-Encoding {answer.encoding}"
             ) from None
         raise

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
 from mcp_skills_server.dialects.wellknown import (
     SCHEMA,
+    DigestMismatchError,
     IndexLimits,
     IndexRefusedError,
-    ProofFailedError,
     SiteEntry,
     SiteIndex,
+    compare_files,
     decode,
-    judge_unpacked,
     origin,
-    prove,
+    verify_digest,
 )
 from mcp_skills_server.format import archive
 from mcp_skills_server.model import Json
@@ -137,7 +137,7 @@ def test_a_bad_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     index = read(fields(name="first"), bad, fields(name="last"))
     assert [entry.name for entry in index.entries] == ["first", "last"]
     (unusable,) = index.unusable
-    assert unusable.position == 2 and unusable.broken
+    assert unusable.position == 2 and unusable.is_fault
     assert said in unusable.reason
     assert str(unusable).isprintable() and len(str(unusable)) < 250
 
@@ -147,7 +147,7 @@ def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
     index = read(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
     assert [entry.name for entry in index.entries] == ["last"]
     (unusable,) = index.unusable
-    assert str(unusable) == "first: its type 'mcp-bundle' is not known" and not unusable.broken
+    assert str(unusable) == "first: its type 'mcp-bundle' is not known" and not unusable.is_fault
 
 
 def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
@@ -280,22 +280,22 @@ ENTRY = SiteEntry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST
 @pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
 def test_bytes_are_proved_by_their_digest():
     digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
-    prove(RAW, digest)
-    with pytest.raises(ProofFailedError) as caught:
-        prove(RAW + b" ", digest)
+    verify_digest(RAW, digest)
+    with pytest.raises(DigestMismatchError) as caught:
+        verify_digest(RAW + b" ", digest)
     assert digest in str(caught.value) and str(caught.value).isprintable()
 
 
 @each_row("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
 def test_only_the_very_digest_proves(digest: str):
-    with pytest.raises(ProofFailedError):
-        prove(RAW, digest)
+    with pytest.raises(DigestMismatchError):
+        verify_digest(RAW, digest)
 
 
 @pytest.mark.requirement("WK-18", "WKN-3")
 def test_the_skill_that_the_entry_tells_of_passes():
     files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
-    assert judge_unpacked(ENTRY, files) == (None, None)
+    assert compare_files(ENTRY, files) == (None, None)
     assert archive.unpack(archive.pack(files)[1]) == files
 
 
@@ -317,16 +317,16 @@ def test_the_skill_that_the_entry_tells_of_passes():
     ],
 )
 def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
-    reason = judge_unpacked(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
+    reason = compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
     assert reason is not None and said in reason and reason.isprintable()
 
 
 def test_faults_that_clients_live_with_do_not_cost_a_skill():
     raw = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
-    assert judge_unpacked(ENTRY, {"SKILL.md": (raw, False)}).refusal is None
+    assert compare_files(ENTRY, {"SKILL.md": (raw, False)}).refusal is None
 
 
 @pytest.mark.requirement("WK-12")
 def test_another_description_than_the_index_tells_is_a_warning():
     files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
-    assert judge_unpacked(ENTRY, files) == (None, "its SKILL.md describes it otherwise than the index")
+    assert compare_files(ENTRY, files) == (None, "its SKILL.md describes it otherwise than the index")

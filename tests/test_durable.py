@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import untrusted_reason
 from tables import each_row
 
 
@@ -21,7 +21,7 @@ def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason:
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
-    assert why_untrusted(path.stat()) == reason
+    assert untrusted_reason(path.stat()) == reason
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="owners of POSIX")
@@ -30,4 +30,4 @@ def test_what_another_user_than_root_owns_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, owner: int, reason: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_untrusted(os.stat_result((0o100600, 1, 1, 1, owner, 0, 0, 0, 0, 0))) == reason
+    assert untrusted_reason(os.stat_result((0o100600, 1, 1, 1, owner, 0, 0, 0, 0, 0))) == reason

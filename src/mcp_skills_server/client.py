@@ -210,7 +210,7 @@ class SkillsClient:
             MCPError: the server has no such skill.
         """
         if self.way == "skills":
-            answer = await self._ask("skills/get", uri=uri)
+            answer = await self._request("skills/get", uri=uri)
             skill = parse_entry(answer.get("skill"))
             if skill.uri != uri:
                 raise EntryRefusedError(
@@ -372,7 +372,7 @@ class SkillsClient:
                 await anyio.sleep(_RELISTEN_S)
                 extension.notify()  # catch up on missed changes
 
-    async def _ask(self, method: str, **params: Any) -> Mapping[str, Any]:
+    async def _request(self, method: str, **params: Any) -> Mapping[str, Any]:
         result = await self._session.send_request(
             _RawRequest(method=method, params=params), _Answer
         )
@@ -381,7 +381,7 @@ class SkillsClient:
     async def _pages(self, method: str, key: str) -> list[Any]:
         """Return the items of all pages; UnprovedError if there are too many pages or items."""
         items: list[Any] = []
-        page = await self._ask(method)
+        page = await self._request(method)
         for _ in range(_MOST_PAGES):
             items += page.get(key) or ()
             cursor = page.get("nextCursor")
@@ -389,7 +389,7 @@ class SkillsClient:
                 return items
             if len(items) > _MOST_SKILLS:
                 break
-            page = await self._ask(method, cursor=cursor)
+            page = await self._request(method, cursor=cursor)
         raise UnprovedError(f"{method} does not end: {len(items):,} entries so far")
 
     async def _list_by_skills(self) -> tuple[list[ListedSkill], tuple[str, ...]]:

@@ -235,6 +235,6 @@ def standing(problems: Iterable[Problem]) -> Standing:
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
 
 
-def obstacle(problems: Iterable[Problem]) -> Problem | None:
+def unlisting_problem(problems: Iterable[Problem]) -> Problem | None:
     """Return the first problem that excludes a skill from listings, or None."""
     return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)

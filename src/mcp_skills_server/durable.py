@@ -58,7 +58,7 @@ def sync_path(path: str | os.PathLike[str]) -> None:
             os.close(descriptor)
 
 
-def why_untrusted(found: os.stat_result) -> str:
+def untrusted_reason(found: os.stat_result) -> str:
     """Return why other users may have written a file or folder, for a message; "" if they cannot.
 
     On Windows, with access lists instead of modes, all files are trusted.

@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc import execution
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
@@ -348,11 +348,11 @@ async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(tmp_path: Path) ->
     assert len(reported["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
     assert "more files in output_blobs than are kept" in reported["logs_preview"]
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
-    assert len((await run(desk("off", tmp_path, blobs=Blobs(most_bytes=100)), name="thing"))["output_blobs"]) == 2
+    assert len((await run(desk("off", tmp_path, blobs=BlobStore(most_bytes=100)), name="thing"))["output_blobs"]) == 2
 
 
 async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> None:
-    blobs = Blobs(most_bytes=100)
+    blobs = BlobStore(most_bytes=100)
     for number in range(4):  # as much as each of four owners may have
         blobs.add(b"x" * 25, "text/plain", f"owner {number}")
     shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.model import Json
-from mcp_skills_server.rpc.execution import MAX_SUMMARY, ended, failed
+from mcp_skills_server.rpc.execution import MAX_SUMMARY, failed, to_run
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 from tables import each_row
@@ -18,8 +18,8 @@ GOOD = Outcome(
 
 
 def test_a_program_s_output_is_what_it_printed() -> None:
-    assert ended("t", replace(GOOD, stdout='{"a": 1}'), None, ("blob:1",), called=False, remark="").output == {"a": 1}
-    done = ended("t", replace(GOOD, stdout="text", stderr="log\n"), None, (), called=False, remark="more\n")
+    assert to_run("t", replace(GOOD, stdout='{"a": 1}'), None, ("blob:1",), called=False, remark="").output == {"a": 1}
+    done = to_run("t", replace(GOOD, stdout="text", stderr="log\n"), None, (), called=False, remark="more\n")
     assert (done.output, done.logs_preview, done.error) == ("text", "log\nmore\n", None)
     assert done.summary == "t completed in 5 ms."
 
@@ -27,7 +27,7 @@ def test_a_program_s_output_is_what_it_printed() -> None:
 @each_row("output", [None, 0, "", [1], {"a": None}])
 def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(output: Json) -> None:
     result = b'{"output": %s}' % jsonrpc.dump(output)
-    done = ended("t", replace(GOOD, stdout="printed\n"), result, (), called=True, remark="")
+    done = to_run("t", replace(GOOD, stdout="printed\n"), result, (), called=True, remark="")
     assert (done.output, done.logs_preview, done.error) == (output, "printed\n", None)
 
 
@@ -52,7 +52,7 @@ def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(
 def test_what_went_wrong_is_in_the_error(
     outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
 ) -> None:
-    done = ended("t", replace(GOOD, **outcome), result, (), called=called, remark="")
+    done = to_run("t", replace(GOOD, **outcome), result, (), called=called, remark="")
     assert (done.output, done.error, done.summary) == (None, expected, expected[1])
 
 

@@ -46,9 +46,9 @@ def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: 
         (raw(params={"name": [[1]] * 500}), "request"),
         (b"\xef\xbb\xbf" + raw(), "request"),
         (without("id"), "notification"),
-        (without("method", result={}), "answer"),
-        (without("method", error={"code": -1, "message": "no", "data": 1}), "answer"),
-        (without("method", id=None, error={"code": -1, "message": "no"}), "answer"),
+        (without("method", result={}), "response"),
+        (without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
+        (without("method", id=None, error={"code": -1, "message": "no"}), "response"),
     ],
 )
 def test_what_is_a_message_is_handed_on(message: bytes, kind: str) -> None:

@@ -31,7 +31,7 @@ from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
-from mcp_skills_server.transport import LineBuffer, claim, read, wait_for_hang_up, write
+from mcp_skills_server.transport import LineBuffer, claim_stdio, read, wait_for_hang_up, write
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
@@ -280,7 +280,7 @@ class _Proxy:
         self._conversation = (
             Conversation(offer.command, self._has_skills) if offer is not None else None
         )
-        self._from_editor, self._to_editor = claim()
+        self._from_editor, self._to_editor = claim_stdio()
         self._shutdown = Shutdown(self._from_editor)
         # Lock of the pipe to the editor, and of the three fields below.
         self._writing = Lock()

@@ -286,5 +286,5 @@ def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:
-            found = codes.obstacle(skill.problems)
+            found = codes.unlisting_problem(skill.problems)
             yield path, found.message if found is not None else "it is not valid"

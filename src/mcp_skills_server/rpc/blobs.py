@@ -29,7 +29,7 @@ class Blob:
     used: float
 
 
-class Blobs:
+class BlobStore:
     """The blobs of a server; `share` is the byte limit per owner, None for a quarter."""
 
     def __init__(

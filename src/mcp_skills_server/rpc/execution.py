@@ -26,7 +26,7 @@ from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
-from mcp_skills_server.rpc.blobs import PREFIX, Blobs
+from mcp_skills_server.rpc.blobs import PREFIX, BlobStore
 from mcp_skills_server.rpc.messages import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import output_files
@@ -94,7 +94,7 @@ class _Task:
 class Executor:
     """Executor of actions and code for one server, on one event loop."""
 
-    def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
+    def __init__(self, scripts: Scripts, blobs: BlobStore) -> None:
         self._scripts = scripts
         self._blobs = blobs
 
@@ -223,7 +223,7 @@ class Executor:
                 permissions=task.permissions,
             )
             harvest = await to_thread.run_sync(
-                _harvest, workspace.path, self._blobs.limit(task.owner)
+                _collect_output, workspace.path, self._blobs.limit(task.owner)
             )
         except QuotaError:
             raise
@@ -246,7 +246,7 @@ class Executor:
         remark = ""
         if not is_whole:
             remark = _LEFT_OUT
-        return ended(
+        return to_run(
             task.title,
             outcome,
             harvest.result,
@@ -282,7 +282,7 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
             file.write(raw)
 
 
-class _Harvest(NamedTuple):
+class _Output(NamedTuple):
     """The output of a run: its result, output blob files, and whether those are complete."""
 
     result: bytes | None
@@ -290,17 +290,17 @@ class _Harvest(NamedTuple):
     is_whole: bool
 
 
-def _harvest(work: str, most: int) -> _Harvest:
+def _collect_output(work: str, most: int) -> _Output:
     """Read the output of a run from its work directory, whose files are untrusted."""
     directory = output_files.open_directory(work)
     if directory is None:
-        return _Harvest(None, {}, True)
+        return _Output(None, {}, True)
     with directory:
         result = directory.take(launcher.RESULT, MAX_RESULT)
         files: dict[str, bytes] = {}
         inner = directory.inner(BLOBS_OUT)
         if inner is None:
-            return _Harvest(result, files, True)
+            return _Output(result, files, True)
         with inner:
             names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
             for name in names:
@@ -310,10 +310,10 @@ def _harvest(work: str, most: int) -> _Harvest:
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)
-        return _Harvest(result, files, len(files) == len(names))
+        return _Output(result, files, len(files) == len(names))
 
 
-def ended(
+def to_run(
     title: str,
     outcome: Outcome,
     result: bytes | None,

@@ -42,7 +42,7 @@ from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing, printable
 from mcp_skills_server.rpc import guide
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -139,7 +139,7 @@ class Catalogue:
         return self._by_name
 
 
-class Catalogues:
+class CatalogueCache:
     """Cache of the current snapshot's catalogue.
 
     Attributes:
@@ -257,12 +257,12 @@ class Methods:
         self,
         runtime: Runtime,
         allow_code: bool = False,
-        blobs: Blobs | None = None,
+        blobs: BlobStore | None = None,
         views: Views | None = None,
     ) -> None:
         self._registry = runtime.registry
         self._views = views or Views(runtime.registry)
-        self._blobs = Blobs() if blobs is None else blobs
+        self._blobs = BlobStore() if blobs is None else blobs
         self._allow_code = allow_code
         self._executor: Executor | None = None
         self._table: dict[str, _Handler] = {
@@ -275,9 +275,9 @@ class Methods:
             dialect.READ_BLOB: self._read_blob,
             dialect.GUIDE: self._guide,
         }
-        self.catalogues = Catalogues(runtime.registry)
+        self.catalogues = CatalogueCache(runtime.registry)
         self._restricted = LruCache(
-            partial(Catalogues, logged=self.catalogues.logged), held, _MOST_SKILLS
+            partial(CatalogueCache, logged=self.catalogues.logged), held, _MOST_SKILLS
         )
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
@@ -355,7 +355,7 @@ class Methods:
 
     async def _read(self, view: View, request: FileRequest, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
-        about = _about(request.name, request.version) | {"path": clipped(request.path)}
+        about = _error_data(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
         async with in_turn(0 if file is None else file.size, client.owner):
             raw = await self._bytes(view, entry, request.path)
@@ -444,7 +444,7 @@ class Methods:
             if near:
                 hint = f"nearest: {', '.join(near)}"
             raise CallError(
-                f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version)
+                f"Unknown skill {printable(name[:100])!r}; {hint}", _error_data(name, version)
             )
         if version is None:
             return there[-1]
@@ -452,7 +452,7 @@ class Methods:
         if found is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
             message = f"{name} has no version {version[:100]!r}; there is {shown}"
-            raise CallError(printable(message), _about(name, version))
+            raise CallError(printable(message), _error_data(name, version))
         return found
 
     async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
@@ -483,7 +483,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     return name, version.key
 
 
-def _about(name: str, version: str | None) -> dict[str, Json]:
+def _error_data(name: str, version: str | None) -> dict[str, Json]:
     """Return error data with the skill's name and version."""
     about: dict[str, Json] = {"name": clipped(name)}
     if version is not None:

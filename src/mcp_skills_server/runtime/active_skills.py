@@ -309,7 +309,7 @@ async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
         properties=skill.frontmatter,
         instructions=text.text,
         files=(*text.linked, *rest),
-        problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, text.text)),
+        problems=(*runtime.problems(skill), *runtime.hidden_remarks(skill.frontmatter, text.text)),
         origin=identity.origin(skill),
         line=text.line,
     )

@@ -338,7 +338,7 @@ class Session(Closing):
         shown = runtime.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
         if text is None:
-            return runtime.made_file(shown, raw, call.settings.media_bytes)
+            return runtime.output_file(shown, raw, call.settings.media_bytes)
         return _part_of(shown, text, given, call.settings)
 
     async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -379,7 +379,7 @@ class Session(Closing):
             owner=call.owner,
             permissions=view.skill_set.permissions,
         )
-        return runtime.outcome(outcome.as_json())
+        return runtime.script_result(outcome.as_json())
 
     # Helpers of the tools
 
@@ -397,7 +397,7 @@ class Session(Closing):
         client: Client = UNKNOWN,
         note: str | None = None,
     ) -> ToolResult:
-        return runtime.receipt(
+        return runtime.load_result(
             loaded_of(active),
             None if self._hosted else self.session_id,
             fresh,

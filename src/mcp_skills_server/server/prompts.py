@@ -22,10 +22,10 @@ from mcp_skills_server.server.requests import (
     Params,
     Result,
     Settings,
+    cache_page,
+    cached_page,
     given_arguments,
-    keep_page,
-    kept_page,
-    with_pending,
+    with_unread,
 )
 
 _CURSOR: Final = "prompts"
@@ -41,10 +41,10 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     after = cursors.key_of(params, _CURSOR)
     elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
     key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
-    page = kept_page(view.snapshot, *key)
+    page = cached_page(view.snapshot, *key)
     if page is None:
-        page = keep_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
-    return with_pending(
+        page = cache_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
+    return with_unread(
         prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
     )
 

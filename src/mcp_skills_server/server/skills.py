@@ -16,11 +16,11 @@ from mcp_skills_server.server.requests import (
     Params,
     Result,
     Settings,
+    cache_page,
+    cached_page,
     given_arguments,
-    keep_page,
-    kept_page,
     page_of,
-    with_pending,
+    with_unread,
 )
 from mcp_skills_server.telemetry import events
 
@@ -32,17 +32,17 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
     """Return a page of the skills in path order (`skills/list`)."""
     after, dialects = cursors.key_of(params, _CURSOR), settings.spoken.for_client(caller.extensions)
     key = (_CURSOR, dialects, settings.least, settings.page_size, after)
-    page = kept_page(view.snapshot, *key)
+    page = cached_page(view.snapshot, *key)
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
         page = Page([_entry(each, dialects) for each in subjects], more)
         if all(each.served is _NOTHING for each in subjects):
-            keep_page(page, view.snapshot, *key)
+            cache_page(page, view.snapshot, *key)
     result = settings.spoken.with_envelope(
         listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms
     )
-    return with_pending(result, view)
+    return with_unread(result, view)
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:

@@ -40,7 +40,7 @@ from mcp_skills_server.format import media
 from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.server.entrance import address, principal
+from mcp_skills_server.server.sdk import address, principal
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
 

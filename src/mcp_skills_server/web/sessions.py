@@ -31,7 +31,7 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, decode_message, duplicate
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.entrance import Context, connection_of, counted, principal, scope_of
+from mcp_skills_server.server.sdk import Context, connection_of, principal, quota_owner, scope_of
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.rates import refuse, send_error
 
@@ -181,7 +181,7 @@ class _Session:
         self.prefix = prefix
         self.user = scope.get("user")
         self.opener = _credential(scope)
-        self.owner = counted(scope) or ""
+        self.owner = quota_owner(scope) or ""
         self.connection: Connection | None = None
         self.requests = 1
         self.idle_since = 0.0

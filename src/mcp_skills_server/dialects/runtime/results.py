@@ -16,7 +16,7 @@ from mcp_skills_server.dialects.runtime.words import (
     Loaded,
     ToolResult,
     clipped,
-    even,
+    max_min_limit,
     one_line,
     paragraphs,
     problems,
@@ -38,7 +38,7 @@ _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"
 """Image types that models accept."""
 
 
-def receipt(
+def load_result(
     active: Sequence[Loaded],
     session: str | None,
     fresh: Sequence[Loaded] = (),
@@ -66,7 +66,7 @@ def receipt(
         shown = {each.name: each for each in _cut(fresh, characters)}
     in_structure = shows != "text"
     entries = [
-        _receipt_entry(shown.get(each.name, each), in_structure and each.name in shown)
+        _loaded_entry(shown.get(each.name, each), in_structure and each.name in shown)
         for each in active
     ]
     structure: dict[str, Json] = {"active_skills": entries}
@@ -93,7 +93,7 @@ def receipt(
     return noted(lines, structure, note, "\n\n")
 
 
-def news(added: int, removed: int, *, uncounted: bool = False) -> str:
+def change_notice(added: int, removed: int, *, uncounted: bool = False) -> str:
     """Return a notice of changed skills, "or more" if `uncounted`."""
     counts = [
         f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count
@@ -107,7 +107,7 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
     )
 
 
-def pending(sources: Sequence[str]) -> str | None:
+def unread_notice(sources: Sequence[str]) -> str | None:
     """Return a notice of sources that are still unread, or None."""
     if not sources:
         return None
@@ -212,7 +212,7 @@ def _is_shown(kind: str) -> bool:
     return kind in _IMAGES or kind.startswith("audio/")
 
 
-def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
+def output_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
     """Return the result of reading a binary file written by a script: shown, or in base64."""
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) > most_bytes:
@@ -234,7 +234,7 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
     )
 
 
-def outcome(run: Mapping[str, Json]) -> ToolResult:
+def script_result(run: Mapping[str, Json]) -> ToolResult:
     """Return the result of a script run, marked as an error unless the exit code is 0."""
     code = run["exit_code"]
     if run["timed_out"]:
@@ -276,7 +276,7 @@ def failure(message: str) -> ToolResult:
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
-def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
+def proposal_stored(proposal: dict[str, Json]) -> ToolResult:
     """Return the result of a stored proposal."""
     words = (
         f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing "
@@ -286,7 +286,7 @@ def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
     return _result(words, proposal)
 
 
-def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
+def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the result that lists a caller's proposals."""
     lines = [
         ", ".join(
@@ -310,7 +310,7 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     budget = max(characters - files, characters // 2)
     if sum(len(each.instructions) for each in fresh) <= budget:
         return list(fresh)
-    most = even((len(each.instructions) for each in fresh), budget)
+    most = max_min_limit((len(each.instructions) for each in fresh), budget)
     out: list[Loaded] = []
     for each in fresh:
         whole = each.instructions
@@ -356,7 +356,7 @@ def _result(
     return out
 
 
-def _receipt_entry(loaded: Loaded, with_body: bool) -> Json:
+def _loaded_entry(loaded: Loaded, with_body: bool) -> Json:
     out: dict[str, Json] = {
         "name": loaded.name,
         "location": loaded.location,
@@ -412,7 +412,7 @@ def listing(
         note: one more line for the model.
     """
     said = _without_repeats(entries)
-    most = even(map(len, said), characters)
+    most = max_min_limit(map(len, said), characters)
     shown = [
         {**each, "description": clipped(description, most)}
         for each, description in zip(entries, said, strict=True)

@@ -24,7 +24,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, nested_in
 from mcp_skills_server.model import Changes, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.server.entrance import counted
+from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.web.ui.look import Look, reason_left_out, shown_problem
 
 MOST_KEPT: Final = 1000
@@ -277,9 +277,8 @@ async def events(request: Request, look: Look) -> Response:
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:
-        return live.open(
-            skills, counted(request.scope), known, look.stays, request.query_params.get("skill", "")
-        )
+        skill = request.query_params.get("skill", "")
+        return live.open(skills, quota_owner(request.scope), known, look.stays, skill)
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

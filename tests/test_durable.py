@@ -15,7 +15,7 @@ from tables import each_row
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
 @each_row(
     ("mode", "reason"),
-    [(0o600, ""), (0o644, ""), (0o660, "may be written by others"), (0o602, "may be written by others")],
+    [(0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users")],
 )
 def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
     path = tmp_path / "file"

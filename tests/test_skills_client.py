@@ -117,7 +117,7 @@ async def test_changes_tell_what_was_added_changed_and_removed(tmp_path: Path, m
                         break
         assert told == {"added": {"comes"}, "changed": {"changes"}, "removed": {"goes"}}
         now = {skill.name: skill for skill in await client.list()}
-        with pytest.raises(UnprovedError, match="is no file of the skill"):
+        with pytest.raises(UnprovedError, match="is not a file of the skill"):
             await client.read(before["changes"], "notes.md")  # S40-44: a held entry does not grow
         assert await client.read(now["changes"], "notes.md") == b"new"
 

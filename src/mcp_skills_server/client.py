@@ -214,7 +214,7 @@ class SkillsClient:
             skill = parse_entry(answer.get("skill"))
             if skill.uri != uri:
                 raise EntryRefusedError(
-                    f"asked for {quoted(uri)}, the server answers with {quoted(skill.uri)}"
+                    f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
                 )
             return skill
         found = next((skill for skill in await self.list() if skill.uri == uri), None)
@@ -231,7 +231,7 @@ class SkillsClient:
             MCPError: the server does not have it.
         """
         if skill.files is not None and path not in skill.files:  # S40-44
-            raise UnprovedError(f"{quoted(path)} is no file of the skill {quoted(skill.name)}")
+            raise UnprovedError(f"{quoted(path)} is not a file of the skill {quoted(skill.name)}")
         if skill.files is None:
             file = ListedFile(skill.uri.removesuffix(SKILL_MD) + path)
         else:
@@ -247,12 +247,12 @@ class SkillsClient:
         if file.digest:
             # S40-43
             if "sha256:" + hashlib.sha256(raw).hexdigest() != file.digest or len(raw) != file.size:
-                words = "what the server sent is not what it listed; get the skill again"
+                words = "the server's copy differs from its listing; get the skill again"
                 raise UnprovedError(f"{quoted(file.uri)}: {words}")
             # S40-45
             if path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
                 raise UnprovedError(
-                    f"{quoted(file.uri)}: its frontmatter is not what the server announces"
+                    f"{quoted(file.uri)}: its frontmatter differs from the server's listing"
                 )
         return raw
 
@@ -266,7 +266,7 @@ class SkillsClient:
         """
         if skill.files is None:
             raise UnprovedError(
-                f"{quoted(skill.name)}: its files are not listed, so a whole copy cannot be made"
+                f"{quoted(skill.name)}: its files are not listed, so it cannot be downloaded"
             )
         try:
             check_paths([f"{skill.name}/{path}" for path in skill.files])
@@ -281,7 +281,7 @@ class SkillsClient:
                     f"{quoted(skill.name)}: it has more than {MOST_BYTES >> 20} MiB"
                 )
         if await to_thread.run_sync(os.path.lexists, target):
-            raise UsageError(f"{target}: is there already; remove it, or give another folder")
+            raise UsageError(f"{target}: already exists; remove it, or give another folder")
         try:
             await to_thread.run_sync(write_folder, target, files)
         except OSError as error:
@@ -439,7 +439,7 @@ class SkillsClient:
             page = await self._call("skills_list", given)
             for each in page.get("skills") or ():
                 if "name" not in each:
-                    raise UnprovedError("the server's tool skills_list does not say what it should")
+                    raise UnprovedError("the server's tool skills_list returned an invalid result")
                 uri = str(each.get("location") or f"{each['name']}/{SKILL_MD}")
                 skills.append(
                     ListedSkill(str(each["name"]), str(each.get("description") or ""), uri, None)
@@ -452,14 +452,14 @@ class SkillsClient:
     async def _read_resource(self, uri: str) -> bytes:
         contents = (await self._session.read_resource(uri)).contents
         if len(contents) != 1:
-            raise UnprovedError(f"{quoted(uri)}: the server answers with {len(contents)} contents")
+            raise UnprovedError(f"{quoted(uri)}: the server returned {len(contents)} contents")
         content = contents[0]
         if isinstance(content, types.TextResourceContents):
             return content.text.encode()
         try:
             return base64.b64decode(content.blob, validate=True)
         except ValueError:
-            raise UnprovedError(f"{quoted(uri)}: what the server sent is not Base64") from None
+            raise UnprovedError(f"{quoted(uri)}: the server's content is not Base64") from None
 
     async def _read_by_tools(self, skill: ListedSkill, path: str) -> bytes:
         loaded = await self._call("skills_load", {"names": [skill.name], "mode": "add"})
@@ -470,7 +470,7 @@ class SkillsClient:
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
         if result.is_error or len(texts) != 1:
             raise UnprovedError(
-                f"{quoted(path)} of {quoted(skill.name)}: the server's tools do not read it"
+                f"{quoted(path)} of {quoted(skill.name)}: the server's tools cannot read it"
             )
         return texts[0].encode()
 
@@ -478,5 +478,5 @@ class SkillsClient:
         result = await self._session.call_tool(tool, given)
         said: object = result.structured_content
         if result.is_error or not isinstance(said, dict):
-            raise UnprovedError(f"the server's tool {tool} does not say what it should")
+            raise UnprovedError(f"the server's tool {tool} returned an invalid result")
         return cast("dict[str, Any]", said)

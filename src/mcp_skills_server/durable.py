@@ -67,7 +67,7 @@ def untrusted_reason(found: os.stat_result) -> str:
         return ""
     if found.st_uid not in {0, os.geteuid()}:
         return "belongs to another user"
-    return "may be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+    return "is writable by other users" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def sync_paths(paths: Collection[str]) -> None:

@@ -214,7 +214,7 @@ def test_what_is_no_available_skill_is_refused(change: dict[str, Any], word: str
         and acp.why_invalid({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None
     )
     assert word in (acp.why_invalid({**good, **change}) or "")
-    assert acp.why_invalid("a") == "it is no object"
+    assert acp.why_invalid("a") == "it is not an object"
 
 
 @pytest.mark.requirement("ACPX-14")

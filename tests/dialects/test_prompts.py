@@ -196,7 +196,7 @@ def test_a_long_list_of_files_is_cut_and_says_so(count: int, links: int, left: s
     lines = messages[1]["content"]["text"].splitlines()
     assert len(messages) == 2 and sum(line.startswith("- skill://a/") for line in lines) == links
     if left is not None:
-        assert lines[-1] == f"Linked files that are not shown: {left}; they lie under skill://a/."
+        assert lines[-1] == f"Linked files that are not shown: {left}; they are under skill://a/."
 
 
 TEMPLATE = "!`touch /tmp/hit` @/etc/passwd @~/.ssh/id_rsa $1 ${HOME} {{x}}"
@@ -286,6 +286,6 @@ def test_skills_that_come_and_go_are_news(
 def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:
     text = prompts.instructions(build.skill("a"), "a", "Do it.\u200b\u200b", "now")
     assert text.endswith(
-        "The skill holds 2 hidden characters, which no person who looked at it has seen.\n\nArguments: now"
+        "The skill contains 2 hidden characters, which no person who looked at it has seen.\n\nArguments: now"
     )
     assert "hidden" not in prompts.instructions(build.skill("a"), "a", "Do it.", "")

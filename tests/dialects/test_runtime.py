@@ -215,7 +215,7 @@ def test_active_skills_stand_in_loading_order_and_the_later_one_wins() -> None:
     assert seen.endswith(
         '<active_skills>\n<skill name="b">\nDo b.\n</skill>\n<skill name="a">\nDo a.\n</skill>\n</active_skills>'
     )
-    assert "Where two of them conflict, the later one counts." in seen.partition("<active_skills>")[0]
+    assert "Where two conflict, the later one applies." in seen.partition("<active_skills>")[0]
 
 
 @pytest.mark.requirement("S40-48")
@@ -488,7 +488,7 @@ def test_what_is_too_large_or_cannot_be_shown_comes_as_a_link(path: str, media: 
 def test_a_file_that_nobody_serves_is_told_of_without_a_link() -> None:
     result: Any = runtime.binary_file("a.bin", None, b"\0", 256)
     assert len(result["content"]) == 1
-    assert "a.bin is no text" in said(result) and "cannot be shown" in said(result)
+    assert "a.bin is not a text file" in said(result) and "cannot be shown" in said(result)
 
 
 # Receipts
@@ -507,7 +507,7 @@ def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodi
     assert structure.get(runtime.SESSION) == session
     assert [each["name"] for each in structure["active_skills"]] == ["old", "new"]
     seen = said(result)
-    assert seen.startswith("Active skills: old, new. Where two conflict, the later one counts.")
+    assert seen.startswith("Active skills: old, new. Where two conflict, the later one applies.")
     assert (session is not None) is ("Session: a-handle" in seen)
     assert "the name is odd" in seen
     assert structure["active_skills"][1]["problems"] == ["the name is odd"]
@@ -726,7 +726,7 @@ def test_a_listing_tells_the_same_twice_and_marks_what_is_wrong() -> None:
 
 def test_a_listing_of_nothing_says_so() -> None:
     result: Any = runtime.listing([], None)
-    assert said(result) == "No skill fits."
+    assert said(result) == "No skill matches."
     assert result["structuredContent"] == {"skills": []}
 
 

@@ -46,7 +46,7 @@ def test_the_one_that_was_unused_the_longest_makes_room() -> None:
 def test_what_is_larger_than_all_may_be_is_refused() -> None:
     blobs = BlobStore(most_bytes=10)
     kept = blobs.add(b"1" * 10, "")
-    with pytest.raises(RequestError, match="11 bytes, and at most 10 are kept"):
+    with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
         blobs.add(b"2" * 11, "")
     assert len(blobs.get(kept).raw) == 10
 
@@ -79,7 +79,7 @@ def test_whoever_leaves_a_thousand_drops_nobody_elses() -> None:
 def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> None:
     blobs = BlobStore(most=100, most_bytes=40)
     assert (blobs.limit("a"), blobs.limit(None)) == (10, 40)
-    with pytest.raises(RequestError, match="11 bytes, and at most 10 are kept"):
+    with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
         blobs.add(b"x" * 11, "", "a")
     kept = [blobs.add(b"x" * 10, "", owner) for owner in "abcd"]
     with pytest.raises(RequestError, match=r"Too many blobs: all .* try again later"):

@@ -212,9 +212,9 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
 @each_row(
     ("runtime", "kind", "said"),
     [
-        ('entrypoint = "code/gone.py"', "not_executable", "is no file of the skill"),
-        ('entrypoint = "../other/main.py"', "not_executable", "is no file of the skill"),
-        ('entrypoint = "/bin/sh"', "not_executable", "is no file of the skill"),
+        ('entrypoint = "code/gone.py"', "not_executable", "is not a file of the skill"),
+        ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
+        ('entrypoint = "/bin/sh"', "not_executable", "is not a file of the skill"),
         ('language = "python"', "not_executable", "is no action with an entry point"),
         ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
         ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
@@ -496,7 +496,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
 @each_row(
     ("params", "kind", "said"),
     [
-        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not run here; there are .*py"),
+        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: .*py"),
         ({"language": "../x"}, "unsupported_runtime", "is not run here"),
         ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),

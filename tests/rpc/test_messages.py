@@ -53,7 +53,7 @@ def test_what_is_no_call_is_an_invalid_request(message: Any) -> None:
 
 @pytest.mark.requirement("SP-17")
 def test_positional_params_are_refused() -> None:
-    with pytest.raises(CallError, match="positional parameters are not taken") as caught:
+    with pytest.raises(CallError, match="by position are not supported") as caught:
         messages.parse_call({"jsonrpc": "2.0", "id": 1, "method": "m", "params": ["a"]})
     assert caught.value.code == -32602
 

@@ -229,7 +229,7 @@ async def test_neither_a_link_nor_a_sibling_with_the_same_beginning_leads_out(tm
 async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
-    with pytest.raises(CallFailedError, match="is no text, and content is a string"):
+    with pytest.raises(CallFailedError, match="is not a text file"):
         await Desk(tmp_path).call("read_skill_file", name="thing", path="picture.png")
 
 

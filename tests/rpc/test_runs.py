@@ -44,9 +44,9 @@ def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(
          ("execution_failed", "Error: no")),
         ({"exit_code": 1}, b'{"error": {"type": "ValueError", "message": "no"}}', True, ("ValueError", "no")),
         ({}, None, True, ("execution_failed", "it ended without a result, or with one of more than 1,048,576 bytes")),
-        ({}, b"{}", True, ("execution_failed", "what the entry point left as its result cannot be read")),
+        ({}, b"{}", True, ("execution_failed", "the result that the entry point left cannot be parsed")),
         ({"stdout_truncated": True}, None, False,
-         ("output_too_long", "it printed more than is kept; leave large output as files in output_blobs")),
+         ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
     ],
 )  # fmt: skip
 def test_what_went_wrong_is_in_the_error(

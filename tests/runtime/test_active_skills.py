@@ -247,7 +247,7 @@ async def test_a_skill_without_a_description_is_not_offered(tmp_path: Path) -> N
     session = Runtime(loaded(plant(tmp_path, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}))).session()
     assert await session.instructions() == ""
     assert session.tools() == []
-    assert text(await session.call("skills_list")) == "No skill fits."
+    assert text(await session.call("skills_list")) == "No skill matches."
 
 
 @pytest.mark.requirement("RT-12")

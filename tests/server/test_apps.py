@@ -30,7 +30,7 @@ VIEWS: list[dict[str, Any]] = [
         "mimeType": MIME_TYPE,
         "name": "skills-catalogue",
         "title": "Skills",
-        "description": "The skills, to be searched and loaded.",
+        "description": "Search and load skills.",
         "_meta": META,
     },
     {
@@ -38,7 +38,7 @@ VIEWS: list[dict[str, Any]] = [
         "mimeType": MIME_TYPE,
         "name": "loaded-skill",
         "title": "Loaded skill",
-        "description": "What a loaded skill says.",
+        "description": "The instructions of a loaded skill.",
         "_meta": META,
     },
 ]

@@ -541,7 +541,7 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
     attach(server, Registry([tmp_path]), watch=False, tool_skills=named)
     async with Client(server, mode=mode) as client:
         for names, note in (
-            (["refunds"], "Tools that these skills are about: credit (refunds), refund (refunds)."),
+            (["refunds"], "Tools that these skills document: credit (refunds), refund (refunds)."),
             (["greetings"], None),
         ):
             result = await client.call_tool("skills_load", {"names": names})

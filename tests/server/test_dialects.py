@@ -105,7 +105,7 @@ async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) ->
 
 
 async def test_a_name_that_no_row_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no dialect 'tiny'"):
+    with pytest.raises(UsageError, match="unknown dialect 'tiny'"):
         Settings(dialect="tiny")
 
 

@@ -217,7 +217,7 @@ def test_many_links_are_cut_and_counted(tmp_path: Path) -> None:
     plant(tmp_path / "a", dict.fromkeys(names, ""))
     messages = got(loaded(tmp_path), "a")["messages"]
     assert len(messages) == 2
-    assert "not shown: 5; they lie under skill://a/" in messages[-1]["content"]["text"]
+    assert "not shown: 5; they are under skill://a/" in messages[-1]["content"]["text"]
 
 
 def test_a_skill_that_breaks_a_rule_is_told_without_dead_links(tmp_path: Path) -> None:

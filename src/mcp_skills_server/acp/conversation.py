@@ -189,7 +189,7 @@ class _AgentUpdates:
             if (session_id, kind) in self._texts:
                 text = self._texts[session_id, kind]
                 if text is None:
-                    raise ValueError(f"the last {kind} is not known any more")
+                    raise ValueError(f"the last {kind} is no longer stored")
                 out[kind] = json.loads(text)
         return out
 

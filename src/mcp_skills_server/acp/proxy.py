@@ -350,7 +350,7 @@ class _Proxy:
             try:
                 return self._conversation.to_agent(lines)
             except Exception as error:
-                self._fault("a message to the agent passed as it was", error)
+                self._fault("a message to the agent was forwarded without skills", error)
         return lines
 
     def _has_skills(self) -> bool:
@@ -424,7 +424,7 @@ class _Proxy:
             if self._offer is not None and self._conversation is not None:
                 self._follow(self._offer, self._conversation)
         except Exception as error:
-            self._fault("there are no skills", error)
+            self._fault("no skills are offered", error)
         finally:
             self._opened.set()
 

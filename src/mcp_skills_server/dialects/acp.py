@@ -310,7 +310,7 @@ def entry(skill: Skill) -> AvailableSkill:
 def why_invalid(value: object) -> str | None:
     """Return why this is not a valid AvailableSkill, in one line, or None if it is."""
     if not isinstance(value, dict):
-        return "it is no object"
+        return "it is not an object"
     fields = cast("dict[str, object]", value)
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.MAX_NAME:
@@ -318,19 +318,19 @@ def why_invalid(value: object) -> str | None:
             f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
         )
     if not isinstance(description, str) or not 1 <= len(description) <= limits.MAX_DESCRIPTION:
-        return f"its description is not a text of 1 to {limits.MAX_DESCRIPTION} characters"
+        return f"its description is not a string of 1 to {limits.MAX_DESCRIPTION} characters"
     if not isinstance(fields.get("license", ""), str):
-        return "its license is no text"
+        return "its license is not a string"
     compatibility = fields.get("compatibility", "")
     if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
-        return f"its compatibility is not a text of at most {limits.MAX_COMPATIBILITY} characters"
+        return f"its compatibility is not a string of at most {limits.MAX_COMPATIBILITY} characters"
     tools = fields.get("allowedTools", [])
     if not isinstance(tools, list) or not all(
         isinstance(each, str) for each in cast("list[object]", tools)
     ):
-        return "its allowedTools is no list of texts"
+        return "its allowedTools is not a list of strings"
     if not isinstance(fields.get("_meta", {}), dict):
-        return "its _meta is no object"
+        return "its _meta is not an object"
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown:
         return f"it has the unknown field {unknown[0]}"
@@ -349,7 +349,7 @@ def available(snapshot: Snapshot) -> Available:
     for skill in sorted(valid, key=lambda each: (each.root, each.path)):
         reason = why_invalid(entry(skill))
         if reason is None and skill.name in chosen:
-            reason = f"the name {skill.name} is also that of {chosen[skill.name].path}"
+            reason = f"{skill.name} is also the name of {chosen[skill.name].path}"
         if reason is None:
             chosen[skill.name] = skill
         else:

@@ -164,9 +164,9 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
     except JsonError as error:
         return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
-        reason = "it is no object"
+        reason = "it is not an object"
         if isinstance(value, list):
-            reason = "batches are not taken; send each message by itself"
+            reason = "batches are not supported; send each message on its own"
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
     if "method" not in fields and ("result" in fields or "error" in fields):
@@ -190,7 +190,7 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
         longest = MAX_BYTES_BY_METHOD.get(fields["method"])
     if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
-        reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
+        reason = f"{fields['method']} accepts {sizes}; ask for fewer resources"
         return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 
@@ -256,7 +256,7 @@ def duplicate(id_: RequestId) -> InvalidMessage:
     """Return the refusal of a request that reuses the id of one in progress."""
     shown = dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = (
-        f"Invalid Request: a request with the id {shown} is under way already; give each "
-        "request an id of its own"
+        f"Invalid Request: a request with the id {shown} is already in progress; give "
+        "each request its own id"
     )
     return InvalidMessage(INVALID_REQUEST, reason, id_)

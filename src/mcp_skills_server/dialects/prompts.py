@@ -113,7 +113,7 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
         element("skill", attributes, body),
     ]
     if remark := hidden.remark(body):
-        lines.append(f"The skill holds {remark}.")
+        lines.append(f"The skill contains {remark}.")
     if words.strip():
         lines.append(f"Arguments: {words}")
     return "\n\n".join(lines)
@@ -156,9 +156,9 @@ def prompt_result(
         readable: whether `resources/read` serves the skill; if not, no URIs are given.
     """
     files = list(linked)
-    shown, where = files[:MOST_LINKS], f"they lie under {uri(skill.path)}/"
+    shown, where = files[:MOST_LINKS], f"they are under {uri(skill.path)}/"
     if not readable:
-        shown, where = [], "the skill breaks a rule and is no resource here"
+        shown, where = [], "the skill breaks a rule, so it is not a resource here"
     lines = [_linked_line(each) for each in shown]
     left = len(files) - len(shown)
     if left:

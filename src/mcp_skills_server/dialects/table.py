@@ -101,7 +101,7 @@ def select_dialects(name: str) -> DialectSet:
         UsageError: it is not in `names()`.
     """
     if name != AUTO and name not in TABLE:
-        raise UsageError(f"there is no dialect {quoted(name)}; give one of {', '.join(names())}")
+        raise UsageError(f"unknown dialect {quoted(name)}; give one of {', '.join(names())}")
     if name == AUTO:
         dialects = tuple(TABLE.values())
     else:

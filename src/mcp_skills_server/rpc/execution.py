@@ -43,7 +43,7 @@ MAX_INPUT_BLOBS: Final = 64
 MAX_OUTPUT_BLOBS: Final = 64
 MAX_MOUNTED: Final = 16
 _TIDYING_S: Final = 20.0
-_LEFT_OUT: Final = f"\nmcp-skills-server: there are more files in {BLOBS_OUT} than are kept\n"
+_LEFT_OUT: Final = f"\nmcp-skills-server: some files in {BLOBS_OUT} are above the limits\n"
 _LAUNCHER: Final = ".launcher.py"
 _PYTHON: Final = ("python", "python3", "py")
 _EXTENSIONS: Final = {
@@ -122,17 +122,17 @@ class Executor:
         )
         if manifest.fields["kind"] != ACTION or not isinstance(entry, str):
             return failed(
-                "not_executable", f"{manifest.name} is no action with an entry point; read it"
+                "not_executable", f"{manifest.name} is not an action with an entry point; read it"
             )
         if entry not in skill.files:
             return failed(
                 "not_executable",
-                f"the entry point {printable(entry[:200])} is no file of the skill",
+                f"the entry point {printable(entry[:200])} is not a file of the skill",
             )
         python = entry.endswith(".py") and language in (None, *_PYTHON)
         if export is not None and not (python and isinstance(export, str)):
             message = (
-                "only exports of Python entry points can be called here; others are run as "
+                "only exports of Python entry points can be called; other entry points run as "
                 "programs, without export"
             )
             return failed("unsupported_runtime", message)
@@ -171,8 +171,8 @@ class Executor:
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
             message = (
-                f"the language {printable(request.language[:100])!r} is not run here; there "
-                f"are {known}"
+                f"the language {printable(request.language[:100])!r} is not supported "
+                f"here; supported: {known}"
             )
             return failed("unsupported_runtime", message)
         if request.entrypoint is not None and not (
@@ -184,7 +184,7 @@ class Executor:
             )
             return failed("unsupported_runtime", message)
         if len(skills) > MAX_MOUNTED:
-            raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
+            raise RequestError(f"at most {MAX_MOUNTED} skills can be mounted for a run")
         name = f"main{extension}"
 
         start = partial(self._scripts.run, None, name, skills=skills)
@@ -202,7 +202,7 @@ class Executor:
         """Run a task in a temporary work directory, and collect its result and output blobs."""
         wanted = dict.fromkeys(task.blobs)
         if len(wanted) > MAX_INPUT_BLOBS:
-            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
+            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs can be passed to a run")
         files = {
             BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted
         }
@@ -356,7 +356,7 @@ def to_run(
     elif not called and outcome.stdout_truncated:
         error = (
             "output_too_long",
-            f"it printed more than is kept; leave large output as files in {BLOBS_OUT}",
+            f"its output exceeds the limit; leave large output as files in {BLOBS_OUT}",
         )
     summary = f"{title} completed in {outcome.duration_ms} ms."
     if error is not None:
@@ -380,7 +380,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
                 return cast(Json, fields["output"]), None
     except jsonrpc.JsonError:
         pass
-    return None, ("execution_failed", "what the entry point left as its result cannot be read")
+    return None, ("execution_failed", "the result that the entry point left cannot be parsed")
 
 
 def _printed(outcome: Outcome) -> Json:

@@ -71,7 +71,9 @@ def parse_call(message: object) -> Call:
         if "id" not in fields:
             return Call(method, {}, False, None)
         code = INVALID_PARAMS if isinstance(params, list) else INVALID_REQUEST
-        raise CallError("params must be an object; positional parameters are not taken", code=code)
+        raise CallError(
+            "params must be an object; parameters by position are not supported", code=code
+        )
     return Call(method, cast(dict[str, Any], params), "id" in fields, fields.get("id"))
 
 

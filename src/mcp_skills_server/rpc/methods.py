@@ -71,14 +71,12 @@ _MOST_SKILLS: Final = 100_000
 _ENTRY_BYTES: Final = 400
 """The estimated bytes of a list entry without its description."""
 _NO_SCRIPTS: Final = (
-    "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work "
-    "by the skill's "
-    "instructions, or ask the user"
+    "This server runs no code: its operator has not allowed it (--allow-scripts). Do the work by "
+    "the skill's instructions, or ask the user"
 )
 _NO_CODE: Final = (
-    "This server runs no code that comes with a call: whoever runs it has not allowed it "
-    "(--allow-code). Use the "
-    "actions of its skills"
+    "This server runs no code that comes with a call: its operator has not allowed it "
+    "(--allow-code). Use the actions of its skills"
 )
 
 
@@ -191,8 +189,8 @@ class CatalogueCache:
             for entry in catalogue.shadowed:
                 if entry.skill is not None:
                     same = (
-                        f"{entry.manifest.name} {entry.manifest.version.text} is that of "
-                        "another skill, too"
+                        f"{entry.manifest.name} {entry.manifest.version.text} is also that "
+                        "of another skill"
                     )
                     problems.append(self._hidden(entry.skill, same))
             self._log(problems)
@@ -299,7 +297,7 @@ class Methods:
         work = self._table.get(method)
         if work is None:
             message = (
-                f"Method not found: {printable(method[:100])!r}; there are "
+                f"Method not found: {printable(method[:100])!r}; known: "
                 f"{', '.join(dialect.METHODS)}"
             )
             raise CallError(message, code=METHOD_NOT_FOUND)
@@ -369,9 +367,7 @@ class Methods:
                 raise CallError(printable(message), about)
             text = media.as_text(raw, media.media_type(request.path))
             if text is None:
-                raise CallError(
-                    printable(f"{request.path[:200]!r} is no text, and content is a string"), about
-                )
+                raise CallError(printable(f"{request.path[:200]!r} is not a text file"), about)
             return dialect.content(text)
 
     async def _guide(self, _params: Mapping[str, Any], _client: RpcClient) -> Result:
@@ -440,7 +436,7 @@ class Methods:
         if not there:
             # In a thread, because thousands of names take a while.
             near = await to_thread.run_sync(nearest, name, catalogue.names())
-            hint = f"{dialect.LIST} shows what there is"
+            hint = f"{dialect.LIST} lists all skills"
             if near:
                 hint = f"nearest: {', '.join(near)}"
             raise CallError(
@@ -451,7 +447,7 @@ class Methods:
         found = next((each for each in there if each.manifest.version.text == version), None)
         if found is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
-            message = f"{name} has no version {version[:100]!r}; there is {shown}"
+            message = f"{name} has no version {version[:100]!r}; known: {shown}"
             raise CallError(printable(message), _error_data(name, version))
         return found
 

@@ -161,9 +161,8 @@ def _lowlevel(server: object) -> Server[Any]:
             return cast("Server[Any]", found)
     kind = type(server)
     raise TypeError(
-        f"attach() takes no {kind.__module__}.{kind.__qualname__}; give it a Server or an "
-        "MCPServer of the "
-        "package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
+        f"attach() does not support {kind.__module__}.{kind.__qualname__}; give it a Server or "
+        "an MCPServer of the package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
     )
 
 
@@ -319,7 +318,7 @@ class MergedHandlers:
                 f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None
             ]
             if named:
-                note = f"Tools that these skills are about: {', '.join(named)}."
+                note = f"Tools that these skills document: {', '.join(named)}."
                 return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
         return result
 

@@ -367,7 +367,7 @@ class Notifier:
                 await stream.send(notice[0], _params(notice, meta))
             if stream.shared:
                 # The channel stays open, so a message signals the end of the stream (MCP-38).
-                ended = {"requestId": stream.id, "reason": "the server ends the stream"}
+                ended = {"requestId": stream.id, "reason": "the server closed the stream"}
                 await stream.send("notifications/cancelled", ended)
         finally:
             self._streams.pop(queue, None)

@@ -31,8 +31,7 @@ _KIND: Final = "tools"
 _TOOL_PREFIX: Final = "skills"
 """Prefix of our tools' names."""
 _NOT_SHARED: Final = (
-    "This session is known to one replica of this server alone for now: what the replicas share "
-    "cannot be reached. "
+    "Only one replica of this server knows this session, because the shared store is unreachable. "
     "If a later call says that it is unknown, load the skills again without a session."
 )
 _CHANGING_TOOLS: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
@@ -116,7 +115,7 @@ class Tools:
                 ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
                 or "none, since there is no skill"
             )
-            raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
+            raise RequestError(f"Unknown tool: {name[:100]!r}; known: {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         conversation = given.pop(runtime.CONVERSATION, None)
         handle = given.pop(runtime.SESSION, conversation)

@@ -89,8 +89,8 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
 @each_row(
     ("bad", "said"),
     [
-        (None, "it is no object"),
-        (["a"], "it is no object"),
+        (None, "it is not an object"),
+        (["a"], "it is not an object"),
         (fields(name=...), "there is no name"),
         (fields(name=7), "the name is empty or not text"),
         (fields(name=""), "the name is empty or not text"),
@@ -117,7 +117,7 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
         (fields(digest="sha512:" + HEX * 2), "its digest is not"),
         (fields(url=...), "it has no url"),
         (fields(url={}), "it has no url"),
-        (fields(url=""), "it is empty or holds what no URL may hold"),
+        (fields(url=""), "it is empty, or contains a character that no URL may contain"),
         (fields(url="/a b.zip"), "holds what no URL may hold"),
         (fields(url="/a\n.zip"), "holds what no URL may hold"),
         (fields(url="\\\\evil\\a.zip"), "holds what no URL may hold"),
@@ -168,7 +168,7 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
 @each_row(
     ("bad", "said"),
     [
-        ("a", "it is no object"),
+        ("a", "it is not an object"),
         (old_fields(name="A"), "the name holds"),
         (old_fields(description=""), "description"),
         (fields(), "it has no list 'files'"),

@@ -111,7 +111,7 @@ def instructions(
             if each.origin is not None:
                 attributes["origin"] = each.origin
             bodies.append(element("skill", attributes, each.instructions))
-        parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
+        parts.append("These skills are loaded. Where two conflict, the later one applies.")
         parts.append(around("active_skills", {}, bodies))
     return "\n\n".join(filter(None, parts))
 

@@ -73,7 +73,7 @@ def load_result(
     names = contained(", ".join(one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}."]
     if len(active) > 1:
-        lines[0] += " Where two conflict, the later one counts."
+        lines[0] += " Where two conflict, the later one applies."
     if session is not None:
         structure = {SESSION: session, **structure}
         lines[0] += f' Session: {session} (give it as "{SESSION}" to the skills tools).'
@@ -89,7 +89,7 @@ def load_result(
                         f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
                     )
                 )
-        lines.append("Their instructions stand at the top from now on.")
+        lines.append("Their instructions are at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 
 
@@ -102,8 +102,7 @@ def change_notice(added: int, removed: int, *, uncounted: bool = False) -> str:
     if uncounted:
         shown += " or more"
     return (
-        f"The skills have changed since this session began: {shown}. {LIST} shows what there "
-        "is now."
+        f"The skills have changed since this session began: {shown}. {LIST} shows the current ones."
     )
 
 
@@ -127,7 +126,7 @@ def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
         )
     if missing:
         names = ", ".join(printable(each)[:100] for each in missing[:20])
-        words.append(f"They name skills that are not here: {names}.")
+        words.append(f"They name unknown skills: {names}.")
     return " ".join(words) or None
 
 
@@ -194,7 +193,7 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
         }
         # some hosts show only text to their model
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])
-    text = f"{path} is no text ({kind}, {len(raw)} bytes)"
+    text = f"{path} is not a text file ({kind}, {len(raw)} bytes)"
     if target is None:
         return _result(f"{text}, and cannot be shown here.")
     link: Json = {
@@ -217,9 +216,8 @@ def output_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) > most_bytes:
         return failure(
-            f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most "
-            f"{most_bytes:,} bytes are "
-            "returned; let a script make it smaller, or in parts"
+            f"{path} is not a text file ({kind}, {len(raw):,} bytes), and of such files at most "
+            f"{most_bytes:,} bytes are returned; let a script make it smaller, or in parts"
         )
     if _is_shown(kind):
         return binary_file(path, None, raw, most_bytes)
@@ -229,7 +227,7 @@ def output_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
         "blob": b64encode(raw).decode("ascii"),
     }
     return _result(
-        f"{path} is no text ({kind}, {len(raw)} bytes).",
+        f"{path} is not a text file ({kind}, {len(raw)} bytes).",
         more=[{"type": "resource", "resource": resource}],
     )
 
@@ -418,7 +416,7 @@ def listing(
         for each, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
-    lines = [_listed(each) for each in shown] or ["No skill fits."]
+    lines = [_listed(each) for each in shown] or ["No skill matches."]
     if next_after is not None:
         structure["next_after"] = next_after
         lines.append(f'There are more: call {LIST} with after="{next_after}".')

@@ -171,7 +171,7 @@ def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[
     """Return a remark on hidden characters, if any; the texts remain unchanged."""
     remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
     if remark:
-        return (f"it holds {remark}",)
+        return (f"it contains {remark}",)
     return ()
 
 

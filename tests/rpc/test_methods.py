@@ -347,7 +347,7 @@ async def test_two_with_one_name_and_version_are_told(tmp_path: Path, caplog: py
     desk = Desk(tmp_path / "first", tmp_path / "second")
     assert await desk.names() == ["same 1.0.0", GUIDE]
     assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "first"
-    assert "same 1.0.0 is that of another skill, too" in caplog.text
+    assert "same 1.0.0 is also that of another skill" in caplog.text
 
 
 async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -208,7 +208,7 @@ def test_a_type_to_come_is_a_warning(site: Publisher, place: Path) -> None:
 def test_another_description_is_a_warning(site: Publisher, place: Path) -> None:
     site.add("a", description="Does b.")
     report = fetch(site, place)
-    assert report.ok and "describes it otherwise" in report.warnings[0]
+    assert report.ok and "has another description" in report.warnings[0]
 
 
 NOW = 1_784_109_600.0

@@ -106,7 +106,7 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
         (fields(description=["a"]), "the description is not text"),
         (fields(description=" "), "the description is empty"),
         (fields(description="x" * 1025), "at most 1024"),
-        (fields(description="\ud800"), "half a character"),
+        (fields(description="\ud800"), "lone surrogate"),
         (fields(type=...), "it has no type"),
         (fields(type=["archive"]), "it has no type"),
         (fields(digest=...), "its digest is not"),
@@ -329,4 +329,4 @@ def test_faults_that_clients_live_with_do_not_cost_a_skill():
 @pytest.mark.requirement("WK-12")
 def test_another_description_than_the_index_tells_is_a_warning():
     files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
-    assert compare_files(ENTRY, files) == (None, "its SKILL.md describes it otherwise than the index")
+    assert compare_files(ENTRY, files) == (None, "its SKILL.md has another description than the index")

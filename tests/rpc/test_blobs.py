@@ -59,7 +59,7 @@ def test_a_blob_that_nobody_uses_goes() -> None:
     clock.now = 50
     blobs.get(used)
     clock.now = 70
-    with pytest.raises(RequestError, match="its time is over"):
+    with pytest.raises(RequestError, match="has expired"):
         blobs.get(unused)
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
 

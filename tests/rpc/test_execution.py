@@ -215,7 +215,7 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
         ('entrypoint = "code/gone.py"', "not_executable", "is not a file of the skill"),
         ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
         ('entrypoint = "/bin/sh"', "not_executable", "is not a file of the skill"),
-        ('language = "python"', "not_executable", "is no action with an entry point"),
+        ('language = "python"', "not_executable", "is not an action with an entry point"),
         ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
         ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
         ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
@@ -319,7 +319,7 @@ async def test_a_result_that_is_no_json_is_told(tmp_path: Path) -> None:
     for text in ("nonsense", "[1]", "{}", '{"output": NaN}'):
         code = f"open(os.environ['SKILL_WORKSPACE'] + '/result.json', 'w').write('{text}')\n    os._exit(0)\n"
         python(tmp_path, f"import os\ndef main(args):\n    {code}")
-        assert (await failed(desk("off", tmp_path), name="thing"))[1].endswith("cannot be read")
+        assert (await failed(desk("off", tmp_path), name="thing"))[1].endswith("cannot be parsed")
 
 
 @pytest.mark.parametrize(("more", "status"), [(0, "completed"), (1, "failed")])
@@ -346,7 +346,7 @@ async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(tmp_path: Path) ->
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
     reported = await run(desk("off", tmp_path), name="thing")
     assert len(reported["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
-    assert "more files in output_blobs than are kept" in reported["logs_preview"]
+    assert "some files in output_blobs are above the limits" in reported["logs_preview"]
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
     assert len((await run(desk("off", tmp_path, blobs=BlobStore(most_bytes=100)), name="thing"))["output_blobs"]) == 2
 
@@ -358,7 +358,7 @@ async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> No
     shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')
     reported = await run(desk("off", tmp_path, blobs=blobs), name="thing")
     assert (reported["status"], reported["output_blobs"]) == ("completed", [])
-    assert "more files in output_blobs than are kept" in reported["logs_preview"]
+    assert "some files in output_blobs are above the limits" in reported["logs_preview"]
 
 
 async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
@@ -497,7 +497,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     ("params", "kind", "said"),
     [
         ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: .*py"),
-        ({"language": "../x"}, "unsupported_runtime", "is not run here"),
+        ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
         ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
@@ -567,7 +567,7 @@ async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> No
     for name in names:
         write(tmp_path / name, toml(name))
     served = desk("off", tmp_path, allow_code=True)
-    with pytest.raises(CallFailedError, match="at most 16 skills are mounted"):
+    with pytest.raises(CallFailedError, match="at most 16 skills can be mounted"):
         await served.call("run_code", language="sh", code="true", mount_skills=names)
     reported = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
     assert reported["status"] == "completed"

@@ -243,7 +243,7 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
         ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
         ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
         ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
-        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; there is 1.0.0, 1.2.0-rc.1, 1.2.0",
+        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
          {"name": "weather", "version": "9"}),
         ("describe_skill", {"name": "weather", "version": "1.2"}, "has no version",
          {"name": "weather", "version": "1.2"}),

@@ -424,7 +424,7 @@ async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) 
 
 @each_row("server", [object(), None, Server, "mine"])
 def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
-    with pytest.raises(TypeError, match=r"^attach\(\) takes no builtins\.\w+; give it a Server .* FastMCP .*$"):
+    with pytest.raises(TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"):
         attach(server, Registry([tmp_path]))
 
 

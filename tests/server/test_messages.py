@@ -93,7 +93,7 @@ def test_what_a_stream_asks_for_is_bounded_before_it_is_kept() -> None:
 def test_the_second_request_of_an_id_is_refused_by_that_id() -> None:
     refused = duplicate("1")
     assert (refused.code, refused.id) == (-32600, "1")
-    assert 'the id "1" is under way' in refused.message
+    assert 'the id "1" is already in progress' in refused.message
 
 
 # Over pipes
@@ -169,7 +169,7 @@ def test_over_stdio_a_request_whose_id_is_under_way_is_refused_at_once(tmp_path:
         for _ in range(9):
             answer = wire.answer(7)
             assert answer["error"]["code"] == -32600
-            assert "the id 7 is under way" in answer["error"]["message"]
+            assert "the id 7 is already in progress" in answer["error"]["message"]
         assert wire._answers[7].empty()
         gate.write_text("go")
         assert wire.answer(7)["result"]["skills"]

@@ -48,7 +48,7 @@ def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
     assert (index.version, index.entries, index.unusable) == (None, (), ())
     assert decode(json.dumps({"$schema": schema, "items": {}}).encode(), URL).version is None
     (warning,) = index.warnings
-    assert "is of a version that is not known" in warning and warning.isprintable()
+    assert "has an unknown version" in warning and warning.isprintable()
 
 
 @pytest.mark.requirement("WK-44", "WK1-14", "WKO-11", "WK-63")
@@ -60,7 +60,7 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     assert entry == SiteEntry(
         "a", "Does a.", None, "", "", {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
     )
-    assert index.version == "0.1.0" and "nothing proves the files" in index.warnings[0]
+    assert index.version == "0.1.0" and "no digests to verify files" in index.warnings[0]
 
 
 @pytest.mark.requirement("WK-16")
@@ -118,17 +118,17 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
         (fields(url=...), "it has no url"),
         (fields(url={}), "it has no url"),
         (fields(url=""), "it is empty, or contains a character that no URL may contain"),
-        (fields(url="/a b.zip"), "holds what no URL may hold"),
-        (fields(url="/a\n.zip"), "holds what no URL may hold"),
-        (fields(url="\\\\evil\\a.zip"), "holds what no URL may hold"),
-        (fields(url="/é.zip"), "holds what no URL may hold"),
-        (fields(url="file:///etc/passwd"), "no http or https URL"),
-        (fields(url="data:text/markdown,a"), "no http or https URL"),
-        (fields(url="javascript:a"), "no http or https URL"),
+        (fields(url="/a b.zip"), "contains a character that no URL may contain"),
+        (fields(url="/a\n.zip"), "contains a character that no URL may contain"),
+        (fields(url="\\\\evil\\a.zip"), "contains a character that no URL may contain"),
+        (fields(url="/é.zip"), "contains a character that no URL may contain"),
+        (fields(url="file:///etc/passwd"), "not an http or https URL"),
+        (fields(url="data:text/markdown,a"), "not an http or https URL"),
+        (fields(url="javascript:a"), "not an http or https URL"),
         (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
         (fields(url="https://@example.com/a"), "a user name or a password"),
-        (fields(url="http:///a"), "names no host"),
-        (fields(url="https://%31/a"), "names no host"),
+        (fields(url="http:///a"), "has no host"),
+        (fields(url="https://%31/a"), "has no host"),
         (fields(url="https://a:b/c"), "cannot be read as a URL"),
         (fields(url="https://[::1/c"), "cannot be read as a URL"),
     ],
@@ -147,7 +147,7 @@ def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
     index = read(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
     assert [entry.name for entry in index.entries] == ["last"]
     (unusable,) = index.unusable
-    assert str(unusable) == "first: its type 'mcp-bundle' is not known" and not unusable.is_fault
+    assert str(unusable) == "first: its type 'mcp-bundle' is unknown" and not unusable.is_fault
 
 
 def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
@@ -174,8 +174,8 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
         (fields(), "it has no list 'files'"),
         (old_fields(files="SKILL.md"), "it has no list 'files'"),
         (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"),
-        (old_fields(files=[]), "without SKILL.md"),
-        (old_fields(files=["skill.md"]), "without SKILL.md"),
+        (old_fields(files=[]), "lacks SKILL.md"),
+        (old_fields(files=["skill.md"]), "lacks SKILL.md"),
         (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
         (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
         (old_fields(files=["SKILL.md", "a?b"]), "does not allow the file name"),
@@ -210,9 +210,9 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
         (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
         (b"<!DOCTYPE html><title>Sign in</title>", "a web page"),
         (b"\xef\xbb\xbf\n <html>", "a web page"),
-        (b"[]", "no object"),
-        (b'"skills"', "no object"),
-        (b"null", "no object"),
+        (b"[]", "not an object"),
+        (b'"skills"', "not an object"),
+        (b"null", "not an object"),
         (b"{}", "no list 'skills'"),
         (b'{"skills": {"a": 1}}', "no list 'skills'"),
         (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
@@ -309,7 +309,7 @@ def test_the_skill_that_the_entry_tells_of_passes():
         ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
         ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
         ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
-        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md calls it 'b'"),
+        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md has the name 'b'"),
         ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
         ({"SKILL.md": b"---\nname: 7\ndescription: Does a.\n---\n"}, "the name is empty or not text"),
         ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),

@@ -94,8 +94,8 @@ def test_of_skills_that_share_a_name_none_is_published_and_each_is_told():
     choice = wellknown.publishable(snapshot(skill("acme/refunds"), skill("beta/refunds"), skill("other")))
     assert [each.path for each in choice.skills] == ["other"]
     assert choice.left_out == (
-        ("acme/refunds", "the name refunds is also that of beta/refunds"),
-        ("beta/refunds", "the name refunds is also that of acme/refunds"),
+        ("acme/refunds", "refunds is also the name of beta/refunds"),
+        ("beta/refunds", "refunds is also the name of acme/refunds"),
     )
 
 

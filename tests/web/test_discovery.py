@@ -362,7 +362,7 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
         write_skill(tmp_path / "new")
         while not entries(server):
             pass
-        server.said("x/twin: not published: the name twin is also that of y/twin")
+        server.said("x/twin: not published: twin is also the name of y/twin")
         server.said("other: not published: ")
         server.said(": not published: ", 3)
         assert server.stderr.count(": not published: ") == 3

@@ -66,5 +66,5 @@ def test_the_view_needs_no_script_and_takes_any_text(tmp_path: Path) -> None:
         assert "Nothing was asked yet." in words(get(server, "/ui/try"))
         page = get(server, "/ui/try?prompt=makes+tea")
         assert names(page) == ["tea"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
-        assert "No skill matches." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
+        assert "No skill fits." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
         assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

@@ -13,7 +13,7 @@ import anyio
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.dialects.jsonrpc import Message, judge
+from mcp_skills_server.dialects.jsonrpc import Message, decode_message
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.requests import Settings
@@ -76,7 +76,7 @@ class Script:
             too_long = len(line) > self.max_line
             yield None if too_long else line
             if self._patient:
-                found = None if too_long else judge(line)
+                found = None if too_long else decode_message(line)
                 if not isinstance(found, Message) or found.kind == "request":
                     with anyio.fail_after(DEADLINE):
                         while len(self.said) == before:

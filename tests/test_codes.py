@@ -11,7 +11,7 @@ import pytest
 from format.broken import BROKEN, RECIPES, befall, gate_of, roots_of, skill_md
 from mcp_skills_server.authoring.notes import notes
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.codes import CODES, obstacle, problem, standing
+from mcp_skills_server.codes import CODES, problem, standing, unlisting_problem
 from mcp_skills_server.model import Problem, Standing
 from tables import each_row
 
@@ -222,5 +222,5 @@ def test_the_worst_problem_decides_the_standing(codes: list[str], expected: Stan
 def test_the_obstacle_is_the_first_problem_that_keeps_a_skill_out_of_listings():
     """A warning can be one: a colon without quotes, which other readers of YAML refuse."""
     found = [problem(each, each) for each in ("description-vague", "yaml-colon", "name-mismatch")]
-    assert obstacle(found) is found[1]
-    assert obstacle(found[:1]) is None
+    assert unlisting_problem(found) is found[1]
+    assert unlisting_problem(found[:1]) is None

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import untrusted_reason
 from tables import each_row
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
 @each_row(
     ("mode", "reason"),
-    [(0o600, ""), (0o644, ""), (0o660, "may be written by others"), (0o602, "may be written by others")],
+    [(0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users")],
 )
 def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
-    assert why_untrusted(path.stat()) == reason
+    assert untrusted_reason(path.stat()) == reason
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="owners of POSIX")
@@ -30,4 +30,4 @@ def test_what_another_user_than_root_owns_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, owner: int, reason: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why_untrusted(os.stat_result((0o100600, 1, 1, 1, owner, 0, 0, 0, 0, 0))) == reason
+    assert untrusted_reason(os.stat_result((0o100600, 1, 1, 1, owner, 0, 0, 0, 0, 0))) == reason

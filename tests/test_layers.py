@@ -33,7 +33,7 @@ NOT_IN_PURE_PACKAGES = {
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "client.py", "commands/install.py", "server/attach.py", "server/entrance.py",
+    "client.py", "commands/install.py", "server/attach.py", "server/sdk.py",
     "sources/mcp.py", "web/app.py", "web/guards.py", "web/published.py", "web/sessions.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"

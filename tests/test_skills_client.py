@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
-from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, read_entry
+from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, parse_entry
 from mcp_skills_server.errors import UsageError
 from web.http_wire import http_serving
 from wire import DEADLINE, EXTENSION, FIXTURES, write_skill
@@ -117,7 +117,7 @@ async def test_changes_tell_what_was_added_changed_and_removed(tmp_path: Path, m
                         break
         assert told == {"added": {"comes"}, "changed": {"changes"}, "removed": {"goes"}}
         now = {skill.name: skill for skill in await client.list()}
-        with pytest.raises(UnprovedError, match="is no file of the skill"):
+        with pytest.raises(UnprovedError, match="is not a file of the skill"):
             await client.read(before["changes"], "notes.md")  # S40-44: a held entry does not grow
         assert await client.read(now["changes"], "notes.md") == b"new"
 
@@ -168,7 +168,7 @@ async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
         files = {path.relative_to(made).as_posix(): path.read_bytes() for path in made.rglob("*") if path.is_file()}
         source = FIXTURES / "csv-profiling"
         assert skill.files is not None and files == {path: (source / path).read_bytes() for path in skill.files}
-        with pytest.raises(UsageError, match="is there already"):
+        with pytest.raises(UsageError, match="already exists"):
             await client.download(skill, tmp_path / "deep" / "er")
         with pytest.raises(UsageError, match="cannot be written"):
             await client.download(skill, made / "SKILL.md")
@@ -179,8 +179,8 @@ async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ({f"{BASE}notes/a%20b.md": b"other"}, "is not what it listed"),
-        ({f"{BASE}notes/a%20b.md": b"notes and more"}, "is not what it listed"),
+        ({f"{BASE}notes/a%20b.md": b"other"}, "differs from its listing"),
+        ({f"{BASE}notes/a%20b.md": b"notes and more"}, "differs from its listing"),
     ],
 )
 async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path, answers: dict[str, bytes], why: str) -> None:
@@ -200,7 +200,7 @@ async def test_a_frontmatter_that_is_not_the_announced_one_is_not_used() -> None
     announced = entry(frontmatter={"name": "one", "description": "The one skill.", "allowed-tools": "Read"})
     async with SkillsClient.connect(lying(lambda _: {"skills": [announced]}, lambda _: SKILL)) as client:
         (skill,) = await client.list()
-        with pytest.raises(UnprovedError, match="not what the server announces"):  # S40-45
+        with pytest.raises(UnprovedError, match="differs from the server's listing"):  # S40-45
             await client.read(skill)
 
 
@@ -224,7 +224,7 @@ async def test_files_that_are_not_listed_must_be_allowed(tmp_path: Path) -> None
         assert not skill.is_proved
         with pytest.raises(UnprovedError, match="no digest"):
             await client.read(skill)
-        with pytest.raises(UnprovedError, match="whole copy"):
+        with pytest.raises(UnprovedError, match="cannot be downloaded"):
             await client.download(skill, tmp_path)
     async with SkillsClient.connect(server, unproved=True) as client:
         assert await client.read(skill) == SKILL
@@ -274,7 +274,7 @@ async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> N
             assert client.way == "tools"
             (skill,) = await client.list()
             assert await client.read(skill, "notes.md") == b"notes"
-            with pytest.raises(UnprovedError, match="do not read it"):
+            with pytest.raises(UnprovedError, match="cannot read it"):
                 await client.read(skill, "nothing.md")
 
 
@@ -295,7 +295,7 @@ def without(key: str) -> dict[str, Any]:
 
 
 def test_an_entry_is_read_as_it_is_sent() -> None:
-    skill = read_entry(entry())
+    skill = parse_entry(entry())
     assert isinstance(skill, ListedSkill) and skill.files is not None
     assert (skill.name, skill.uri, [*skill.files]) == ("one", f"{BASE}SKILL.md", ["SKILL.md", "notes/a b.md"])
     assert skill.files["notes/a b.md"].size == 5
@@ -305,25 +305,34 @@ def test_an_entry_is_read_as_it_is_sent() -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (None, "no object"),
-        (without("uri"), "no address"),
-        (entry(uri="skill://one/notes.md"), "no address"),
-        (entry(uri="skill://" + "x" * 3_000 + "/SKILL.md"), "no address"),
-        (without("frontmatter"), "no object"),
+        (None, "not an object"),
+        (without("uri"), "not the URI of"),
+        (entry(uri="skill://one/notes.md"), "not the URI of"),
+        (entry(uri="skill://" + "x" * 3_000 + "/SKILL.md"), "not the URI of"),
+        (without("frontmatter"), "not an object"),
         (entry(frontmatter={"name": "one"}), "no description"),
-        (entry(frontmatter={"name": "two", "description": "x"}), "another name"),  # S40-14
-        (without("resources"), "no list of files"),  # S40-38
-        (entry(resources="all"), "no list of files"),
-        (entry(resources=[listed("notes.md", b"")]), "without SKILL.md"),
+        (entry(frontmatter={"name": "two", "description": "x"}), "does not have the skill's name"),  # S40-14
+        (without("resources"), "not a list of files"),  # S40-38
+        (entry(resources="all"), "not a list of files"),
+        (entry(resources=[listed("notes.md", b"")]), "lacks SKILL.md"),
         (entry(resources=[listed("SKILL.md", SKILL)] * 2), "listed twice"),  # S40-16
         (entry(resources=[listed("SKILL.md", SKILL) | {"digest": "md5:1"}]), "no digest"),  # S40-18
         (entry(resources=[listed("SKILL.md", SKILL) | {"size": -1}]), "number of bytes"),
         (entry(resources=[listed("SKILL.md", SKILL) | {"size": True}]), "number of bytes"),
         (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": "skill://two/x"}]), "outside"),
-        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}../two/x"}]), "names no file"),
-        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%2e%2e/x"}]), "names no file"),
-        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}a%2fb"}]), "holds a slash"),
-        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%ff"}]), "names no file"),
+        (
+            entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}../two/x"}]),
+            "does not name a file",
+        ),
+        (
+            entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%2e%2e/x"}]),
+            "does not name a file",
+        ),
+        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}a%2fb"}]), "contains a slash"),
+        (
+            entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%ff"}]),
+            "does not name a file",
+        ),
         (entry(resources=[listed("SKILL.md", SKILL), listed("A", b""), listed("a", b"")]), "A"),
         (entry(resources=[listed(f"f{number}", b"") for number in range(513)]), "at most 512"),
         (entry(resources=[listed("SKILL.md", SKILL), listed("x", b"") | {"size": 17 << 20}]), "16 MiB"),
@@ -331,4 +340,4 @@ def test_an_entry_is_read_as_it_is_sent() -> None:
 )
 def test_an_entry_that_breaks_the_specification_is_refused(raw: object, why: str) -> None:
     with pytest.raises(EntryRefusedError, match=why):
-        read_entry(raw)
+        parse_entry(raw)

@@ -73,14 +73,14 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.BadParameter as error:
-        variable = _variable(error)
+        variable = _source_variable(error)
         _fail(
             f"{variable}: {error.message}"
             if variable
-            else f"{error.format_message()}{_choice(error)} {_see(error)}"
+            else f"{error.format_message()}{_choice(error)} {_help_hint(error)}"
         )
     except click.UsageError as error:
-        _fail(f"{error.format_message()} {_see(error)}")
+        _fail(f"{error.format_message()} {_help_hint(error)}")
     except click.ClickException as error:
         _fail(error.format_message())
     except click.Abort:
@@ -116,11 +116,11 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _see(error: click.UsageError) -> str:
+def _help_hint(error: click.UsageError) -> str:
     return f"See '{error.ctx.command_path if error.ctx is not None else _PROGRAM} --help'."
 
 
-def _meant(wanted: str, names: Iterable[str]) -> str:
+def _hint(wanted: str, names: Iterable[str]) -> str:
     """Return " Did you mean ...?" with the nearest names, or "" if none is near."""
     from mcp_skills_server.format.nearest import nearest
 
@@ -129,16 +129,16 @@ def _meant(wanted: str, names: Iterable[str]) -> str:
 
 
 def _choice(error: click.BadParameter) -> str:
-    """Return the suggestion of `_meant` for an invalid choice, or ""."""
+    """Return `_hint` for an invalid choice, or ""."""
     parameter = error.param
     if parameter is None or not isinstance(parameter.type, click.Choice):
         return ""
     found = _QUOTED.search(error.message)
     names: Iterable[str] = cast("Iterable[str]", parameter.type.choices)
-    return _meant(found[1], names) if found else ""
+    return _hint(found[1], names) if found else ""
 
 
-def _variable(error: click.BadParameter) -> str | None:
+def _source_variable(error: click.BadParameter) -> str | None:
     """Return the environment variable with the bad value; None if from the command line."""
     parameter, context = error.param, error.ctx
     if parameter is None or context is None or not parameter.name:
@@ -178,7 +178,7 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command named by the first argument, or raise with the nearest name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"No such command {args[0]!r}.{_meant(args[0], COMMANDS)}", ctx)
+            raise click.UsageError(f"No such command {args[0]!r}.{_hint(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -37,8 +37,8 @@ from mcp_skills_server.dialects.listed import (
     EntryRefusedError,
     ListedFile,
     ListedSkill,
+    parse_entry,
     path_below,
-    read_entry,
 )
 from mcp_skills_server.dialects.sep2640 import EXTENSION
 from mcp_skills_server.durable import write_folder
@@ -210,11 +210,11 @@ class SkillsClient:
             MCPError: the server has no such skill.
         """
         if self.way == "skills":
-            answer = await self._ask("skills/get", uri=uri)
-            skill = read_entry(answer.get("skill"))
+            answer = await self._request("skills/get", uri=uri)
+            skill = parse_entry(answer.get("skill"))
             if skill.uri != uri:
                 raise EntryRefusedError(
-                    f"asked for {quoted(uri)}, the server answers with {quoted(skill.uri)}"
+                    f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
                 )
             return skill
         found = next((skill for skill in await self.list() if skill.uri == uri), None)
@@ -231,7 +231,7 @@ class SkillsClient:
             MCPError: the server does not have it.
         """
         if skill.files is not None and path not in skill.files:  # S40-44
-            raise UnprovedError(f"{quoted(path)} is no file of the skill {quoted(skill.name)}")
+            raise UnprovedError(f"{quoted(path)} is not a file of the skill {quoted(skill.name)}")
         if skill.files is None:
             file = ListedFile(skill.uri.removesuffix(SKILL_MD) + path)
         else:
@@ -247,12 +247,12 @@ class SkillsClient:
         if file.digest:
             # S40-43
             if "sha256:" + hashlib.sha256(raw).hexdigest() != file.digest or len(raw) != file.size:
-                words = "what the server sent is not what it listed; get the skill again"
+                words = "the server's copy differs from its listing; get the skill again"
                 raise UnprovedError(f"{quoted(file.uri)}: {words}")
             # S40-45
             if path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
                 raise UnprovedError(
-                    f"{quoted(file.uri)}: its frontmatter is not what the server announces"
+                    f"{quoted(file.uri)}: its frontmatter differs from the server's listing"
                 )
         return raw
 
@@ -266,7 +266,7 @@ class SkillsClient:
         """
         if skill.files is None:
             raise UnprovedError(
-                f"{quoted(skill.name)}: its files are not listed, so a whole copy cannot be made"
+                f"{quoted(skill.name)}: its files are not listed, so it cannot be downloaded"
             )
         try:
             check_paths([f"{skill.name}/{path}" for path in skill.files])
@@ -281,7 +281,7 @@ class SkillsClient:
                     f"{quoted(skill.name)}: it has more than {MOST_BYTES >> 20} MiB"
                 )
         if await to_thread.run_sync(os.path.lexists, target):
-            raise UsageError(f"{target}: is there already; remove it, or give another folder")
+            raise UsageError(f"{target}: already exists; remove it, or give another folder")
         try:
             await to_thread.run_sync(write_folder, target, files)
         except OSError as error:
@@ -372,7 +372,7 @@ class SkillsClient:
                 await anyio.sleep(_RELISTEN_S)
                 extension.notify()  # catch up on missed changes
 
-    async def _ask(self, method: str, **params: Any) -> Mapping[str, Any]:
+    async def _request(self, method: str, **params: Any) -> Mapping[str, Any]:
         result = await self._session.send_request(
             _RawRequest(method=method, params=params), _Answer
         )
@@ -381,7 +381,7 @@ class SkillsClient:
     async def _pages(self, method: str, key: str) -> list[Any]:
         """Return the items of all pages; UnprovedError if there are too many pages or items."""
         items: list[Any] = []
-        page = await self._ask(method)
+        page = await self._request(method)
         for _ in range(_MOST_PAGES):
             items += page.get(key) or ()
             cursor = page.get("nextCursor")
@@ -389,7 +389,7 @@ class SkillsClient:
                 return items
             if len(items) > _MOST_SKILLS:
                 break
-            page = await self._ask(method, cursor=cursor)
+            page = await self._request(method, cursor=cursor)
         raise UnprovedError(f"{method} does not end: {len(items):,} entries so far")
 
     async def _list_by_skills(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
@@ -397,7 +397,7 @@ class SkillsClient:
         refused: list[str] = []
         for raw in await self._pages("skills/list", "skills"):
             try:
-                skills.append(read_entry(raw))
+                skills.append(parse_entry(raw))
             except EntryRefusedError as error:
                 refused.append(str(error))
         return skills, tuple(refused)
@@ -439,7 +439,7 @@ class SkillsClient:
             page = await self._call("skills_list", given)
             for each in page.get("skills") or ():
                 if "name" not in each:
-                    raise UnprovedError("the server's tool skills_list does not say what it should")
+                    raise UnprovedError("the server's tool skills_list returned an invalid result")
                 uri = str(each.get("location") or f"{each['name']}/{SKILL_MD}")
                 skills.append(
                     ListedSkill(str(each["name"]), str(each.get("description") or ""), uri, None)
@@ -452,14 +452,14 @@ class SkillsClient:
     async def _read_resource(self, uri: str) -> bytes:
         contents = (await self._session.read_resource(uri)).contents
         if len(contents) != 1:
-            raise UnprovedError(f"{quoted(uri)}: the server answers with {len(contents)} contents")
+            raise UnprovedError(f"{quoted(uri)}: the server returned {len(contents)} contents")
         content = contents[0]
         if isinstance(content, types.TextResourceContents):
             return content.text.encode()
         try:
             return base64.b64decode(content.blob, validate=True)
         except ValueError:
-            raise UnprovedError(f"{quoted(uri)}: what the server sent is not Base64") from None
+            raise UnprovedError(f"{quoted(uri)}: the server's content is not Base64") from None
 
     async def _read_by_tools(self, skill: ListedSkill, path: str) -> bytes:
         loaded = await self._call("skills_load", {"names": [skill.name], "mode": "add"})
@@ -470,7 +470,7 @@ class SkillsClient:
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
         if result.is_error or len(texts) != 1:
             raise UnprovedError(
-                f"{quoted(path)} of {quoted(skill.name)}: the server's tools do not read it"
+                f"{quoted(path)} of {quoted(skill.name)}: the server's tools cannot read it"
             )
         return texts[0].encode()
 
@@ -478,5 +478,5 @@ class SkillsClient:
         result = await self._session.call_tool(tool, given)
         said: object = result.structured_content
         if result.is_error or not isinstance(said, dict):
-            raise UnprovedError(f"the server's tool {tool} does not say what it should")
+            raise UnprovedError(f"the server's tool {tool} returned an invalid result")
         return cast("dict[str, Any]", said)

@@ -104,18 +104,18 @@ CODES: dict[str, Code] = {
     "metadata-type": _unlisted("AS-12", "map strings to strings; put numbers and dates in quotes"),
     "allowed-tools-type": _unlisted("AS-14", "write one string with the tools separated by spaces"),
     "file-name-backslash": _unlisted(
-        "S40-17", "rename the file; clients take a backslash for a separator"
+        "S40-17", "rename the file; clients treat a backslash as a separator"
     ),
     # For the Skills Protocol only, which does not serve a skill without a valid skill.toml.
     "manifest-syntax": _error("SP-24", "correct the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
-    "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
+    "root-missing": _error("", "restore the folder; until then its last known skills are served"),
     # Some YAML parsers reject it, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     # Excluded by the operator's settings; the skill itself may be valid.
-    "switched-off": _note("", "nothing need be done; take back --include or --exclude to serve it"),
-    "plugin-elsewhere": _note("", "give its location as a ROOT of its own"),
-    "lock-missing": _fatal("", "review it with 'diff', then add it with 'update'"),
+    "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
+    "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),
+    "lock-missing": _fatal("", "review it with 'diff', then accept it with 'update'"),
     "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(
         "", "have its author sign it with 'sign', or serve it without --require-signature"
@@ -128,7 +128,7 @@ CODES: dict[str, Code] = {
     ),
     "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
     # Refused by a source, before the skill is fetched.
-    "source-refused": _fatal("", "ask its publisher to correct it; until then it is not served"),
+    "source-refused": _fatal("", "ask its publisher to correct it; until then it is not fetched"),
     "commit-unsigned": _fatal(
         "", "have its author sign it with an ssh key that the file of allowed signers names"
     ),
@@ -137,9 +137,7 @@ CODES: dict[str, Code] = {
     "name-shared": _warning(
         "S40-37", "ask for it by its skill path, or give each skill a name of its own"
     ),
-    "link-outside": _warning(
-        "X-5", "copy the file into the skill, or serve the folder it lies in as a root"
-    ),
+    "link-outside": _warning("X-5", "copy the file into the skill, or serve its folder as a root"),
     "file-name": _warning("S40-17", "rename the file in UTF-8"),
     "file-name-portable": _warning(
         "S40-39", "rename the file, since some clients refuse the skill for it"
@@ -147,12 +145,12 @@ CODES: dict[str, Code] = {
     "ignored-file": _warning(
         "",
         (
-            "remove what programs act on (.git, .envrc, .vscode), or give files that belong to it "
-            "other names"
+            "remove what programs act on (.git, .envrc, .vscode), or rename files that belong to "
+            "the skill"
         ),
     ),
     "hard-link": _warning(
-        "X-5", "copy the file into the skill, or let folder and file belong to one user"
+        "X-5", "copy the file into the skill, or give folder and file the same owner"
     ),
     "file-irregular": _warning("X-5", "remove it; only regular files are served"),
     "allowed-tools-form": _warning("AS-14", "write one string with the tools separated by spaces"),
@@ -162,7 +160,7 @@ CODES: dict[str, Code] = {
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
     "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
     "yaml-ambiguous": _warning(
-        "S40-13", "put the value in quotes, since YAML 1.1 readers take it for something else"
+        "S40-13", "put the value in quotes, since YAML 1.1 parsers read it as something else"
     ),
     "yaml-key": _warning("S40-13", "put the key in quotes"),
     "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),
@@ -176,7 +174,7 @@ CODES: dict[str, Code] = {
     "reference-deep": _warning(
         "AS-17", "keep files that the body refers to one level below the skill"
     ),
-    "dependency-unresolved": _warning("S76-9", "name only what the same server serves"),
+    "dependency-unresolved": _warning("S76-9", "name only what this server serves"),
     "manifest-incomplete": _warning("SP-24", "add the field to skill.toml"),
     "manifest-form": _warning("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "manifest-runtime": _warning("SP-25", "name the file that is to run below [runtime]"),
@@ -188,12 +186,12 @@ CODES: dict[str, Code] = {
         "", "fetch it with 'git lfs pull', or keep the file in the repository itself"
     ),
     "hidden-comment": _warning(
-        "", "write it where every reader sees it, or delete it; models read it all the same"
+        "", "write it where every reader sees it, or delete it; models read it anyway"
     ),
     "icon-source": _warning(
         "S76-4", "give a file of the skill, an https address, or a picture as data:image/..."
     ),
-    "pipe-to-shell": _warning("", "let the reader see a script before it runs"),
+    "pipe-to-shell": _warning("", "let the user see a script before it runs"),
     "shell-injection": _warning(
         "", "describe the command in words; some hosts run this when the skill loads"
     ),
@@ -201,7 +199,7 @@ CODES: dict[str, Code] = {
         "", "name the file without '@'; some hosts send its content to the model unasked"
     ),
     "hooks": _warning("", "remove 'hooks:'; some hosts run them without asking"),
-    "persistence": _warning("", "do not have the skill change what starts by itself"),
+    "persistence": _warning("", "do not let the skill change what starts automatically"),
     "broad-permission": _note("S40-51", "name the commands that are needed, as in Bash(git:*)"),
     "encoded-command": _warning("", "write the commands so that a reader can see them"),
     "secret": _warning(
@@ -233,6 +231,6 @@ def standing(problems: Iterable[Problem]) -> Standing:
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
 
 
-def obstacle(problems: Iterable[Problem]) -> Problem | None:
+def unlisting_problem(problems: Iterable[Problem]) -> Problem | None:
     """Return the first problem that excludes a skill from listings, or None."""
     return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)

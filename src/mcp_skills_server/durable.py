@@ -58,7 +58,7 @@ def sync_path(path: str | os.PathLike[str]) -> None:
             os.close(descriptor)
 
 
-def why_untrusted(found: os.stat_result) -> str:
+def untrusted_reason(found: os.stat_result) -> str:
     """Return why other users may have written a file or folder, for a message; "" if they cannot.
 
     On Windows, with access lists instead of modes, all files are trusted.
@@ -67,7 +67,7 @@ def why_untrusted(found: os.stat_result) -> str:
         return ""
     if found.st_uid not in {0, os.geteuid()}:
         return "belongs to another user"
-    return "may be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+    return "is writable by other users" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def sync_paths(paths: Collection[str]) -> None:

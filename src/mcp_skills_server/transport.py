@@ -83,7 +83,7 @@ class LineBuffer:
         return rest
 
 
-def claim() -> tuple[int, int]:
+def claim_stdio() -> tuple[int, int]:
     """Claim stdin and stdout for the protocol, and return private descriptors of them.
 
     From then on print() and child processes write to stderr and read an empty stdin. Both
@@ -189,7 +189,7 @@ class Pipes:
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self.max_line = max_line
-        self._stdin, self._stdout = claim()
+        self._stdin, self._stdout = claim_stdio()
         self._write_now = _non_blocking(self._stdout)
         self._buffer = LineBuffer(max_line)
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -209,7 +209,7 @@ class Pipes:
             while chunk := await self._next_chunk():
                 for line in self._buffer.lines(chunk):
                     yield line
-                    if self._unsent_bytes > _MOST_UNSENT and not await self._is_read():
+                    if self._unsent_bytes > _MOST_UNSENT and not await self._wait_until_read():
                         return
         finally:
             self._unwatch()
@@ -314,7 +314,7 @@ class Pipes:
             if ending is not None:
                 ending.cancel()
 
-    async def _is_read(self) -> bool:
+    async def _wait_until_read(self) -> bool:
         """Wait until unsent output is below the limit; return False if the peer is stuck."""
         while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
             self._less = asyncio.get_running_loop().create_future()

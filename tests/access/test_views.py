@@ -28,8 +28,8 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.entrance import PRINCIPAL
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
 from scripted import talk
 

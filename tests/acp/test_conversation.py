@@ -50,11 +50,13 @@ def make(may_add: Callable[[], bool] = lambda: True) -> Conversation:
 def opened(*, version: int = 1, **announced: Any) -> Conversation:
     """A conversation with the session `s`, of which `ONE` was told."""
     talk = make()
-    talk.ask(request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.OURS: announced}}))
-    assert talk.hear(line(id=0, result={"protocolVersion": version})) == b""
+    talk.to_agent(
+        request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.META_KEY: announced}})
+    )
+    assert talk.after_agent_lines(line(id=0, result={"protocolVersion": version})) == b""
     talk.announce(ONE)
-    talk.ask(request(1, "session/new", cwd="/", mcpServers=[]))
-    assert told(talk.hear(line(id=1, result={"sessionId": "s"})))
+    talk.to_agent(request(1, "session/new", cwd="/", mcpServers=[]))
+    assert told(talk.after_agent_lines(line(id=1, result={"sessionId": "s"})))
     return talk
 
 
@@ -67,9 +69,9 @@ def commands(session_id: str = "s", **update: Any) -> bytes:
 def test_a_session_is_told_behind_its_answer_and_on_a_change_and_not_without_one() -> None:
     talk = make()
     assert talk.announce(ONE) == b""
-    talk.ask(request(1, "session/new", mcpServers=[]))
+    talk.to_agent(request(1, "session/new", mcpServers=[]))
     assert talk.announce(TWO) == b""
-    assert told(talk.hear(line(id=1, result={"sessionId": "s"}))) == [("s", ["one", "two"])]
+    assert told(talk.after_agent_lines(line(id=1, result={"sessionId": "s"}))) == [("s", ["one", "two"])]
     assert talk.announce(TWO) == b""
     assert told(talk.announce(ONE)) == [("s", ["one"])]
     assert told(talk.announce(())) == [("s", [])]
@@ -78,8 +80,8 @@ def test_a_session_is_told_behind_its_answer_and_on_a_change_and_not_without_one
 @pytest.mark.requirement("X-34")
 def test_a_catalogue_that_comes_late_is_told_when_it_comes() -> None:
     talk = make()
-    talk.ask(request("a", "session/load", sessionId="s", mcpServers=[]))
-    assert talk.hear(line(id="a", result=None)) == b""
+    talk.to_agent(request("a", "session/load", sessionId="s", mcpServers=[]))
+    assert talk.after_agent_lines(line(id="a", result=None)) == b""
     assert told(talk.announce(ONE)) == [("s", ["one"])]
 
 
@@ -87,9 +89,9 @@ def test_a_catalogue_that_comes_late_is_told_when_it_comes() -> None:
 def test_a_session_that_is_taken_up_is_told_and_keeps_what_the_agent_told_before_the_answer(method: str) -> None:
     talk = make()
     talk.announce(ONE)
-    talk.ask(request(1, method, sessionId="s"))
-    assert talk.hear(commands(availableCommands=[{"name": "c", "description": "C."}])) == b""
-    after = talk.hear(line(id=1, result={}))
+    talk.to_agent(request(1, method, sessionId="s"))
+    assert talk.after_agent_lines(commands(availableCommands=[{"name": "c", "description": "C."}])) == b""
+    after = talk.after_agent_lines(line(id=1, result={}))
     assert (
         told(after) == [("s", ["one"])] and json.loads(after)["params"]["update"]["availableCommands"][0]["name"] == "c"
     )
@@ -97,30 +99,30 @@ def test_a_session_that_is_taken_up_is_told_and_keeps_what_the_agent_told_before
 
 def test_a_fork_is_a_session_of_its_own() -> None:
     talk = opened()
-    talk.ask(request(2, "session/fork", sessionId="s"))
-    assert told(talk.hear(line(id=2, result={"sessionId": "t"}))) == [("t", ["one"])]
+    talk.to_agent(request(2, "session/fork", sessionId="s"))
+    assert told(talk.after_agent_lines(line(id=2, result={"sessionId": "t"}))) == [("t", ["one"])]
     assert told(talk.announce(TWO)) == [("s", ["one", "two"]), ("t", ["one", "two"])]
 
 
 def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
     talk = opened()
-    talk.ask(request(2, "session/new", mcpServers=[]))
-    assert talk.hear(line(id=2, error={"code": -32000, "message": "no"})) == b""
-    talk.ask(request(3, "session/close", sessionId="s"))
-    assert talk.hear(line(id=3, result={})) == b""
-    assert talk.announce(TWO) == b"" and talk.hear(commands()) == b""
+    talk.to_agent(request(2, "session/new", mcpServers=[]))
+    assert talk.after_agent_lines(line(id=2, error={"code": -32000, "message": "no"})) == b""
+    talk.to_agent(request(3, "session/close", sessionId="s"))
+    assert talk.after_agent_lines(line(id=3, result={})) == b""
+    assert talk.announce(TWO) == b"" and talk.after_agent_lines(commands()) == b""
 
 
 def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
     talk = opened()
-    assert told(talk.hear(commands())) == [("s", ["one"])]
-    assert talk.hear(commands("unknown")) == b""
+    assert told(talk.after_agent_lines(commands())) == [("s", ["one"])]
+    assert talk.after_agent_lines(commands("unknown")) == b""
     skills = {"sessionUpdate": acp.SKILLS_UPDATE, "availableSkills": [{"name": "own", "description": "Own."}]}
     own = line(method="session/update", params={"sessionId": "s", "update": skills})
-    assert talk.hear(own) == b""
+    assert talk.after_agent_lines(own) == b""
     nested = opened(availableSkillsUpdate={})
-    assert nested.hear(commands()) == b""
-    assert told(nested.hear(own)) == [("available_skills_update s", ["own", "one"])]
+    assert nested.after_agent_lines(commands()) == b""
+    assert told(nested.after_agent_lines(own)) == [("available_skills_update s", ["own", "one"])]
 
 
 @pytest.mark.requirement("X-31", "X-32")
@@ -134,37 +136,37 @@ def test_each_client_gets_what_it_announced() -> None:
 
 def test_several_lines_at_once_are_answered_once() -> None:
     talk = opened()
-    talk.ask(request(2, "session/load", sessionId="t") + request(3, "session/load", sessionId="u"))
+    talk.to_agent(request(2, "session/load", sessionId="t") + request(3, "session/load", sessionId="u"))
     lines = line(id=2, result={}) + commands("t") + b"garbage\n" + line(id=3, result={}) + commands("t")
-    assert told(talk.hear(lines)) == [("t", ["one"]), ("u", ["one"])]
+    assert told(talk.after_agent_lines(lines)) == [("t", ["one"]), ("u", ["one"])]
 
 
 def test_a_batch_counts_as_its_messages() -> None:
     talk = make()
     talk.announce(ONE)
     one = {"id": 1, "method": "session/new", "params": {"mcpServers": []}}
-    changed = talk.ask(json.dumps([one, {"id": 2, "method": "session/prompt"}]).encode())
+    changed = talk.to_agent(json.dumps([one, {"id": 2, "method": "session/prompt"}]).encode())
     assert [server["name"] for server in json.loads(changed)[0]["params"]["mcpServers"]] == ["skills"]
     answer = json.dumps([{"id": 1, "result": {"sessionId": "s"}}, {"id": 2, "result": {}}]).encode() + b"\n"
-    assert told(talk.hear(answer)) == [("s", ["one"])]
+    assert told(talk.after_agent_lines(answer)) == [("s", ["one"])]
 
 
 def test_the_name_of_the_server_is_none_of_thousands_that_are_taken() -> None:
     servers = [{"name": "skills"}, *({"name": f"skills-{number}"} for number in range(2, 12_000)), {"name": [1]}, 5]
-    changed = json.loads(make().ask(request(1, "session/new", mcpServers=servers)))["params"]["mcpServers"]
+    changed = json.loads(make().to_agent(request(1, "session/new", mcpServers=servers)))["params"]["mcpServers"]
     assert changed[:-1] == servers and changed[-1]["name"] == "skills-12000"
 
 
 def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> None:
     setup = request(1, "session/new", mcpServers=[])
-    added = json.loads(make().ask(setup))["params"]["mcpServers"]
+    added = json.loads(make().to_agent(setup))["params"]["mcpServers"]
     assert added == [{"name": "skills", "command": "/bin/skills", "args": ["serve"], "env": []}]
-    assert make(lambda: False).ask(setup) == setup
-    assert Conversation([], lambda: True).ask(setup) == setup
+    assert make(lambda: False).to_agent(setup) == setup
+    assert Conversation([], lambda: True).to_agent(setup) == setup
     later = opened(version=2)  # an agent that did not say that it can start servers
-    assert later.ask(setup) == setup
+    assert later.to_agent(setup) == setup
     for other in (request(1, "session/prompt", text="session/new"), line(method="session/new", params={}), b"\n"):
-        assert make().ask(other) == other
+        assert make().to_agent(other) == other
 
 
 @each_row("raw", [
@@ -177,32 +179,32 @@ def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> 
     b'"session/new"', b'["session/new"]',
 ])  # fmt: skip
 def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
-    assert make().ask(raw + b"\r\n") == raw + b"\r\n"
+    assert make().to_agent(raw + b"\r\n") == raw + b"\r\n"
 
 
 def test_other_lines_of_the_same_block_stay_what_they_are() -> None:
     other = b'  {"weird":\t"\xff\x00"}\r\n\n'
     block = other + request(1, "session/new", mcpServers=[]) + other
-    changed = make().ask(block)
+    changed = make().to_agent(block)
     assert changed.startswith(other) and changed.endswith(other) and b"/bin/skills" in changed
 
 
 def test_what_the_agent_told_and_cannot_be_told_again_is_left_alone() -> None:
     talk = opened()
-    assert talk.hear(commands(n=1).replace(b'"n": 1', b'"n": 1e999')) == b""
+    assert talk.after_agent_lines(commands(n=1).replace(b'"n": 1', b'"n": 1e999')) == b""
 
 
 def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
     talk = make()
     talk.announce(ONE)
     for number in range(1001):
-        talk.ask(request(number, "session/load", sessionId=str(number)))
-    heard = b"".join(talk.hear(line(id=number, result={})) for number in range(1001))
+        talk.to_agent(request(number, "session/load", sessionId=str(number)))
+    heard = b"".join(talk.after_agent_lines(line(id=number, result={})) for number in range(1001))
     wanted = [str(number) for number in range(1, 1001)]
     assert [name for name, _ in told(heard)] == wanted
     assert [name for name, _ in told(talk.announce(TWO))] == wanted
-    talk.ask(request(0, "session/load", sessionId="one more"))
-    talk.hear(line(id=0, result={}))
+    talk.to_agent(request(0, "session/load", sessionId="one more"))
+    talk.after_agent_lines(line(id=0, result={}))
     assert [name for name, _ in told(talk.announce(ONE))] == [*wanted[1:], "one more"]
 
 
@@ -218,23 +220,23 @@ def test_nothing_is_kept_of_a_session_that_nobody_asked_for() -> None:
     talk = opened()
     before = kept(talk)
     for number in range(50):
-        assert talk.hear(commands(f"none-{number}", availableCommands=LONG)) == b""
+        assert talk.after_agent_lines(commands(f"none-{number}", availableCommands=LONG)) == b""
     assert kept(talk) == before
-    talk.ask(request(2, "session/load", sessionId="t"))
-    talk.hear(commands("none", availableCommands=LONG) + commands("t", availableCommands=LONG))
+    talk.to_agent(request(2, "session/load", sessionId="t"))
+    talk.after_agent_lines(commands("none", availableCommands=LONG) + commands("t", availableCommands=LONG))
     assert 2000 < kept(talk) - before < 3000
-    assert talk.hear(line(id=2, error={"code": 1, "message": "no"})) == b"" and kept(talk) == before
+    assert talk.after_agent_lines(line(id=2, error={"code": 1, "message": "no"})) == b"" and kept(talk) == before
 
 
 def test_what_is_told_before_the_answer_that_names_its_session_is_kept_until_then() -> None:
     talk = opened()
-    talk.ask(request(2, "session/new", mcpServers=[]))
-    talk.hear(commands("t", availableCommands=LONG) + commands("none", availableCommands=LONG))
-    after = talk.hear(line(id=2, result={"sessionId": "t"}))
+    talk.to_agent(request(2, "session/new", mcpServers=[]))
+    talk.after_agent_lines(commands("t", availableCommands=LONG) + commands("none", availableCommands=LONG))
+    after = talk.after_agent_lines(line(id=2, result={"sessionId": "t"}))
     assert told(after) == [("t", ["one"])] and json.loads(after)["params"]["update"]["availableCommands"] == LONG
     assert 2000 < kept(talk) < 3000
-    talk.ask(request(3, "session/close", sessionId="t"))
-    talk.hear(line(id=3, result={}))
+    talk.to_agent(request(3, "session/close", sessionId="t"))
+    talk.after_agent_lines(line(id=3, result={}))
     assert kept(talk) == 0
 
 
@@ -242,21 +244,21 @@ def test_a_session_whose_own_commands_are_too_large_to_keep_does_not_lose_them(m
     monkeypatch.setattr(conversation, "_MOST_BYTES", 5000)
     talk = opened()
     for identifier, name in enumerate("abcd", 10):
-        talk.ask(request(identifier, "session/load", sessionId=name))
-        talk.hear(line(id=identifier, result={}))
-        talk.hear(commands(name, availableCommands=LONG))
+        talk.to_agent(request(identifier, "session/load", sessionId=name))
+        talk.after_agent_lines(line(id=identifier, result={}))
+        talk.after_agent_lines(commands(name, availableCommands=LONG))
         assert kept(talk) <= 5000
     # Of those of longest ago nothing is told, since that would take the agent's commands away.
     assert [name for name, _ in told(talk.announce(TWO))] == ["s", "c", "d"]
-    assert told(talk.hear(commands("a"))) == [("a", ["one", "two"])]
-    assert talk.hear(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
+    assert told(talk.after_agent_lines(commands("a"))) == [("a", ["one", "two"])]
+    assert talk.after_agent_lines(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
 
 
 def test_updates_that_follow_one_another_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "_MOST_BYTES", 5000)
     talk = opened()
     for _ in range(9):
-        assert told(talk.hear(commands(availableCommands=LONG))) == [("s", ["one"])]
+        assert told(talk.after_agent_lines(commands(availableCommands=LONG))) == [("s", ["one"])]
 
 
 def of_size(size: int) -> bytes:
@@ -267,17 +269,17 @@ def of_size(size: int) -> bytes:
 
 def test_sixteen_mib_of_updates_are_kept_and_not_a_byte_more() -> None:
     talk = opened()
-    assert told(talk.hear(of_size(16 << 20))) == [("s", ["one"])] and kept(talk) == 16 << 20
-    assert talk.hear(of_size((16 << 20) + 1)) == b"" and kept(talk) == 0
-    assert told(talk.hear(of_size(16 << 20))) == [("s", ["one"])]
+    assert told(talk.after_agent_lines(of_size(16 << 20))) == [("s", ["one"])] and kept(talk) == 16 << 20
+    assert talk.after_agent_lines(of_size((16 << 20) + 1)) == b"" and kept(talk) == 0
+    assert told(talk.after_agent_lines(of_size(16 << 20))) == [("s", ["one"])]
 
 
 def test_the_longest_name_of_a_session_has_1024_characters() -> None:
     talk = opened()
     for number, length in enumerate((1024, 1025), 2):
         name = "t" * length
-        talk.ask(request(number, "session/new", mcpServers=[]))
-        talk.hear(commands(name, availableCommands=LONG) + line(id=number, result={"sessionId": name}))
+        talk.to_agent(request(number, "session/new", mcpServers=[]))
+        talk.after_agent_lines(commands(name, availableCommands=LONG) + line(id=number, result={"sessionId": name}))
         assert 2000 < kept(talk) < 3000
     assert [name for name, _ in told(talk.announce(TWO))] == ["s", "t" * 1024]
 
@@ -289,19 +291,19 @@ def nested(depth: int) -> bytes:
 
 def test_what_is_nested_too_deep_costs_its_session_alone() -> None:
     talk = opened()
-    talk.ask(request(2, "session/load", sessionId="t"))
-    talk.hear(line(id=2, result={}))
+    talk.to_agent(request(2, "session/load", sessionId="t"))
+    talk.after_agent_lines(line(id=2, result={}))
     limit = sys.getrecursionlimit()
     for depth in range(limit - 249, limit + 20):
-        talk.hear(nested(depth))
+        talk.after_agent_lines(nested(depth))
         heard = talk.announce(TWO if depth % 2 else ONE)
         assert b'"sessionId":"t"' in heard
     # How deep is too deep is for the version of Python; what no JSON can hold is refused by all of them.
-    talk.hear(nested(1).replace(b"[]", b"NaN"))
+    talk.after_agent_lines(nested(1).replace(b"[]", b"NaN"))
     heard = talk.announce(())
     assert b'"sessionId":"t"' in heard and b'"sessionId":"s"' not in heard
     talk.announce(TWO)
-    assert told(talk.hear(commands())) == [("s", ["one", "two"])]
+    assert told(talk.after_agent_lines(commands())) == [("s", ["one", "two"])]
 
 
 def test_a_setup_that_is_nested_too_deep_costs_itself_alone() -> None:
@@ -309,14 +311,14 @@ def test_a_setup_that_is_nested_too_deep_costs_itself_alone() -> None:
     usual = request(1, "session/new", mcpServers=[])
     for depth in range(limit - 250, limit + 20):
         deep = request(2, "session/new", mcpServers=[], x="here").replace(b'"here"', b"[" * depth + b"]" * depth)
-        assert b"/bin/skills" in make().ask(deep + usual).splitlines()[1]
+        assert b"/bin/skills" in make().to_agent(deep + usual).splitlines()[1]
 
 
 @given(st.lists(st.binary() | st.text().map(str.encode), max_size=4))
 def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
     talk = opened()
     raw = b'"session/new" "result"'.join(parts)
-    assert talk.ask(raw) == raw and talk.hear(raw) == b""
+    assert talk.to_agent(raw) == raw and talk.after_agent_lines(raw) == b""
 
 
 @pytest.mark.requirement("ACPX-3")
@@ -332,5 +334,5 @@ def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
 def test_what_is_unknown_passes_in_both_directions_and_is_answered_by_its_receiver(unknown: bytes) -> None:
     """The proxy answers nothing in anybody's name and adds nothing: -32601 is the receiver's to say."""
     talk = opened()
-    assert talk.ask(unknown) == unknown
-    assert talk.hear(unknown) == b""
+    assert talk.to_agent(unknown) == unknown
+    assert talk.after_agent_lines(unknown) == b""

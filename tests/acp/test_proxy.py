@@ -474,7 +474,7 @@ from mcp_skills_server.acp import conversation, proxy
 from mcp_skills_server import Registry
 from mcp_skills_server.catalog.views import Views
 def fail(*_): raise RuntimeError("a bug\\nof two lines")
-for name in ("ask", "hear", "tell"):
+for name in ("to_agent", "after_agent_lines", "announce"):
     setattr(conversation.Conversation, name, fail)
 registry = Registry([sys.argv[1]])
 offer = proxy.SkillsOffer(["x"], lambda: (Views(registry), registry.load))

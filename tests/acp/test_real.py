@@ -46,7 +46,7 @@ async def talking(root: Path, **announced: Any) -> AsyncGenerator[tuple[RealClie
             transport_kwargs={"stderr": None, "shutdown_timeout": 2 * DEADLINE},
         ) as (agent, process)
     ):
-        capabilities = ClientCapabilities(field_meta={dialect.OURS: announced} if announced else None)
+        capabilities = ClientCapabilities(field_meta={dialect.META_KEY: announced} if announced else None)
         greeted = await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=capabilities)
         assert greeted.protocol_version == acp.PROTOCOL_VERSION
         await client.message()
@@ -58,7 +58,7 @@ def names(update: Any) -> list[str]:
     assert update.session_update == "available_commands_update"
     details = update.field_meta[dialect.DETAILS]
     assert [each["name"] for each in details] == update.field_meta["availableSkills"]
-    assert all(dialect.refusal(each) is None for each in details)
+    assert all(dialect.why_invalid(each) is None for each in details)
     return update.field_meta["availableSkills"]
 
 

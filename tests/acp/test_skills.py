@@ -35,7 +35,7 @@ async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change
         # Of its own accord the SDK waits 2 s for the end, and then ends the process.
         transport_kwargs={"stderr": None, "shutdown_timeout": DEADLINE},
     ) as (agent, process):
-        announced = ClientCapabilities(field_meta={dialect.OURS: {dialect.NOTIFICATION: {}}})
+        announced = ClientCapabilities(field_meta={dialect.META_KEY: {dialect.NOTIFICATION: {}}})
         greeted = await agent.initialize(protocol_version=1, client_capabilities=announced)
         assert greeted.agent_capabilities is not None and greeted.agent_capabilities.field_meta == dialect.capability()
         session = await agent.new_session(cwd="/", mcp_servers=[])
@@ -60,7 +60,7 @@ def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
         ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
         assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
         assert [each["name"] for each in params["update"]["availableCommands"]] == ["plan", "x"]
-        skills.initialized({"_meta": {dialect.OURS: {dialect.NESTED: {}}}})
+        skills.initialized({"_meta": {dialect.META_KEY: {dialect.NESTED: {}}}})
         assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"
         skills.initialized(None, version=2)
         assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"

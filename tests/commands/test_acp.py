@@ -118,9 +118,9 @@ def test_the_guide_links_to_the_specification_and_names_what_there_is() -> None:
     assert "https://agentskills.io/specification" in guide
     seen = run("--help").stdout.decode()
     assert all(option in seen for option in re.findall(r"^\| `(--[a-z-]+)", guide, re.MULTILINE))
-    announced = f'clientCapabilities._meta["{acp.OURS}"]'
+    announced = f'clientCapabilities._meta["{acp.META_KEY}"]'
     assert all(word in guide for word in (announced, acp.NESTED, acp.NOTIFICATION, acp.EXTENSION_METHOD, acp.DETAILS))
     examples = [json.loads(each) for each in re.findall(r"```json\n(.*?)```", guide, re.DOTALL)]
-    found = [acp.updated(example) for example in examples]
+    found = [acp.parse_updates(example) for example in examples]
     details = found[-1][0][2]["_meta"][acp.DETAILS]
-    assert details and all(acp.refusal(each) is None for each in details)
+    assert details and all(acp.why_invalid(each) is None for each in details)

@@ -76,7 +76,7 @@ def test_a_failed_proof_is_one_line_and_1(site: Publisher, tmp_path: Path) -> No
 
 
 def test_what_the_index_itself_says_decides_the_code(site: Publisher, tmp_path: Path) -> None:
-    for body, said in ((b"{", "the index is not JSON"), (b'{"$schema": "x", "skills": []}', "not known")):
+    for body, said in ((b"{", "the index is not JSON"), (b'{"$schema": "x", "skills": []}', "unknown version")):
         site.routes[INDEX] = answer(body)
         for arguments in (["--output", str(tmp_path)], ["--list"]):
             done = run(site.url, "--allow-private", *arguments)
@@ -136,9 +136,9 @@ def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:
         (["https://example.com"], "--output DIR"),
         (["--output", "x"], "needs the URL of a site"),
         (["--list"], "--list needs the URL"),
-        (["example.com", "--output", "x"], "no http or https URL"),
-        (["ftp://x", "--output", "x"], "no http or https URL"),
-        (["https://example.com", "--output", "x", "--fetch-origin", "cdn"], "no http or https URL"),
+        (["example.com", "--output", "x"], "not an http or https URL"),
+        (["ftp://x", "--output", "x"], "not an http or https URL"),
+        (["https://example.com", "--output", "x", "--fetch-origin", "cdn"], "not an http or https URL"),
         (["https://example.com", "--output", "x", "--header", "nothing"], "NAME:VALUE"),
         (["https://example.com", "--output", "x", "--header", "Host: a"], "--header cannot set Host"),
         (["https://example.com", "--output", "x", "--token-env", "NO_SUCH"], "there is no such variable"),

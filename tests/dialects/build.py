@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mcp_skills_server.dialects.dialect import Subject
+from mcp_skills_server.dialects.dialect import EntryContext
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile, Snapshot, Standing
 
@@ -49,9 +49,9 @@ def digest(file: str) -> str:
     return "sha256:" + hashlib.sha256(file.encode()).hexdigest()
 
 
-def subject(one: Skill, *others: Skill, served: Served | None = None, least: Standing = Standing.VALID) -> Subject:
+def subject(one: Skill, *others: Skill, served: Served | None = None, least: Standing = Standing.VALID) -> EntryContext:
     """A skill beside the others."""
-    return Subject(one, snapshot(one, *others), least, served or Served())
+    return EntryContext(one, snapshot(one, *others), least, served or Served())
 
 
 def snapshot(*skills: Skill) -> Snapshot:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dialects.build import JSON, skill, snapshot
 from mcp_skills_server.dialects import acp
-from mcp_skills_server.dialects.acp import Answer, Ending, Hello, Setup, Takes
+from mcp_skills_server.dialects.acp import InitializeRequest, Response, SessionEnd, SessionRequest, UpdateForms
 from mcp_skills_server.model import ORIGIN, Snapshot, Standing
 from steps import growth
 from tables import each_row
@@ -24,32 +24,34 @@ def test_requests_are_recognized_one_by_one_and_in_a_batch() -> None:
     new = {"id": "n", "method": "session/new", "params": {"sessionId": "not read"}}
     load = {"id": None, "method": "session/load", "params": {"sessionId": "s"}}
     end = {"id": 2.5, "method": "session/close", "params": {"sessionId": "s"}}
-    found = acp.asked([hello, new, load, end, {"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5])
+    found = acp.parse_requests(
+        [hello, new, load, end, {"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5]
+    )
     assert found == [
-        Hello(("number", 0), 1, {"a": 1}),
-        Setup(("str", "n"), None),
-        Setup(("NoneType", None), "s"),
-        Ending(("number", 2.5), "s"),
+        InitializeRequest(("number", 0), 1, {"a": 1}),
+        SessionRequest(("str", "n"), None),
+        SessionRequest(("NoneType", None), "s"),
+        SessionEnd(("number", 2.5), "s"),
     ]
-    assert acp.asked({"id": {}, "method": "session/new", "params": []}) == [Setup(None, None)]
-    assert acp.asked("x") == []
+    assert acp.parse_requests({"id": {}, "method": "session/new", "params": []}) == [SessionRequest(None, None)]
+    assert acp.parse_requests("x") == []
 
 
 def test_ids_of_every_type_are_told_apart() -> None:
-    keys = [acp.answered({"id": each, "result": {}})[0].key for each in (1, "1", True, None, 1.0)]
+    keys = [acp.parse_responses({"id": each, "result": {}})[0].key for each in (1, "1", True, None, 1.0)]
     assert keys[0] == keys[4] and len(set(keys)) == 4
 
 
 def test_answers_and_what_they_open() -> None:
-    assert acp.answered({"id": 1, "error": {"code": -1}}) == [Answer(("number", 1), None)]
-    assert acp.answered({"id": None, "error": {"code": -1}}) == []
+    assert acp.parse_responses({"id": 1, "error": {"code": -1}}) == [Response(("number", 1), None)]
+    assert acp.parse_responses({"id": None, "error": {"code": -1}}) == []
     for other in ({"id": 1, "method": "x", "result": {}}, {"id": [], "result": {}}, {"id": 1}, 5):
-        assert acp.answered(other) == []
+        assert acp.parse_responses(other) == []
     key = ("number", 1)
-    assert acp.opened(Setup(key, None), Answer(key, {"sessionId": "s"})) == "s"
-    assert acp.opened(Setup(key, "old"), Answer(key, {})) == "old"
-    assert acp.opened(Setup(key, "old"), Answer(key, None)) is None
-    assert acp.opened(Setup(key, None), Answer(key, {"sessionId": 5})) is None
+    assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": "s"})) == "s"
+    assert acp.opened_session_id(SessionRequest(key, "old"), Response(key, {})) == "old"
+    assert acp.opened_session_id(SessionRequest(key, "old"), Response(key, None)) is None
+    assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": 5})) is None
 
 
 def test_all_agents_of_version_1_start_servers_and_later_ones_say_so() -> None:
@@ -135,7 +137,7 @@ def test_metadata_travels_in_meta() -> None:
 
     fields = frontmatter.parse(SEED.encode()).frontmatter
     entry = acp.entry(skill("pdf-processing", only=fields))
-    assert entry == golden("skill") and acp.refusal(entry) is None
+    assert entry == golden("skill") and acp.why_invalid(entry) is None
 
 
 def test_where_a_skill_of_others_comes_from_travels_with_it() -> None:
@@ -195,9 +197,12 @@ def test_splitting_loses_nothing_but_separators(text: str) -> None:
 ])  # fmt: skip
 def test_what_is_no_available_skill_is_refused(change: dict[str, Any], word: str) -> None:
     good = {"name": "a", "description": "Does a."}
-    assert acp.refusal(good) is None and acp.refusal({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None
-    assert word in (acp.refusal({**good, **change}) or "")
-    assert acp.refusal("a") == "it is no object"
+    assert (
+        acp.why_invalid(good) is None
+        and acp.why_invalid({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None
+    )
+    assert word in (acp.why_invalid({**good, **change}) or "")
+    assert acp.why_invalid("a") == "it is not an object"
 
 
 @pytest.mark.requirement("ACPX-14")
@@ -222,7 +227,7 @@ def the_two() -> Snapshot:
     )
 
 
-def told(takes: Takes, theirs: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def told(takes: UpdateForms, theirs: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     skills = acp.available(the_two()).skills
     return [
         json.loads(acp.message(method, params))
@@ -234,15 +239,15 @@ def told(takes: Takes, theirs: dict[str, Any] | None = None) -> list[dict[str, A
 def test_the_example_of_the_draft_is_sent_nested() -> None:
     nested = golden("nested")
     assert nested["params"]["update"]["availableSkills"] == golden("flat-example")["params"]["availableSkills"]
-    assert told(Takes(nested=True)) == [nested]
+    assert told(UpdateForms(nested=True)) == [nested]
 
 
 @pytest.mark.requirement("X-31", "ACPX-1", "ACPX-2", "ACP-17")
 def test_who_does_not_know_the_draft_gets_commands_with_meta_and_what_it_asked_for() -> None:
     theirs = {acp.COMMANDS_UPDATE: {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [COMMAND]}}
-    assert told(Takes(), theirs) == [golden("commands")]
-    assert told(Takes(extension=True), theirs) == [golden("commands"), golden("extension")]
-    assert told(Takes())[0]["params"]["update"]["availableCommands"] == []
+    assert told(UpdateForms(), theirs) == [golden("commands")]
+    assert told(UpdateForms(extension=True), theirs) == [golden("commands"), golden("extension")]
+    assert told(UpdateForms())[0]["params"]["update"]["availableCommands"] == []
     assert golden("extension")["method"].startswith("_")
 
 
@@ -250,17 +255,17 @@ def test_who_does_not_know_the_draft_gets_commands_with_meta_and_what_it_asked_f
 @each_row(
     ("version", "capabilities", "expected"),
     [
-        (1, None, Takes()),
-        (1, {"_meta": None}, Takes()),
-        (1, {"_meta": {acp.OURS: True}}, Takes()),
-        (1, {"fs": {}, "_meta": {acp.OURS: {acp.NESTED: {}}}}, Takes(nested=True)),
-        (1, {"_meta": {acp.OURS: {acp.NESTED: False, acp.NOTIFICATION: True}}}, Takes(extension=True)),
-        (2, {}, Takes(nested=True)),
-        (1, {"_meta": acp.capability()}, Takes(nested=True, extension=True)),
+        (1, None, UpdateForms()),
+        (1, {"_meta": None}, UpdateForms()),
+        (1, {"_meta": {acp.META_KEY: True}}, UpdateForms()),
+        (1, {"fs": {}, "_meta": {acp.META_KEY: {acp.NESTED: {}}}}, UpdateForms(nested=True)),
+        (1, {"_meta": {acp.META_KEY: {acp.NESTED: False, acp.NOTIFICATION: True}}}, UpdateForms(extension=True)),
+        (2, {}, UpdateForms(nested=True)),
+        (1, {"_meta": acp.capability()}, UpdateForms(nested=True, extension=True)),
     ],
 )
-def test_what_a_client_takes(version: int, capabilities: object, expected: Takes) -> None:
-    assert acp.takes(version, capabilities) == expected
+def test_what_a_client_takes(version: int, capabilities: object, expected: UpdateForms) -> None:
+    assert acp.accepted_forms(version, capabilities) == expected
 
 
 def test_what_the_agent_told_itself_is_told_again_with_ours() -> None:
@@ -273,16 +278,16 @@ def test_what_the_agent_told_itself_is_told_again_with_ours() -> None:
         },
         acp.EXTENSION_METHOD: {"availableSkills": [own]},
     }
-    nested, extension = told(Takes(nested=True, extension=True), theirs)
+    nested, extension = told(UpdateForms(nested=True, extension=True), theirs)
     assert nested["params"]["update"]["_meta"] == {"k": 1}
     for skills in (nested["params"]["update"]["availableSkills"], extension["params"]["availableSkills"]):
         assert [each["description"][:10] for each in skills] == ["The agent'", "Generates "]
-    update = told(Takes(), theirs)[0]["params"]["update"]
+    update = told(UpdateForms(), theirs)[0]["params"]["update"]
     assert update["availableCommands"] == [COMMAND] and update["_meta"]["other"] == 2
     assert update["_meta"]["availableSkills"] == ["code-review", "test-generator"]
     assert update["_meta"][acp.DETAILS][0] == own and len(update["_meta"][acp.DETAILS]) == 2
     again = {acp.COMMANDS_UPDATE: update}
-    assert told(Takes(), again)[0]["params"]["update"] == update  # two proxies, one behind the other
+    assert told(UpdateForms(), again)[0]["params"]["update"] == update  # two proxies, one behind the other
 
 
 def test_a_line_keeps_half_a_surrogate_pair_and_refuses_what_json_cannot_hold() -> None:
@@ -299,7 +304,7 @@ def test_the_agent_s_own_updates_are_seen_nested_and_flat() -> None:
     extension = {"method": acp.EXTENSION_METHOD, "params": {"sessionId": "s", "availableSkills": []}}
     other = {"method": "session/update", "params": {"sessionId": "s", "update": {"sessionUpdate": "_other"}}}
     nobody = {"method": "session/update", "params": {"update": {"sessionUpdate": acp.SKILLS_UPDATE}}}
-    assert acp.updated([nested, flat, extension, other, nobody, 5]) == [
+    assert acp.parse_updates([nested, flat, extension, other, nobody, 5]) == [
         ("s", acp.SKILLS_UPDATE, {"sessionUpdate": acp.SKILLS_UPDATE}),
         ("s", acp.COMMANDS_UPDATE, {"sessionUpdate": acp.COMMANDS_UPDATE, "x": 1}),
         ("s", acp.EXTENSION_METHOD, {"availableSkills": []}),

@@ -152,7 +152,7 @@ def test_words_follow_after_the_tag() -> None:
     ],
 )
 def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
-    assert prompts.put_in(body, r"\1 $ARGUMENTS", "a") == filled
+    assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
 
 
 def files(count: int) -> tuple[Skill, list[dict[str, Json]]]:
@@ -165,7 +165,7 @@ def test_linked_files_are_named_in_text() -> None:
     """LangChain refuses a prompt with a resource link, and Gemini CLI drops it."""
     skill = build.skill("a", ["ref.md"])
     file: dict[str, Json] = {"name": "ref.md", "title": "Reference", "uri": "skill://a/ref.md", "required": False}
-    assert prompts.answer(skill, "Do it.", [file], readable=True) == {
+    assert prompts.prompt_result(skill, "Do it.", [file], readable=True) == {
         "resultType": "complete",
         "description": "Does a.",
         "messages": [
@@ -187,7 +187,7 @@ def test_linked_files_are_named_in_text() -> None:
 )
 def test_a_list_of_files_is_cut_and_says_so(count: int, readable: bool, links: int, left: str | None) -> None:
     skill, linked = files(count)
-    messages: Any = prompts.answer(skill, "Do it.", linked, readable=readable)["messages"]
+    messages: Any = prompts.prompt_result(skill, "Do it.", linked, readable=readable)["messages"]
     assert [each["content"]["type"] for each in messages] == ["text", "text"]
     lines = messages[1]["content"]["text"].splitlines()
     assert sum(line.startswith("- skill://a/") for line in lines) == links
@@ -201,7 +201,7 @@ TEMPLATE = "!`touch /tmp/hit` @/etc/passwd @~/.ssh/id_rsa $1 ${HOME} {{x}}"
 @each_row("name", ["a", TEMPLATE, "$1", "a`b", "@a"])
 def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
     skill = build.skill("acme/a", name=name, description=TEMPLATE, standing=Standing.LENIENT)
-    said = prompts.pointer(skill, name, {"topic": "$1", "!`x`": "y", "empty": " "})
+    said = prompts.load_prompt(skill, name, {"topic": "$1", "!`x`": "y", "empty": " "})
     assert ("acme/a" in said or '"a"' in said) and "skills_load" in said and said.endswith("\n\ntopic: $1")
     rest = said.removesuffix("topic: $1")
     assert not any(each in rest for each in "!`@$")
@@ -209,7 +209,7 @@ def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
 
 def test_a_pointer_without_any_plain_name_says_how_to_find_it() -> None:
     skill = build.skill("a b", name="$1", standing=Standing.LENIENT)
-    assert "skills_search" in prompts.pointer(skill, "$1", {})
+    assert "skills_search" in prompts.load_prompt(skill, "$1", {})
 
 
 @each_row(
@@ -226,7 +226,7 @@ def test_a_pointer_without_any_plain_name_says_how_to_find_it() -> None:
     ],
 )
 def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, suggested: list[str]) -> None:
-    assert prompts.values({"name": "x", **said}, begun) == suggested
+    assert prompts.suggestions({"name": "x", **said}, begun) == suggested
 
 
 @each_row(
@@ -268,5 +268,5 @@ def test_comings_and_goings_are_news(
 
 def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:
     text = prompts.instructions(build.skill("a"), "a", "Do it.\u200b\u200b", "now")
-    assert text.endswith("The skill holds 2 hidden characters, which are invisible to people.\n\nArguments: now")
+    assert text.endswith("The skill contains 2 hidden characters, which are invisible to people.\n\nArguments: now")
     assert "hidden" not in prompts.instructions(build.skill("a"), "a", "Do it.", "")

@@ -16,16 +16,16 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview
 from mcp_skills_server.dialects.runtime.overview import (
+    first_line,
+    fit,
     groups,
     in_instructions,
     in_loading,
-    lead,
     loading,
+    round_robin,
     shown_part,
-    turns,
-    within,
 )
-from mcp_skills_server.dialects.runtime.words import clipped, even, paragraphs
+from mcp_skills_server.dialects.runtime.words import clipped, max_min_limit, paragraphs
 from mcp_skills_server.runtime.runtime import Runtime
 from tables import each_row
 from wire import FIXTURES, ROOT
@@ -153,7 +153,7 @@ def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[
 
 def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_part_to_the_others() -> None:
     found = Overview([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
-    shown = within(found, 1_000)
+    shown = fit(found, 1_000)
     seen = dict(line.removeprefix("- ").split(": ", 1) for line in shown.text.splitlines())
     assert shown.names is None and len(shown.text) <= 1_000
     assert shown.cut == {position: seen[found.offers[position].name] for position in range(1, 10)}
@@ -165,7 +165,7 @@ def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_par
 
 def test_a_description_without_blanks_is_cut_within_a_word() -> None:
     found = Overview([Offer(f"skill-{n}", "PDF " + "填写表单" * 60) for n in range(9)])
-    shown = within(found, 1_000)
+    shown = fit(found, 1_000)
     assert sorted(shown.cut) == [*range(9)] and min(map(len, shown.cut.values())) >= 60
 
 
@@ -174,7 +174,7 @@ def test_preferred_skills_have_descriptions_where_not_all_do() -> None:
         Offer(f"skill-of-forms-{n}", "Fills them. Use when there is a form. " * 9, path=f"{n}") for n in range(99)
     ]
     wanted = ["gone", "7", "98", "3"]
-    shown = within(Overview(offers, preferred=wanted), 2_700)
+    shown = fit(Overview(offers, preferred=wanted), 2_700)
     described = {position for position, text in shown.cut.items() if text}
     assert described >= {7, 98, 3} and len(described) < 10
     assert shown_part(Overview(offers), shown, 7).startswith("90 of 341 characters of its description: Use when")
@@ -184,10 +184,10 @@ def test_preferred_skills_have_descriptions_where_not_all_do() -> None:
 def test_names_come_before_any_description() -> None:
     found = Overview([Offer(f"skill-{n}", "What it does. " * 9) for n in range(10)])
     enough = len(", ".join(offer.name for offer in found.offers))
-    shown = within(found, enough)
+    shown = fit(found, enough)
     assert (shown.text, shown.names) == (", ".join(offer.name for offer in found.offers), None)
     assert shown.cut == dict.fromkeys(range(10), "")
-    fewer = within(found, enough - 1)
+    fewer = fit(found, enough - 1)
     assert fewer.names is not None and not fewer.cut
     assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
 
@@ -198,7 +198,7 @@ def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_whe
     many = groups([("", f"folder-{n % 100}/skill-{n}") for n in range(150)])
     assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
     found = Overview([Offer(f"skill-{n}", "", path=f"folder-{n % 100}/skill-{n}") for n in range(1500)])
-    assert re.search(r"\n- in other folders: 1,140$", within(found, 4_000).text)
+    assert re.search(r"\n- in other folders: 1,140$", fit(found, 4_000).text)
 
 
 @each_row(
@@ -215,7 +215,7 @@ def test_groups_are_the_folders_that_differ_by_size_and_name(paths: list[str], l
 
 def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     before = [("", f"{folder}/skill-{n}") for folder, count in (("a", 40), ("b", 3)) for n in range(count)]
-    order = [before[position][1] for position in turns(groups(before))]
+    order = [before[position][1] for position in round_robin(groups(before))]
     assert [path[0] for path in order[:8]] == ["a", "b", "a", "b", "a", "b", "a", "a"]
     alone = [before[position][1] for position in groups(before)["a"]]
     after = [*before, ("", "a/new")]
@@ -225,11 +225,11 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
 
 def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     found = Overview([Offer("a", "Does a.", path="a")], more=True)
-    assert lead(found).startswith("More than 1 skill here")
+    assert first_line(found).startswith("More than 1 skill here")
     none = Overview([], more=True)
     seen = runtime.instructions(none, PLENTY, scripts=False)
     assert "MUST" in seen and "<available_skills>" not in seen
-    assert len(lead(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
+    assert len(first_line(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
     assert [tool["name"] for tool in runtime.definitions(none, PLENTY, scripts=False, handles=True)]
 
 
@@ -258,7 +258,7 @@ LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=20)
 
 @given(LENGTHS, st.integers(0, 500))
 def test_all_get_as_much_as_fits_and_not_a_character_more(lengths: list[int], room: int) -> None:
-    most = even(lengths, room)
+    most = max_min_limit(lengths, room)
     assert sum(min(length, most) for length in lengths) <= room or most == 0
     if most < max(lengths):
         assert sum(min(length, most + 1) for length in lengths) > room

@@ -23,32 +23,36 @@ def names(dialects: tuple[Dialect, ...]) -> list[str]:
 
 def test_a_choice_is_a_row_or_all_of_them() -> None:
     assert table.names() == ["auto", "sep-2076", "sep-2640"]
-    assert [names(table.spoken(name).dialects) for name in table.names()] == NAMES
+    assert [names(table.select_dialects(name).dialects) for name in table.names()] == NAMES
     with pytest.raises(UsageError, match=r"'sep-1'.*auto, sep-2076, sep-2640"):
-        table.spoken("sep-1")
+        table.select_dialects("sep-1")
 
 
 @pytest.mark.requirement("S40-5", "X-2")
 def test_what_is_spoken_together_wants_the_strictest_standing() -> None:
-    assert table.spoken("auto").least is table.spoken("sep-2640").least is Standing.VALID
-    assert table.spoken("sep-2076").least is Standing.LENIENT
+    assert table.select_dialects("auto").least is table.select_dialects("sep-2640").least is Standing.VALID
+    assert table.select_dialects("sep-2076").least is Standing.LENIENT
 
 
 @pytest.mark.requirement("X-9")
 def test_a_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
-    auto = table.spoken("auto")
+    auto = table.select_dialects("auto")
     assert names(auto.for_client([EXTENSION, "other"])) == ["sep-2640"]
     assert names(auto.for_client(["other"])) == names(auto.for_client([])) == NAMES[0]
-    assert names(table.spoken("sep-2076").for_client([EXTENSION])) == ["sep-2076"]
+    assert names(table.select_dialects("sep-2076").for_client([EXTENSION])) == ["sep-2076"]
 
 
 @pytest.mark.requirement("S76-1", "S40-1", "S40-4")
 def test_capabilities_are_added_to_what_is_there() -> None:
     there: dict[str, Any] = {"tools": {}, "extensions": {"x": {}}}
     mine = {EXTENSION: {"directoryRead": True}}
-    assert table.spoken("auto").declared(there) == {"tools": {}, **SKILLS, "extensions": {"x": {}, **mine}}
-    assert table.spoken("sep-2076").declared(there) == there | SKILLS
-    assert table.spoken("sep-2640").declared({}) == {"extensions": mine}
+    assert table.select_dialects("auto").with_capabilities(there) == {
+        "tools": {},
+        **SKILLS,
+        "extensions": {"x": {}, **mine},
+    }
+    assert table.select_dialects("sep-2076").with_capabilities(there) == there | SKILLS
+    assert table.select_dialects("sep-2640").with_capabilities({}) == {"extensions": mine}
 
 
 @pytest.mark.requirement("X-8", "S76-8")
@@ -65,13 +69,13 @@ def test_capabilities_are_added_to_what_is_there() -> None:
     ],
 )
 def test_a_parameter_says_for_which_dialect_a_request_is(choice: str, params: dict[str, Any], answer: object) -> None:
-    spoken = table.spoken(choice)
+    spoken = table.select_dialects(choice)
     if isinstance(answer, str):
         with pytest.raises(RequestError) as caught:
-            spoken.asked(params)
+            spoken.dialect_of(params)
         assert str(caught.value) == answer
     else:
-        dialect, target = spoken.asked(params)
+        dialect, target = spoken.dialect_of(params)
         assert (dialect.name, target) == answer
 
 
@@ -79,16 +83,18 @@ def test_a_parameter_says_for_which_dialect_a_request_is(choice: str, params: di
 def test_a_result_has_the_frame_of_every_dialect() -> None:
     framed = {"resultType": "complete", "skills": [], "ttlMs": 7, "cacheScope": "private"}
     assert (
-        table.spoken("auto").framed({"skills": []}, 7) == table.spoken("sep-2640").framed({"skills": []}, 7) == framed
+        table.select_dialects("auto").with_envelope({"skills": []}, 7)
+        == table.select_dialects("sep-2640").with_envelope({"skills": []}, 7)
+        == framed
     )
-    assert table.spoken("sep-2076").framed({"skills": []}, 7) == {"skills": []}
+    assert table.select_dialects("sep-2076").with_envelope({"skills": []}, 7) == {"skills": []}
 
 
 @pytest.mark.requirement("S40-33", "X-12")
 def test_a_dialect_has_its_own_notifications() -> None:
     method = {"skillsListChanged": "notifications/skills/list_changed"}
-    assert table.spoken("auto").notifications == table.spoken("sep-2076").notifications == method
-    assert table.spoken("sep-2640").notifications == {}
+    assert table.select_dialects("auto").notifications == table.select_dialects("sep-2076").notifications == method
+    assert table.select_dialects("sep-2640").notifications == {}
 
 
 @pytest.mark.requirement("S76-5")
@@ -98,11 +104,11 @@ def test_a_listing_has_a_cursor_only_where_it_goes_on() -> None:
 
 
 def test_an_entry_of_several_has_the_keys_of_all_and_the_values_of_the_last() -> None:
-    assert table.union([{"a": 1, "b": 1}, {"b": 2, "c": 2}]) == {"a": 1, "b": 2, "c": 2}
+    assert table.merge_entries([{"a": 1, "b": 1}, {"b": 2, "c": 2}]) == {"a": 1, "b": 2, "c": 2}
 
 
 def test_a_host_shows_skills_by_itself_once_it_declares_the_extension() -> None:
-    auto = table.spoken("auto")
-    assert auto.shown_by("claude-code", [EXTENSION]) is Standing.VALID
-    assert auto.shown_by("claude-code", ["other"]) is None
-    assert auto.shown_by("mcp-inspector", [EXTENSION]) is None
+    auto = table.select_dialects("auto")
+    assert auto.native_standing("claude-code", [EXTENSION]) is Standing.VALID
+    assert auto.native_standing("claude-code", ["other"]) is None
+    assert auto.native_standing("mcp-inspector", [EXTENSION]) is None

@@ -95,7 +95,7 @@ def test_a_model_that_loads_the_skill_learns_that_it_holds_what_nobody_saw(tmp_p
     unasked, loaded, reported, later = anyio.run(run)
     assert seen(unasked)
     problems = loaded["structuredContent"]["active_skills"][0]["problems"]
-    assert problems == ["it holds 12 hidden characters, which are invisible to people"]
+    assert problems == ["it contains 12 hidden characters, which are invisible to people"]
     assert TAGS in str(later)
     assert [each["text"] for each in reported["content"]] == [
         f"More.{TAGS}",

@@ -175,7 +175,7 @@ def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(store: Prop
 def test_a_folder_that_others_may_write_in_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(UsageError, match="may be written by others"):
+    with pytest.raises(UsageError, match="is writable by other users"):
         ProposalStore(tmp_path / "open")
 
 

@@ -42,9 +42,9 @@ def fetched(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, t
     kept = publication.artifact(entry.url.removeprefix(SITE))
     assert kept is not None
     raw = kept[1].read()
-    wellknown.prove(raw, entry.digest)
+    wellknown.verify_digest(raw, entry.digest)
     files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
-    assert wellknown.judge_unpacked(entry, files).refusal is None
+    assert wellknown.compare_files(entry, files).refusal is None
     return files
 
 

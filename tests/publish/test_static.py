@@ -65,7 +65,7 @@ def whole(output: Path) -> tuple[bytes, bytes] | None:
     packed: dict[str, archive.Files] = {}
     for entry in index.entries:
         raw = tree[entry.url.removeprefix("https://x/")]
-        wellknown.prove(raw, entry.digest)
+        wellknown.verify_digest(raw, entry.digest)
         packed[entry.name] = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
     for each in json.loads(tree[OLD_INDEX])["skills"]:
         for path in each["files"]:
@@ -80,7 +80,7 @@ def served(output: Path) -> tuple[bytes | None, bytes | None]:
     """
     tree = files(output)
     for entry in wellknown.decode(tree[NEW_INDEX], "https://x/" + NEW_INDEX).entries if NEW_INDEX in tree else ():
-        wellknown.prove(tree[entry.url.removeprefix("https://x/")], entry.digest)
+        wellknown.verify_digest(tree[entry.url.removeprefix("https://x/")], entry.digest)
     for each in json.loads(tree.get(OLD_INDEX, b'{"skills": []}'))["skills"]:
         assert {f".well-known/skills/{each['name']}/{path}" for path in each["files"]} <= tree.keys()
     return tree.get(NEW_INDEX), tree.get(OLD_INDEX)

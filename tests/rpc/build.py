@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import MirroredRoot
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
 from mcp_skills_server.runtime.runtime import Runtime
@@ -36,7 +36,7 @@ class Desk:
         *roots: Path | MirroredRoot,
         scripts: ScriptSettings | None = None,
         allow_code: bool = False,
-        blobs: Blobs | None = None,
+        blobs: BlobStore | None = None,
         max_message: int = MAX_MESSAGE,
     ) -> None:
         self.registry = Registry(roots)

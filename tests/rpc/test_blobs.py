@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
 
 @pytest.mark.requirement("SP-27")
 def test_a_blob_is_kept_under_a_name_of_its_own() -> None:
-    blobs = Blobs()
+    blobs = BlobStore()
     one, other = blobs.add(b"a", "text/plain"), blobs.add(b"a", "text/plain")
     assert one != other and one.startswith("blob:") and len(one) > 30
     assert (blobs.get(one).raw, blobs.get(one).kind) == (b"a", "text/plain")
@@ -31,7 +31,7 @@ def test_a_blob_is_kept_under_a_name_of_its_own() -> None:
 
 
 def test_the_one_that_was_unused_the_longest_makes_room() -> None:
-    blobs = Blobs(most=2)
+    blobs = BlobStore(most=2)
     one, two = blobs.add(b"1", ""), blobs.add(b"2", "")
     blobs.get(one)
     three = blobs.add(b"3", "")
@@ -41,9 +41,9 @@ def test_the_one_that_was_unused_the_longest_makes_room() -> None:
 
 
 def test_what_is_larger_than_all_may_be_is_refused() -> None:
-    blobs = Blobs(most_bytes=10)
+    blobs = BlobStore(most_bytes=10)
     kept = blobs.add(b"1" * 10, "")
-    with pytest.raises(RequestError, match="11 bytes, and at most 10 are kept"):
+    with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
         blobs.add(b"2" * 11, "")
     assert len(blobs.get(kept).raw) == 10
 
@@ -51,19 +51,19 @@ def test_what_is_larger_than_all_may_be_is_refused() -> None:
 @pytest.mark.requirement("SP-34")
 def test_a_blob_that_nobody_uses_goes() -> None:
     clock = Clock()
-    blobs = Blobs(idle_s=60, now=clock)
+    blobs = BlobStore(idle_s=60, now=clock)
     used, unused = blobs.add(b"1", ""), blobs.add(b"2", "")
     clock.now = 50
     blobs.get(used)
     clock.now = 70
-    with pytest.raises(RequestError, match="its time is over"):
+    with pytest.raises(RequestError, match="has expired"):
         blobs.get(unused)
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
 
 
 def test_whoever_leaves_a_thousand_drops_nobody_elses() -> None:
     """1,001 blobs of one client dropped another's (10.7)."""
-    blobs = Blobs()
+    blobs = BlobStore()
     mine = blobs.add(b"mine", "", "token me")
     theirs = [blobs.add(b"x", "", "address 192.0.2.1") for _ in range(1001)]
     assert blobs.get(mine).raw == b"mine"
@@ -74,9 +74,9 @@ def test_whoever_leaves_a_thousand_drops_nobody_elses() -> None:
 
 
 def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> None:
-    blobs = Blobs(most=100, most_bytes=40)
+    blobs = BlobStore(most=100, most_bytes=40)
     assert (blobs.limit("a"), blobs.limit(None)) == (10, 40)
-    with pytest.raises(RequestError, match="11 bytes, and at most 10 are kept"):
+    with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
         blobs.add(b"x" * 11, "", "a")
     kept = [blobs.add(b"x" * 10, "", owner) for owner in "abcd"]
     with pytest.raises(RequestError, match=r"Too many blobs: .* is reached; try again later"):
@@ -88,7 +88,7 @@ def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> 
 @given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
 def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
     clock = Clock()
-    blobs = Blobs(most=3, most_bytes=20, idle_s=60, now=clock)
+    blobs = BlobStore(most=3, most_bytes=20, idle_s=60, now=clock)
     names: list[tuple[str, bytes]] = []
     for raw, wait in steps:
         clock.now += wait

@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc import execution
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
@@ -188,10 +188,10 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
 @each_row(
     ("runtime", "kind", "said"),
     [
-        ('entrypoint = "code/gone.py"', "not_executable", "is no file of the skill"),
-        ('entrypoint = "../other/main.py"', "not_executable", "is no file of the skill"),
-        ('entrypoint = "/bin/sh"', "not_executable", "is no file of the skill"),
-        ('language = "python"', "not_executable", "is no action with an entry point"),
+        ('entrypoint = "code/gone.py"', "not_executable", "is not a file of the skill"),
+        ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
+        ('entrypoint = "/bin/sh"', "not_executable", "is not a file of the skill"),
+        ('language = "python"', "not_executable", "is not an action with an entry point"),
         ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
         ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
         ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
@@ -299,19 +299,19 @@ async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(tmp_path: Path) ->
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
     reported = await run(desk("off", tmp_path), name="thing")
     assert len(reported["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
-    assert "more files in output_blobs than are kept" in reported["logs_preview"]
+    assert "some files in output_blobs are above the limits" in reported["logs_preview"]
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
-    assert len((await run(desk("off", tmp_path, blobs=Blobs(most_bytes=100)), name="thing"))["output_blobs"]) == 2
+    assert len((await run(desk("off", tmp_path, blobs=BlobStore(most_bytes=100)), name="thing"))["output_blobs"]) == 2
 
 
 async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> None:
-    blobs = Blobs(most_bytes=100)
+    blobs = BlobStore(most_bytes=100)
     for number in range(4):  # as much as each of four owners may have
         blobs.add(b"x" * 25, "text/plain", f"owner {number}")
     shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')
     reported = await run(desk("off", tmp_path, blobs=blobs), name="thing")
     assert (reported["status"], reported["output_blobs"]) == ("completed", [])
-    assert "more files in output_blobs than are kept" in reported["logs_preview"]
+    assert "some files in output_blobs are above the limits" in reported["logs_preview"]
 
 
 async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
@@ -449,8 +449,8 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
 @each_row(
     ("params", "kind", "said"),
     [
-        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not run here; there are .*py"),
-        ({"language": "../x"}, "unsupported_runtime", "is not run here"),
+        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not supported here; supported: .*py"),
+        ({"language": "../x"}, "unsupported_runtime", "is not supported here"),
         ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
@@ -514,7 +514,7 @@ async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> No
     for name in names:
         write(tmp_path / name, toml(name))
     served = desk("off", tmp_path, allow_code=True)
-    with pytest.raises(CallFailedError, match="at most 16 skills are mounted"):
+    with pytest.raises(CallFailedError, match="at most 16 skills can be mounted"):
         await served.call("run_code", language="sh", code="true", mount_skills=names)
     reported = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
     assert reported["status"] == "completed"

@@ -22,8 +22,8 @@ def test_what_is_no_json_is_a_parse_error(raw: bytes) -> None:
 @pytest.mark.requirement("SP-18")
 @each_row("identifier", ["1", "", "é", 0, -7, 1.5, 10**30, None])
 def test_an_id_of_any_type_is_kept(identifier: Any) -> None:
-    call = messages.call({"jsonrpc": "2.0", "id": identifier, "method": "m"})
-    assert (call.id, call.answered, call.params) == (identifier, True, {})
+    call = messages.parse_call({"jsonrpc": "2.0", "id": identifier, "method": "m"})
+    assert (call.id, call.wants_response, call.params) == (identifier, True, {})
     assert messages.id_of({"id": identifier}) == identifier
 
 
@@ -31,7 +31,7 @@ def test_an_id_of_any_type_is_kept(identifier: Any) -> None:
 def test_an_id_of_another_type_is_refused_and_answered_with_null(identifier: Any) -> None:
     message = {"jsonrpc": "2.0", "id": identifier, "method": "m"}
     with pytest.raises(CallError, match="id must be a string, a number or null") as caught:
-        messages.call(message)
+        messages.parse_call(message)
     assert caught.value.code == -32600 and messages.id_of(message) is None
 
 
@@ -43,12 +43,12 @@ def test_an_id_of_another_type_is_refused_and_answered_with_null(identifier: Any
 )  # fmt: skip
 def test_what_is_no_call_is_an_invalid_request(message: Any) -> None:
     with pytest.raises(CallError) as caught:
-        messages.call(message)
+        messages.parse_call(message)
     assert caught.value.code == -32600
 
 
 @pytest.mark.requirement("SP-17")
 def test_positional_params_are_refused() -> None:
-    with pytest.raises(CallError, match="positional parameters are not taken") as caught:
-        messages.call({"jsonrpc": "2.0", "id": 1, "method": "m", "params": ["a"]})
+    with pytest.raises(CallError, match="by position are not supported") as caught:
+        messages.parse_call({"jsonrpc": "2.0", "id": 1, "method": "m", "params": ["a"]})
     assert caught.value.code == -32602

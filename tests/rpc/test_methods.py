@@ -215,7 +215,7 @@ async def test_neither_a_link_nor_a_sibling_with_the_same_beginning_leads_out(tm
 async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
-    with pytest.raises(CallFailedError, match="is no text, and content is a string"):
+    with pytest.raises(CallFailedError, match="is not a text file"):
         await Desk(tmp_path).call("read_skill_file", name="thing", path="picture.png")
 
 
@@ -229,7 +229,7 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
         ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
         ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
         ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
-        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; there is 1.0.0, 1.2.0-rc.1, 1.2.0",
+        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
          {"name": "weather", "version": "9"}),
         ("describe_skill", {"name": "weather", "version": "1.2"}, "has no version",
          {"name": "weather", "version": "1.2"}),
@@ -331,7 +331,7 @@ async def test_two_with_one_name_and_version_are_told(tmp_path: Path, caplog: py
     desk = Desk(tmp_path / "first", tmp_path / "second")
     assert await desk.names() == ["same 1.0.0", GUIDE]
     assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "first"
-    assert "same 1.0.0 is that of another skill, too" in caplog.text
+    assert "same 1.0.0 is also that of another skill" in caplog.text
 
 
 async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

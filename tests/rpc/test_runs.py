@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.model import Json
-from mcp_skills_server.rpc.execution import MAX_SUMMARY, ended, failed
+from mcp_skills_server.rpc.execution import MAX_SUMMARY, failed, to_run
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 from tables import each_row
@@ -22,11 +22,11 @@ GOOD = Outcome(
     [('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("two words\n", "two words\n"), ("\n", "\n"), ("NaN\n", "NaN\n")],
 )
 def test_what_a_program_prints_is_json_if_it_can_be(printed: str, output: Json) -> None:
-    assert ended("t", replace(GOOD, stdout=printed), None, (), called=False, remark="").output == output
+    assert to_run("t", replace(GOOD, stdout=printed), None, (), called=False, remark="").output == output
 
 
 def test_what_a_program_says_on_stderr_is_its_log() -> None:
-    done = ended("t", replace(GOOD, stdout="text", stderr="log\n"), None, (), called=False, remark="more\n")
+    done = to_run("t", replace(GOOD, stdout="text", stderr="log\n"), None, (), called=False, remark="more\n")
     assert (done.output, done.logs_preview, done.error) == ("text", "log\nmore\n", None)
     assert done.summary == "t completed in 5 ms."
 
@@ -34,7 +34,7 @@ def test_what_a_program_says_on_stderr_is_its_log() -> None:
 @each_row("output", [None, 0, "", [1], {"a": None}])
 def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(output: Json) -> None:
     result = b'{"output": %s}' % jsonrpc.dump(output)
-    done = ended("t", replace(GOOD, stdout="printed\n"), result, (), called=True, remark="")
+    done = to_run("t", replace(GOOD, stdout="printed\n"), result, (), called=True, remark="")
     assert (done.output, done.logs_preview, done.error) == (output, "printed\n", None)
 
 
@@ -55,23 +55,23 @@ def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(
          ("execution_failed", "only this")),
         ({"exit_code": 1, "stderr": "Node.js v22.1.0\n"}, None, False,
          ("execution_failed", "t ended with exit code 1")),
-        *[({}, result, True, ("execution_failed", "what the entry point left as its result cannot be read"))
+        *[({}, result, True, ("execution_failed", "the result that the entry point left cannot be parsed"))
           for result in (b"{}", b"nonsense", b"[1]", b'{"output": NaN}')],
         ({"stdout_truncated": True}, None, False,
-         ("output_too_long", "it printed more than is kept; leave large output as files in output_blobs")),
+         ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
     ],
 )  # fmt: skip
 def test_the_error_names_what_went_wrong(
     outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
 ) -> None:
-    done = ended("t", replace(GOOD, **outcome), result, (), called=called, remark="")
+    done = to_run("t", replace(GOOD, **outcome), result, (), called=called, remark="")
     assert (done.output, done.error, done.summary) == (None, expected, expected[1])
 
 
 @each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 300, "x" * 200)])
 def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(message: str, summary: str) -> None:
     result = jsonrpc.dump({"error": {"type": "ValueError", "message": message}})
-    done = ended("t", replace(GOOD, exit_code=1), result, (), called=True, remark="")
+    done = to_run("t", replace(GOOD, exit_code=1), result, (), called=True, remark="")
     assert (done.summary, done.error) == (summary, ("ValueError", message))
 
 

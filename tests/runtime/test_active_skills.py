@@ -53,7 +53,7 @@ async def test_what_a_skill_depends_on_is_loaded_with_it_one_level_deep(tmp_path
         receipt = await ask(session, "skills_load", names=["a"])
         assert active(receipt) == ["b", "a"], "what was asked for is the latest"
         note = receipt["structuredContent"]["note"]
-        assert "needed: c." in note and "not here: gone." in note
+        assert "needed: c." in note and "unknown skills: gone." in note
         assert "not here" not in str(await ask(session, "skills_load", names=["d"]))
     async with Runtime(registry, RuntimeSettings(load_dependencies=True, max_loaded=1)) as runtime:
         words = await refused(runtime.session(), "skills_load", {"names": ["a"]})
@@ -247,7 +247,7 @@ async def test_a_skill_without_a_description_is_not_offered(tmp_path: Path) -> N
     session = Runtime(loaded(plant(tmp_path, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}))).session()
     assert await session.instructions() == ""
     assert session.tools() == []
-    assert text(await session.call("skills_list")) == "No skill fits."
+    assert text(await session.call("skills_list")) == "No skill matches."
 
 
 @pytest.mark.requirement("RT-12")

@@ -128,8 +128,8 @@ async def test_without_skills_there_is_neither_word_nor_tool(tmp_path: Path) -> 
     assert await session.instructions() == ""
     assert session.tools() == []
     assert "Unknown skill: 'a'" in await refused(session, "skills_load", {"names": ["a"]})
-    assert text(await session.call("skills_list")) == "No skill fits."
-    assert text(await session.call("skills_search", {"query": "anything"})) == "No skill fits."
+    assert text(await session.call("skills_list")) == "No skill matches."
+    assert text(await session.call("skills_search", {"query": "anything"})) == "No skill matches."
 
 
 @pytest.mark.requirement("RT-22", "X-15")
@@ -185,10 +185,10 @@ async def test_a_search_finds_what_the_words_mean(session: Session) -> None:
     assert len(listed(await ask(session, "skills_search", query="pdf data refunds", limit=2))) == 2
     nothing = await ask(session, "skills_search", query="zzzzqqqq")
     advice = "Try other keywords, in the language of the skills; skills_list goes through all of them. Groups: acme."
-    assert (text(nothing), listed(nothing)) == (f"No skill fits.\n{advice}", [])
+    assert (text(nothing), listed(nothing)) == (f"No skill matches.\n{advice}", [])
     assert nothing["structuredContent"] == {"skills": [], "note": advice}
     near = text(await ask(session, "skills_search", query="professor"))
-    assert near == f"No skill fits.\n{advice}".replace("Groups", "Nearest names: pdf-processing. Groups")
+    assert near == f"No skill matches.\n{advice}".replace("Groups", "Nearest names: pdf-processing. Groups")
 
 
 async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:

@@ -26,8 +26,8 @@ META = {
 VIEWS: list[dict[str, Any]] = [
     {"uri": uri, "mimeType": MIME_TYPE, "name": name, "title": title, "description": description, "_meta": META}
     for uri, name, title, description in (
-        (CATALOGUE, "skills-catalogue", "Skills", "The skills, to be searched and loaded."),
-        (SKILL, "loaded-skill", "Loaded skill", "What a loaded skill says."),
+        (CATALOGUE, "skills-catalogue", "Skills", "Search and load skills."),
+        (SKILL, "loaded-skill", "Loaded skill", "The instructions of a loaded skill."),
     )
 ]
 SKILLS = FIXTURES / "acme"

@@ -355,7 +355,7 @@ async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) 
 
 @each_row("server", [object(), None, Server, "mine"])
 def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
-    with pytest.raises(TypeError, match=r"^attach\(\) takes no builtins\.\w+; give it a Server .* FastMCP .*$"):
+    with pytest.raises(TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"):
         attach(server, Registry([tmp_path]))
 
 
@@ -461,7 +461,7 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
     named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
     async with attached(tmp_path, mode, to=tools_server(), tool_skills=named) as client:
         for names, note in (
-            (["refunds"], "Tools that these skills are about: credit (refunds), refund (refunds)."),
+            (["refunds"], "Tools that these skills document: credit (refunds), refund (refunds)."),
             (["greetings"], None),
         ):
             result = await client.call_tool("skills_load", {"names": names})

@@ -7,7 +7,7 @@ from typing import Any
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from mcp_skills_server.server.entrance import counted, principal
+from mcp_skills_server.server.sdk import principal, quota_owner
 
 
 def scope(name: str | None, address: str | None) -> dict[str, Any]:
@@ -18,18 +18,20 @@ def scope(name: str | None, address: str | None) -> dict[str, Any]:
 
 
 def test_nobody_has_to_prove_anything_over_a_pipe() -> None:
-    assert principal({}) is None and counted({}) is None
+    assert principal({}) is None and quota_owner({}) is None
 
 
 def test_a_bearer_is_bound_and_counted_by_the_token_and_not_by_the_address() -> None:
     one, moved, other = scope("a", "192.0.2.1"), scope("a", "192.0.2.2"), scope("b", "192.0.2.1")
     assert principal(one) is not None and principal(one) == principal(moved) != principal(other)
-    assert counted(one) is not None and counted(one) == counted(moved) != counted(other)
+    assert quota_owner(one) is not None and quota_owner(one) == quota_owner(moved) != quota_owner(other)
 
 
 def test_who_proves_nothing_is_counted_by_the_address_and_bound_to_nothing() -> None:
     one, other = scope(None, "192.0.2.1"), scope(None, "192.0.2.2")
     assert principal(one) is None
-    assert counted(one) is not None and counted(one) == counted(scope(None, "192.0.2.1")) != counted(other)
-    assert counted(scope(None, None)) is None
-    assert counted(one) != counted(scope("192.0.2.1", None))  # a token may be called like an address
+    assert quota_owner(one) is not None and quota_owner(one) == quota_owner(scope(None, "192.0.2.1")) != quota_owner(
+        other
+    )
+    assert quota_owner(scope(None, None)) is None
+    assert quota_owner(one) != quota_owner(scope("192.0.2.1", None))  # a token may be called like an address

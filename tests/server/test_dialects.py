@@ -11,7 +11,7 @@ import pytest
 from catalog.forest import loaded
 from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError
 from mcp_skills_server.dialects import table
-from mcp_skills_server.dialects.dialect import Dialect, EntryResult, Subject
+from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.server.notify import Notifier, Stream, notices
 from server.sdk import ask, attached
@@ -31,7 +31,7 @@ def by_number(snapshot: Snapshot, target: str, least: Standing) -> Skill:
     return snapshot.skills[paths[int(target)]]
 
 
-def numbered(subject: Subject) -> dict[str, Json]:
+def numbered(subject: EntryContext) -> dict[str, Json]:
     return {"number": number_of(subject.skill, subject.snapshot, subject.least), "called": subject.skill.name}
 
 
@@ -73,7 +73,7 @@ async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) ->
 
 
 async def test_a_name_that_no_row_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no dialect 'tiny'"):
+    with pytest.raises(UsageError, match="unknown dialect 'tiny'"):
         Settings(dialect="tiny")
 
 

@@ -139,9 +139,9 @@ async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_onc
     client.principal = old
     async with notifier.running():
         notifier.add_legacy_client(client)
-        notifier.follows(client, old)()
+        notifier.rebind(client, old)()
         assert asked == []
-        is_open = notifier.follows(client, new)
+        is_open = notifier.rebind(client, new)
         await anyio.wait_all_tasks_blocked()
         assert client.sent == [] and asked == []  # what is sent now reaches nobody
         is_open()
@@ -150,7 +150,7 @@ async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_onc
         # It heard of grants that gave it what it had at first, and has what it had then by other groups.
         of[new], asked[:] = before, []
         of[old] = after
-        notifier.follows(client, old)()
+        notifier.rebind(client, old)()
         await anyio.wait_all_tasks_blocked()
         assert len(client.sent) == 2 and asked == [(before, after)]
 
@@ -184,7 +184,7 @@ class Client:
         self.principal: Principal | None = None
         self.sent: list[str] = []
 
-    def at_end(self, work: Callable[[], object]) -> None:
+    def add_exit_callback(self, work: Callable[[], object]) -> None:
         """As the front's."""
         self.ends.callback(work)
 

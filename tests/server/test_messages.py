@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
-from mcp_skills_server.dialects.jsonrpc import MOST_LEVELS, InvalidMessage, Message, duplicate, judge
+from mcp_skills_server.dialects.jsonrpc import MOST_LEVELS, InvalidMessage, Message, decode_message, duplicate
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
@@ -25,12 +25,12 @@ from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
 @each_row("case", MALFORMED)
 def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: Case) -> None:
-    found = judge(case.raw)
+    found = decode_message(case.raw)
     assert isinstance(found, InvalidMessage)
     assert (found.code, found.id) == (case.code, case.id)
     assert "\n" not in found.message
     assert len(found.message) < 200
-    assert json.loads(found.answer) == {
+    assert json.loads(found.response) == {
         "jsonrpc": "2.0",
         "id": case.id,
         "error": {"code": case.code, "message": found.message},
@@ -48,13 +48,13 @@ def test_what_is_no_message_is_refused_with_its_id_where_it_could_be_read(case: 
         (raw(params={"name": [[1]] * 500}), "request"),
         (b"\xef\xbb\xbf" + raw(), "request"),
         (without("id"), "notification"),
-        (without("method", result={}), "answer"),
-        (without("method", error={"code": -1, "message": "no", "data": 1}), "answer"),
-        (without("method", id=None, error={"code": -1, "message": "no"}), "answer"),
+        (without("method", result={}), "response"),
+        (without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
+        (without("method", id=None, error={"code": -1, "message": "no"}), "response"),
     ],
 )
 def test_what_is_a_message_is_handed_on(message: bytes, kind: str) -> None:
-    found = judge(message)
+    found = decode_message(message)
     assert isinstance(found, Message)
     assert found.kind == kind
     assert found.fields == json.loads(message.decode("utf-8-sig"))
@@ -69,7 +69,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_whatever_comes_is_judged(value: Any) -> None:
-    found = judge(json.dumps(value).encode())
+    found = decode_message(json.dumps(value).encode())
     assert isinstance(found, Message) or found.code in {-32700, -32600}
 
 
@@ -77,25 +77,25 @@ def test_how_deep_a_message_may_be_does_not_depend_on_the_parser() -> None:
     def nested(levels: int) -> bytes:
         return raw(params={"a": 1}).replace(b"1", b"[" * levels + b"]" * levels)
 
-    assert isinstance(judge(nested(MOST_LEVELS - 2)), Message)
-    assert isinstance(judge(nested(MOST_LEVELS - 1)), InvalidMessage)
+    assert isinstance(decode_message(nested(MOST_LEVELS - 2)), Message)
+    assert isinstance(decode_message(nested(MOST_LEVELS - 1)), InvalidMessage)
     wide = raw(params={"a": [[]] * 1000})
-    assert isinstance(judge(wide), Message)
+    assert isinstance(decode_message(wide), Message)
 
 
 def test_what_a_stream_asks_for_is_bounded_before_it_is_kept() -> None:
     listen = raw(method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["x" * 65_536]}})
-    found = judge(listen)
+    found = decode_message(listen)
     assert isinstance(found, InvalidMessage)
     assert (found.code, found.id) == (-32602, 7)
     assert "65,536 bytes" in found.message
-    assert isinstance(judge(listen.replace(b"subscriptions/listen", b"skills/list")), Message)
+    assert isinstance(decode_message(listen.replace(b"subscriptions/listen", b"skills/list")), Message)
 
 
 def test_the_second_request_of_an_id_is_refused_by_that_id() -> None:
     refused = duplicate("1")
     assert (refused.code, refused.id) == (-32600, "1")
-    assert 'the id "1" is under way' in refused.message
+    assert 'the id "1" is already in progress' in refused.message
 
 
 def test_over_stdio_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
@@ -163,7 +163,7 @@ def test_over_stdio_a_request_whose_id_is_under_way_is_refused_at_once(tmp_path:
         for _ in range(9):
             answer = wire.answer(7)
             assert answer["error"]["code"] == -32600
-            assert "the id 7 is under way" in answer["error"]["message"]
+            assert "the id 7 is already in progress" in answer["error"]["message"]
         assert wire._answers[7].empty()
         gate.write_text("go")
         assert wire.answer(7)["result"]["skills"]

@@ -14,7 +14,7 @@ from catalog.forest import skills as planted
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.server import prompts, requests, resources, skills
-from mcp_skills_server.server.requests import Caller, Handler, Page, Settings, keep_page, kept_page
+from mcp_skills_server.server.requests import Caller, Handler, Page, Settings, cache_page, cached_page
 from wire import write_skill
 
 LISTS: dict[str, Handler] = {
@@ -51,6 +51,6 @@ def test_pages_of_cursors_that_are_made_up_are_bounded(folder: Path) -> None:
     registry = loaded(folder)
     page = Page([], None)
     for number in range(1000):
-        keep_page(page, registry.snapshot, "skills", number)
-    kept = [number for number in range(1000) if kept_page(registry.snapshot, "skills", number) is page]
+        cache_page(page, registry.snapshot, "skills", number)
+    kept = [number for number in range(1000) if cached_page(registry.snapshot, "skills", number) is page]
     assert 0 < len(kept) <= requests._MOST_PAGES and kept[-1] == 999

@@ -8,7 +8,7 @@ import pytest
 
 from conversations import CAPABILITIES, CLIENT, ENVELOPE, HANDSHAKE, REQUESTS
 from mcp_skills_server.server import eras
-from mcp_skills_server.server.eras import LEGACY, MODERN, Era, wrong
+from mcp_skills_server.server.eras import LEGACY, MODERN, Era, shape_error
 from tables import each_row
 
 REFERENCE = {"type": "ref/prompt", "name": "b"}
@@ -74,7 +74,7 @@ def test_a_flag_of_a_stream_is_a_boolean() -> None:
     given = {"notifications": {"toolsListChanged": "yes", "resourceSubscriptions": ["x"]}, "_meta": ENVELOPE}
     found = reason(MODERN, "subscriptions/listen", given)
     assert found == "Invalid params: params.notifications.toolsListChanged must be a boolean"
-    assert wrong(["x", 5], [str], "uris") == "uris[1] must be a string"
+    assert shape_error(["x", 5], [str], "uris") == "uris[1] must be a string"
 
 
 def test_a_client_that_says_nothing_of_itself_has_no_name() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from catalog.forest import loaded
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects.jsonrpc import Message, judge
+from mcp_skills_server.dialects.jsonrpc import Message, decode_message
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport import MAX_LINE
 from scripted import talk
@@ -48,7 +48,7 @@ def owed(line: bytes) -> tuple[str, Any] | None:
         return None
     if len(line) > MAX_LINE:
         return key(None)
-    found = judge(line)
+    found = decode_message(line)
     if isinstance(found, Message) and found.kind != "request":
         return None
     return key(found.id)

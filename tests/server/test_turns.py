@@ -39,7 +39,7 @@ def over_mcp(registry: Registry) -> Read:
     """`resources/read`, of the client of this name."""
     params = {"uri": "skill://a/data.txt"}
     return lambda owner: retry_when_stale(
-        registry, lambda view: resources.read_resource(view, Settings(), Caller(counted=owner), params)
+        registry, lambda view: resources.read_resource(view, Settings(), Caller(quota_owner=owner), params)
     )
 
 

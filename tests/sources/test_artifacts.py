@@ -106,12 +106,12 @@ def test_a_bad_artifact_costs_its_skill_alone(
         ({"name": "../evil"}, "the name holds"),
         ({"name": "con"}, "Windows cannot hold the name"),
         ({"digest": "sha256:" + "A" * 64}, "its digest is not"),
-        ({"url": "file:///etc/passwd"}, "no http or https URL"),
+        ({"url": "file:///etc/passwd"}, "not an http or https URL"),
         ({"url": "https://cdn.example/a"}, "another origin"),
         ({"url": "http://169.254.169.254/latest/meta-data/"}, "another origin"),
         ({"name": "a"}, "an entry before it has the same name"),
         ({"type": "archive"}, "neither a .tar.gz nor a .zip"),
-        ({"name": "other"}, "calls it 'bad'"),
+        ({"name": "other"}, "has the name 'bad'"),
     ],
 )
 def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path, bad: dict[str, str], said: str) -> None:

@@ -120,7 +120,7 @@ def test_an_old_site_is_fetched_file_by_file(site: Publisher, place: Path) -> No
     site.routes[f"{DIRECTORY_0_1}a/SKILL.md"] = answer(skill_md("a"))
     site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"b c")
     report = fetch(site, place)
-    assert report.version == "0.1.0" and report.added == ("a",) and "nothing proves the files" in report.warnings[0]
+    assert report.version == "0.1.0" and report.added == ("a",) and "no digests to verify files" in report.warnings[0]
     assert (place / "a" / "references" / "b c.md").read_bytes() == b"b c"
     assert fetch(site, place).unchanged == ("a",)
     site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"more")
@@ -146,7 +146,7 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
     ("route", "kind", "said"),
     [
         (answer(b"{"), IndexRefusedError, "is not JSON"),
-        (answer(b"[]"), IndexRefusedError, "no object"),
+        (answer(b"[]"), IndexRefusedError, "not an object"),
         (answer(b'{"skills": 7}'), IndexRefusedError, "no list 'skills'"),
         (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefusedError, "has 100000 entries, at most 20000"),
         (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
@@ -191,7 +191,7 @@ def test_a_version_to_come_is_told_and_not_processed(site: Publisher, place: Pat
         json.dumps({"$schema": "https://x/9", "skills": [site.entries[0] | {"name": "b"}]}).encode()
     )
     report = fetch(site, place, prune=True)
-    assert report.version is None and not report.ok and "not known" in report.warnings[0]
+    assert report.version is None and not report.ok and "unknown version" in report.warnings[0]
     assert report.gone == () and skills(place) == ["a"] and site.paths[-1] == INDEX
 
 
@@ -201,14 +201,14 @@ def test_a_type_to_come_is_a_warning(site: Publisher, place: Path) -> None:
     site.add("b")
     report = fetch(site, place)
     assert report.ok and report.added == ("b",)
-    assert report.warnings == ("a: its type 'mcp-bundle' is not known, and so it is passed over",)
+    assert report.warnings == ("a: its type 'mcp-bundle' is unknown, and so it is passed over",)
 
 
 @pytest.mark.requirement("WK-12", "X-23")
 def test_another_description_is_a_warning(site: Publisher, place: Path) -> None:
     site.add("a", description="Does b.")
     report = fetch(site, place)
-    assert report.ok and "describes it otherwise" in report.warnings[0]
+    assert report.ok and "has another description" in report.warnings[0]
 
 
 NOW = 1_784_109_600.0

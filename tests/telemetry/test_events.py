@@ -24,9 +24,9 @@ from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.server.attach import make_server
-from mcp_skills_server.server.entrance import principal
+from mcp_skills_server.server.attach import make_standalone_server
 from mcp_skills_server.server.eras import MODERN
+from mcp_skills_server.server.sdk import principal
 from mcp_skills_server.server.stdio import Connection
 from mcp_skills_server.server.stdio import PendingRequest as McpRequest
 from mcp_skills_server.telemetry import events
@@ -292,7 +292,7 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(server: Events, capl
 
 async def test_a_request_over_stdio_is_one_event(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", body=BODY)
-    attachment, seen = attach(make_server(), loaded(tmp_path), watch=False), list[Event]()
+    attachment, seen = attach(make_standalone_server(), loaded(tmp_path), watch=False), list[Event]()
     attachment.events.subscribe(seen.append)
     await attachment.ready()
     unused_pipes: Any = None

@@ -53,7 +53,7 @@ def every_kind(server: Server) -> list[str]:
 def proved(server: Server, entry: dict[str, Any]) -> archive.Files:
     """The files of an entry, by the eyes of our own consumer."""
     raw = get(server, entry["url"]).body
-    wellknown.prove(raw, entry["digest"])
+    wellknown.verify_digest(raw, entry["digest"])
     return archive.unpack(raw) if entry["type"] == "archive" else {"SKILL.md": (raw, False)}
 
 
@@ -327,7 +327,7 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
             assert entries(server) == []
         write_skill(tmp_path / "new")
         until(lambda: entries(server))
-        server.said("x/twin: not published: the name twin is also that of y/twin")
+        server.said("x/twin: not published: twin is also the name of y/twin")
         server.said("other: not published: ")
         server.said(": not published: ", 3)
         assert server.stderr.count(": not published: ") == 3

@@ -10,7 +10,7 @@ import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.entrance import counted
+from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.web.forwarded import PREFIX, RootPath, checked_prefix, trusted_networks
 from tables import each_row
 
@@ -42,7 +42,7 @@ def seen_of(
 
 def owner(*lines: str, peer: str = PROXY) -> str | None:
     """Who is counted for it."""
-    return counted(seen_of(*lines, peer=peer))
+    return quota_owner(seen_of(*lines, peer=peer))
 
 
 # Whom

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.entrance import PRINCIPAL
+from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web import guards
 from mcp_skills_server.web.bearer import secret_of

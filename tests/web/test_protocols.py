@@ -33,7 +33,7 @@ def shown() -> Iterator[tuple[str, Any]]:
     registry = Registry([SKILL])
     registry.load()
     skills = acp.available(registry.snapshot).skills
-    for name, takes in (("acp.commands", acp.Takes()), ("acp.skills", acp.Takes(nested=True))):
+    for name, takes in (("acp.commands", acp.UpdateForms()), ("acp.skills", acp.UpdateForms(nested=True))):
         ((method, params),) = acp.notifications("sess_1", skills, takes, {})
         yield name, {"jsonrpc": "2.0", "method": method, "params": params}
 

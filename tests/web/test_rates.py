@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
-from mcp_skills_server.server.entrance import PRINCIPAL
+from mcp_skills_server.server.sdk import PRINCIPAL
 from mcp_skills_server.web import rates
 from mcp_skills_server.web.rates import COUNT_BATCH, FailedAuthentications, RequestLimits
 

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any, Final
 
 from mcp_skills_server.dialects import acp
-from mcp_skills_server.dialects.acp import Answer, AvailableSkill, Ending, Hello, Setup, Takes
+from mcp_skills_server.dialects.acp import AvailableSkill, Response, SessionRequest, UpdateForms
 
 _MOST: Final = 1000
 """The most tracked sessions, and pending requests; then the oldest is evicted."""
@@ -30,91 +30,91 @@ class Conversation:
     """A conversation of one editor and one agent, with thread-safe methods.
 
     Args:
-        words: command line of the MCP server for sessions, with an absolute program path; empty for
+        command: of the MCP server for sessions, with an absolute program path; empty for
             none.
         may_add: called when a session is opened; returns True if that server is useful.
     """
 
-    def __init__(self, words: Sequence[str], may_add: Callable[[], bool]) -> None:
-        self._words = words
+    def __init__(self, command: Sequence[str], may_add: Callable[[], bool]) -> None:
+        self._command = command
         self._may_add = may_add
         self._lock = Lock()
         self._version = 1
         self._starts_servers = True
-        self._takes = Takes()
-        self._pending: OrderedDict[acp.Key, Hello | Setup | Ending] = OrderedDict()
+        self._forms = UpdateForms()
+        self._pending: OrderedDict[acp.Key, acp.Request] = OrderedDict()
         self._open: OrderedDict[str, None] = OrderedDict()
         self._agent_updates = _AgentUpdates()
         self._skills: tuple[AvailableSkill, ...] | None = None
 
-    def ask(self, lines: bytes) -> bytes:
+    def to_agent(self, lines: bytes) -> bytes:
         """Return whole lines of the editor in the form to send to the agent."""
-        return b"\n".join(map(self._ask, lines.split(b"\n")))
+        return b"\n".join(map(self._line_to_agent, lines.split(b"\n")))
 
-    def _ask(self, line: bytes) -> bytes:
+    def _line_to_agent(self, line: bytes) -> bytes:
         text, message = _read(line)
-        requests = acp.asked(message)
+        requests = acp.parse_requests(message)
         with self._lock:
             for each in requests:
                 if each.key is not None:
                     _put(self._pending, each.key, each)
             version, can = self._version, self._starts_servers
         if not (
-            self._words
+            self._command
             and can
-            and any(isinstance(each, Setup) for each in requests)
+            and any(isinstance(each, SessionRequest) for each in requests)
             and self._may_add()
         ):
             return line
-        return acp.with_server(text, lambda name: acp.server(name, self._words, version)).encode(
+        return acp.with_server(text, lambda name: acp.server(name, self._command, version)).encode(
             "utf-8"
         )
 
-    def hear(self, lines: bytes) -> bytes:
+    def after_agent_lines(self, lines: bytes) -> bytes:
         """Return the lines to send to the client after these whole lines of the agent, if any."""
         due: dict[str, bool] = {}
         with self._lock:
             for line in lines.split(b"\n"):
                 _, message = _read(line)
-                for session_id in self._answered(message):
+                for session_id in self._handle_responses(message):
                     due[session_id] = True
-                for each in self._updated(message):
+                for each in self._store_updates(message):
                     by_extension = each.kind == acp.EXTENSION_METHOD
                     due[each.session_id] = due.get(each.session_id, False) or by_extension
             return self._lines(due)
 
-    def _answered(self, message: object) -> Iterable[str]:
+    def _handle_responses(self, message: object) -> Iterable[str]:
         """Yield the sessions that these responses open, and update the state."""
-        for answer in acp.answered(message):
-            request = self._pending.pop(answer.key, None)
-            if isinstance(request, Hello):
-                self._record_handshake(request, answer)
-            elif isinstance(request, Setup):
-                session_id = acp.opened(request, answer)
+        for response in acp.parse_responses(message):
+            request = self._pending.pop(response.key, None)
+            if isinstance(request, acp.InitializeRequest):
+                self._record_handshake(request, response)
+            elif isinstance(request, SessionRequest):
+                session_id = acp.opened_session_id(request, response)
                 if session_id is not None and len(session_id) <= _LONGEST_ID:
                     _put(self._open, session_id, None)
                     yield session_id
                 self._agent_updates.keep(self._expected())
             elif (
-                isinstance(request, Ending)
+                isinstance(request, acp.SessionEnd)
                 and request.session_id is not None
-                and answer.result is not None
+                and response.result is not None
             ):
                 self._open.pop(request.session_id, None)
                 self._agent_updates.keep(self._expected())
 
-    def _record_handshake(self, hello: Hello, answer: Answer) -> None:
-        if answer.result is not None:
-            self._version = acp.spoken(hello, answer)
-            self._takes = acp.takes(self._version, hello.capabilities)
-            self._starts_servers = acp.starts_servers(self._version, answer.result)
+    def _record_handshake(self, request: acp.InitializeRequest, response: Response) -> None:
+        if response.result is not None:
+            self._version = acp.negotiated_version(request, response)
+            self._forms = acp.accepted_forms(self._version, request.capabilities)
+            self._starts_servers = acp.starts_servers(self._version, response.result)
 
-    def _updated(self, message: object) -> Iterable[acp.AgentUpdate]:
+    def _store_updates(self, message: object) -> Iterable[acp.AgentUpdate]:
         """Store the agent's own updates, which overwrote ours, and yield them."""
         expected = self._expected()
-        for each in acp.updated(message):
+        for each in acp.parse_updates(message):
             if (
-                each.kind in acp.kinds(self._takes)
+                each.kind in acp.merged_kinds(self._forms)
                 and len(each.session_id) <= _LONGEST_ID
                 and expected(each.session_id)
             ):
@@ -124,7 +124,8 @@ class Conversation:
 
     def _expected(self) -> Callable[[str], bool]:
         """Return a test for open or pending sessions; a load replays before its response."""
-        asked = {each.session_id for each in self._pending.values() if isinstance(each, Setup)}
+        pending = self._pending.values()
+        asked = {each.session_id for each in pending if isinstance(each, SessionRequest)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
@@ -146,7 +147,7 @@ class Conversation:
             with suppress(ValueError, RecursionError):
                 theirs = self._agent_updates.of(session_id)
                 notifications = acp.notifications(
-                    session_id, skills, self._takes, theirs, extension=extension
+                    session_id, skills, self._forms, theirs, extension=extension
                 )
                 lines += [acp.message(method, params) for method, params in notifications]
         return b"".join(lines)
@@ -188,7 +189,7 @@ class _AgentUpdates:
             if (session_id, kind) in self._texts:
                 text = self._texts[session_id, kind]
                 if text is None:
-                    raise ValueError(f"the last {kind} is not known any more")
+                    raise ValueError(f"the last {kind} is no longer stored")
                 out[kind] = json.loads(text)
         return out
 

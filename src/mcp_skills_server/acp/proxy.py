@@ -31,7 +31,7 @@ from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
-from mcp_skills_server.transport import LineBuffer, claim, read, wait_for_hang_up, write
+from mcp_skills_server.transport import LineBuffer, claim_stdio, read, wait_for_hang_up, write
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.views import Views
@@ -199,17 +199,17 @@ class Shutdown:
 
     def __init__(self, editor: int) -> None:
         self.at_once = False
-        self._deaf = False
+        self._agent_closed = False
         self._editor = editor
         self._woken, self._waker = os.pipe()
 
-    def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
+    def begin(self, *, at_once: bool = False, agent_closed: bool = False) -> None:
         """Begin the shutdown; idempotent and safe in a signal handler.
 
-        `at_once`: after a signal; `deaf`: the agent no longer reads, which alone does not end it.
+        `at_once`: after a signal; `agent_closed`: the agent no longer reads, but may still write.
         """
         self.at_once = self.at_once or at_once
-        self._deaf = self._deaf or deaf
+        self._agent_closed = self._agent_closed or agent_closed
         # No lock: a second signal may interrupt the handler of the first.
         os.write(self._waker, b"x")
 
@@ -220,7 +220,7 @@ class Shutdown:
             if open_ and wait_for_hang_up(self._editor, self._woken):
                 return
             os.read(self._woken, 1)
-            if not self._deaf or self.at_once:
+            if not self._agent_closed or self.at_once:
                 return
             if open_:
                 os.close(self._editor)
@@ -232,12 +232,12 @@ class SkillsOffer:
     """The skills that the proxy offers.
 
     Attributes:
-        words: command line of the MCP server for sessions; empty for none.
+        command: command line of the MCP server for sessions; empty for none.
         open: returns the views, still unloaded, and a function that loads and watches them. The
             editor gets the view of a client without a token.
     """
 
-    words: Sequence[str]
+    command: Sequence[str]
     open: Callable[[], tuple[Views, Callable[[], None]]]
 
 
@@ -251,16 +251,16 @@ def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> i
         the agent's exit code, 128 plus the number of its signal, or 127 if it could not start.
     """
     early: list[int] = []
-    handed_on: list[Callable[[int], None]] = [early.append]
+    signal_handler: list[Callable[[int], None]] = [early.append]
     for number in _signals():
-        signal.signal(number, lambda number, _: handed_on[0](number))
+        signal.signal(number, lambda number, _: signal_handler[0](number))
     try:
         agent = AgentProcess(command)
     except NotStartedError as error:
         logger.error("%s", error)
         return NOT_STARTED
     proxy = _Proxy(agent, offer, grace)
-    handed_on[0] = proxy.signal
+    signal_handler[0] = proxy.signal
     for number in early:
         proxy.signal(number)
     return proxy.run()
@@ -278,15 +278,15 @@ class _Proxy:
         self._offer = offer
         self._grace = grace
         self._conversation = (
-            Conversation(offer.words, self._has_skills) if offer is not None else None
+            Conversation(offer.command, self._has_skills) if offer is not None else None
         )
-        self._from_editor, self._to_editor = claim()
+        self._from_editor, self._to_editor = claim_stdio()
         self._shutdown = Shutdown(self._from_editor)
         # Lock of the pipe to the editor, and of the three fields below.
         self._writing = Lock()
         self._in_line = False
         self._closed = False
-        self._news: tuple[AvailableSkill, ...] | None = None
+        self._pending_skills: tuple[AvailableSkill, ...] | None = None
         self._active = time.monotonic()
         self._gone: float | None = None
         self._listening = False
@@ -340,7 +340,7 @@ class _Proxy:
         except OSError:
             # Let the editor's writes fail from now on, as without a proxy.
             self._agent.close_stdin()
-            self._shutdown.begin(deaf=True)
+            self._shutdown.begin(agent_closed=True)
         else:
             self._agent.close_stdin()
             self._shutdown.begin()
@@ -348,9 +348,9 @@ class _Proxy:
     def _with_skills(self, lines: bytes) -> bytes:
         if self._conversation is not None:
             try:
-                return self._conversation.ask(lines)
+                return self._conversation.to_agent(lines)
             except Exception as error:
-                self._fault("a message to the agent passed as it was", error)
+                self._fault("a message to the agent was forwarded without skills", error)
         return lines
 
     def _has_skills(self) -> bool:
@@ -397,9 +397,9 @@ class _Proxy:
             self._in_line = False
         for block, whole in buffer.blocks(chunk):
             if whole:
-                self._inject(conversation.hear, block)
+                self._inject(conversation.after_agent_lines, block)
         if cut:
-            self._send_news(conversation)
+            self._send_skills(conversation)
         if cut < len(chunk):
             self._in_line = True
             self._write_to_editor(chunk[cut:])
@@ -412,10 +412,10 @@ class _Proxy:
         else:
             self._write_to_editor(lines)
 
-    def _send_news(self, conversation: Conversation) -> None:
-        if self._news is not None and not self._in_line and not self._closed:
-            news, self._news = self._news, None
-            self._inject(conversation.announce, news)
+    def _send_skills(self, conversation: Conversation) -> None:
+        if self._pending_skills is not None and not self._in_line and not self._closed:
+            skills, self._pending_skills = self._pending_skills, None
+            self._inject(conversation.announce, skills)
 
     # The skills
 
@@ -424,7 +424,7 @@ class _Proxy:
             if self._offer is not None and self._conversation is not None:
                 self._follow(self._offer, self._conversation)
         except Exception as error:
-            self._fault("there are no skills", error)
+            self._fault("no skills are offered", error)
         finally:
             self._opened.set()
 
@@ -448,8 +448,8 @@ class _Proxy:
                     )
             left_out = set(found.left_out)
             with self._writing, suppress(OSError):
-                self._news = found.skills
-                self._send_news(conversation)
+                self._pending_skills = found.skills
+                self._send_skills(conversation)
 
     def _fault(self, what: str, error: Exception) -> None:
         if what not in self._faults:

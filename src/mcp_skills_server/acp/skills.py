@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import acp
-from mcp_skills_server.dialects.acp import AvailableSkill, Takes
+from mcp_skills_server.dialects.acp import AvailableSkill, UpdateForms
 from mcp_skills_server.model import Json, printable
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class AcpSkills:
         else:
             self.registry = Registry(roots)
             self._watcher = Watcher(self.registry)
-        self._takes = Takes()
+        self._forms = UpdateForms()
         self._sessions: dict[str, tuple[AgentConnection, dict[str, Any]]] = {}
         self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,14 +89,14 @@ class AcpSkills:
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
         """Record the client's capabilities from `initialize`, as SDK object or JSON."""
-        self._takes = acp.takes(version, _plain(capabilities))
+        self._forms = acp.accepted_forms(version, _plain(capabilities))
 
     def updates(
         self, session_id: str, commands: Sequence[Any] = ()
     ) -> list[tuple[str, dict[str, Any]]]:
         """Return (method, params) of notifications with all skills and the agent's own commands."""
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
-        return acp.notifications(session_id, self._skills(), self._takes, theirs)
+        return acp.notifications(session_id, self._skills(), self._forms, theirs)
 
     def announce(
         self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()
@@ -162,8 +162,8 @@ class AcpSkills:
         from acp.schema import AvailableCommandsUpdate
 
         # The SDK has no type for the draft's own update, and sends only updates with a type.
-        takes = Takes(nested=False, extension=self._takes.extension)
-        for method, params in acp.notifications(session_id, skills, takes, theirs):
+        forms = UpdateForms(nested=False, extension=self._forms.extension)
+        for method, params in acp.notifications(session_id, skills, forms, theirs):
             if method == acp.UPDATE:
                 await connection.session_update(
                     session_id, AvailableCommandsUpdate.model_validate(params["update"])

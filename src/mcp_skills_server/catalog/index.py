@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import mcp_skills_server
 from mcp_skills_server.catalog.disk import is_digest
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, SkillFile, Standing
 
@@ -282,7 +282,7 @@ def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool
     """
     if not is_kind(found.st_mode):
         raise UnusableFileError(f"{what} is a link or of another kind")
-    reason = why_untrusted(found)
+    reason = untrusted_reason(found)
     if reason:
         raise UnusableFileError(f"{what} {reason}")
 

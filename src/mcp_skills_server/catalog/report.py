@@ -136,7 +136,7 @@ def _report_first(registry: Registry) -> None:
 
 def _is_reported(found: Problem) -> bool:
     """Tell whether a problem is an error or keeps its skill out of listings."""
-    return found.severity == "error" or codes.obstacle([found]) is not None
+    return found.severity == "error" or codes.unlisting_problem([found]) is not None
 
 
 def _differences(
@@ -168,7 +168,7 @@ def _differences(
             and new.standing < Standing.VALID
             and (old is None or old.standing > new.standing)
         ):
-            reason = codes.obstacle(new.problems)
+            reason = codes.unlisting_problem(new.problems)
         if isinstance(reason, Problem):
             explained.add(_key(reason))
         line = _line_of(path, old, new, reason, sorted(files.get(path, ())))

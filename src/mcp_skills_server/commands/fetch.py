@@ -306,9 +306,9 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
     for each in broken:
-        severity = "refused" if each.broken else "warning"
+        severity = "refused" if each.is_fault else "warning"
         remark(f"{severity}: {each}")
-    return int(index.version is None or any(each.broken for each in broken))
+    return int(index.version is None or any(each.is_fault for each in broken))
 
 
 def _remark_report(report: FetchReport, folder: str, origin: str) -> None:

@@ -16,14 +16,14 @@ from mcp_skills_server.format.fields import texts
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules as limits
 
-OURS: Final = "mcp-skills-server"
+META_KEY: Final = "mcp-skills-server"
 """The key in the `_meta` of capabilities that announces this project's extensions."""
 NESTED: Final = "availableSkillsUpdate"
-"""Flag below `OURS`: the client accepts the draft's `available_skills_update` in version 1."""
+"""Flag below `META_KEY`: the client accepts the draft's `available_skills_update` in version 1."""
 NOTIFICATION: Final = "extensionNotification"
-"""Flag below `OURS`: the client accepts the extension notification."""
-EXTENSION_METHOD: Final = f"_{OURS}/available_skills_update"
-DETAILS: Final = f"{OURS}/availableSkills"
+"""Flag below `META_KEY`: the client accepts the extension notification."""
+EXTENSION_METHOD: Final = f"_{META_KEY}/available_skills_update"
+DETAILS: Final = f"{META_KEY}/availableSkills"
 """The key of full skill entries in the `_meta` of an `available_commands_update`."""
 UPDATE: Final = "session/update"
 COMMANDS_UPDATE: Final = "available_commands_update"
@@ -76,7 +76,7 @@ def as_version(value: object) -> int | None:
     return None
 
 
-class Hello(NamedTuple):
+class InitializeRequest(NamedTuple):
     """An `initialize` request: the requested protocol version and the raw client capabilities."""
 
     key: Key | None
@@ -84,30 +84,33 @@ class Hello(NamedTuple):
     capabilities: object
 
 
-class Setup(NamedTuple):
+class SessionRequest(NamedTuple):
     """A request that opens a session; `session_id` is None if the answer assigns it."""
 
     key: Key | None
     session_id: str | None
 
 
-class Ending(NamedTuple):
+class SessionEnd(NamedTuple):
     """A request that ends a session."""
 
     key: Key | None
     session_id: str | None
 
 
-class Answer(NamedTuple):
+Request: TypeAlias = InitializeRequest | SessionRequest | SessionEnd
+
+
+class Response(NamedTuple):
     """A JSON-RPC response; `result` is None for an error."""
 
     key: Key
     result: Params | None
 
 
-def asked(message: object) -> list[Hello | Setup | Ending]:
+def parse_requests(message: object) -> list[Request]:
     """Return a client's `initialize`, session-opening and session-ending requests."""
-    out: list[Hello | Setup | Ending] = []
+    out: list[Request] = []
     for each in messages_of(message):
         method, params = each.get("method"), as_dict(each.get("params"))
         if "id" not in each or not isinstance(method, str):
@@ -118,17 +121,18 @@ def asked(message: object) -> list[Hello | Setup | Ending]:
             session_id = given
         if method == "initialize":
             announced = params.get("capabilities", params.get("clientCapabilities"))
-            out.append(Hello(key, as_version(params.get("protocolVersion")) or 1, announced))
+            version = as_version(params.get("protocolVersion")) or 1
+            out.append(InitializeRequest(key, version, announced))
         elif method in SETUPS:
-            out.append(Setup(key, None if method in _CREATING else session_id))
+            out.append(SessionRequest(key, None if method in _CREATING else session_id))
         elif method in _ENDINGS:
-            out.append(Ending(key, session_id))
+            out.append(SessionEnd(key, session_id))
     return out
 
 
-def answered(message: object) -> list[Answer]:
+def parse_responses(message: object) -> list[Response]:
     """Return the agent's responses in one message or batch."""
-    out: list[Answer] = []
+    out: list[Response] = []
     for each in messages_of(message):
         key = _key(each.get("id"))
         if "method" in each or key is None or not ("result" in each or "error" in each):
@@ -136,23 +140,23 @@ def answered(message: object) -> list[Answer]:
         failed = "error" in each and each["error"] is not None
         # An error with id null reports an unreadable message, not the request of id null.
         if not failed or key[1] is not None:
-            out.append(Answer(key, None if failed else as_dict(each.get("result"))))
+            out.append(Response(key, None if failed else as_dict(each.get("result"))))
     return out
 
 
-def opened(setup: Setup, answer: Answer) -> str | None:
+def opened_session_id(request: SessionRequest, response: Response) -> str | None:
     """Return the id of the session that this response opens, or None after an error."""
-    if answer.result is None:
+    if response.result is None:
         return None
-    session_id = answer.result.get("sessionId")
+    session_id = response.result.get("sessionId")
     if isinstance(session_id, str):
         return session_id
-    return setup.session_id
+    return request.session_id
 
 
-def spoken(hello: Hello, answer: Answer) -> int:
+def negotiated_version(request: InitializeRequest, response: Response) -> int:
     """Return the negotiated protocol version, by default the requested one."""
-    return as_version((answer.result or {}).get("protocolVersion")) or hello.version
+    return as_version((response.result or {}).get("protocolVersion")) or request.version
 
 
 def starts_servers(version: int, result: Params) -> bool:
@@ -174,9 +178,10 @@ def _key(identifier: object) -> Key | None:
     return None
 
 
-def server(name: str, words: Sequence[str], version: int) -> dict[str, Any]:
-    """Return a McpServerStdio with the command line `words`, for the agent to start."""
-    out: dict[str, Any] = {"name": name, "command": words[0], "args": list(words[1:]), "env": []}
+def server(name: str, command: Sequence[str], version: int) -> dict[str, Any]:
+    """Return a McpServerStdio that runs `command`, for the agent to start."""
+    program, *args = command
+    out: dict[str, Any] = {"name": name, "command": program, "args": args, "env": []}
     if version >= 2:
         out["type"] = "stdio"
     return out
@@ -302,10 +307,10 @@ def entry(skill: Skill) -> AvailableSkill:
     return cast("AvailableSkill", out)
 
 
-def refusal(value: object) -> str | None:
+def why_invalid(value: object) -> str | None:
     """Return why this is not a valid AvailableSkill, in one line, or None if it is."""
     if not isinstance(value, dict):
-        return "it is no object"
+        return "it is not an object"
     fields = cast("dict[str, object]", value)
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.MAX_NAME:
@@ -313,19 +318,19 @@ def refusal(value: object) -> str | None:
             f"its name is not 1 to {limits.MAX_NAME} lower-case letters, digits and single hyphens"
         )
     if not isinstance(description, str) or not 1 <= len(description) <= limits.MAX_DESCRIPTION:
-        return f"its description is not a text of 1 to {limits.MAX_DESCRIPTION} characters"
+        return f"its description is not a string of 1 to {limits.MAX_DESCRIPTION} characters"
     if not isinstance(fields.get("license", ""), str):
-        return "its license is no text"
+        return "its license is not a string"
     compatibility = fields.get("compatibility", "")
     if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
-        return f"its compatibility is not a text of at most {limits.MAX_COMPATIBILITY} characters"
+        return f"its compatibility is not a string of at most {limits.MAX_COMPATIBILITY} characters"
     tools = fields.get("allowedTools", [])
     if not isinstance(tools, list) or not all(
         isinstance(each, str) for each in cast("list[object]", tools)
     ):
-        return "its allowedTools is no list of texts"
+        return "its allowedTools is not a list of strings"
     if not isinstance(fields.get("_meta", {}), dict):
-        return "its _meta is no object"
+        return "its _meta is not an object"
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown:
         return f"it has the unknown field {unknown[0]}"
@@ -342,9 +347,9 @@ def available(snapshot: Snapshot) -> Available:
     valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
     # ACPX-14: prefer the earlier root
     for skill in sorted(valid, key=lambda each: (each.root, each.path)):
-        reason = refusal(entry(skill))
+        reason = why_invalid(entry(skill))
         if reason is None and skill.name in chosen:
-            reason = f"the name {skill.name} is also that of {chosen[skill.name].path}"
+            reason = f"{skill.name} is also the name of {chosen[skill.name].path}"
         if reason is None:
             chosen[skill.name] = skill
         else:
@@ -352,7 +357,7 @@ def available(snapshot: Snapshot) -> Available:
     return Available(tuple(entry(chosen[name]) for name in sorted(chosen)), tuple(left_out))
 
 
-class Takes(NamedTuple):
+class UpdateForms(NamedTuple):
     """The update forms that a client accepts.
 
     Attributes:
@@ -364,16 +369,16 @@ class Takes(NamedTuple):
     extension: bool = False
 
 
-def takes(version: int, capabilities: object) -> Takes:
+def accepted_forms(version: int, capabilities: object) -> UpdateForms:
     """Return the update forms accepted by a client, from its version and its capabilities."""
-    announced = as_dict(as_dict(as_dict(capabilities).get("_meta")).get(OURS))
+    announced = as_dict(as_dict(as_dict(capabilities).get("_meta")).get(META_KEY))
     nested, extension = (announced.get(key) not in (None, False) for key in (NESTED, NOTIFICATION))
-    return Takes(version >= 2 or nested, extension)
+    return UpdateForms(version >= 2 or nested, extension)
 
 
 def capability() -> dict[str, Json]:
     """Return the `_meta` of agent capabilities that announces both update forms."""
-    return {OURS: {NESTED: {}, NOTIFICATION: {}}}
+    return {META_KEY: {NESTED: {}, NOTIFICATION: {}}}
 
 
 def _skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
@@ -413,7 +418,7 @@ def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
 def notifications(
     session_id: str,
     skills: Sequence[AvailableSkill],
-    takes: Takes,
+    forms: UpdateForms,
     theirs: Mapping[str, Mapping[str, Any]],
     *,
     extension: bool = True,
@@ -423,29 +428,29 @@ def notifications(
     Args:
         session_id: of the session.
         skills: the full list.
-        takes: the accepted forms.
-        theirs: the agent's own last update of each kind, by kind as in `updated`.
+        forms: the accepted forms.
+        theirs: the agent's own last update of each kind, by kind as in `parse_updates`.
         extension: False to omit the extension notification because its content is unchanged.
     """
-    if takes.nested:
+    if forms.nested:
         update = _skills_update(skills, theirs.get(SKILLS_UPDATE, {}))
     else:
         update = _commands_update(skills, theirs.get(COMMANDS_UPDATE, {}))
     out: list[tuple[str, Params]] = [(UPDATE, {"sessionId": session_id, "update": update})]
-    if takes.extension and extension:
+    if forms.extension and extension:
         own = theirs.get(EXTENSION_METHOD, {})
         merged = _merged(list_in(own, "availableSkills"), skills)
         out.append((EXTENSION_METHOD, {**own, "sessionId": session_id, "availableSkills": merged}))
     return out
 
 
-def kinds(takes: Takes) -> frozenset[str]:
+def merged_kinds(forms: UpdateForms) -> frozenset[str]:
     """Return the kinds of agent updates after which a merged update is sent to the client."""
-    if takes.nested:
+    if forms.nested:
         found = {SKILLS_UPDATE}
     else:
         found = {COMMANDS_UPDATE}
-    if takes.extension:
+    if forms.extension:
         found.add(EXTENSION_METHOD)
     return frozenset(found)
 
@@ -475,7 +480,7 @@ class AgentUpdate(NamedTuple):
     fields: Params
 
 
-def updated(message: object) -> list[AgentUpdate]:
+def parse_updates(message: object) -> list[AgentUpdate]:
     """Return an agent's updates of commands and skills, nested or flat."""
     out: list[AgentUpdate] = []
     for each in messages_of(message):

@@ -17,7 +17,7 @@ Entry: TypeAlias = "dict[str, Json]"
 Result: TypeAlias = "dict[str, Json]"
 
 
-class Subject(NamedTuple):
+class EntryContext(NamedTuple):
     """A skill with the context that its entry depends on.
 
     Attributes:
@@ -47,7 +47,7 @@ class InstructionsResult(NamedTuple):
             file that they link to.
     """
 
-    write: Callable[[Subject, str, Mapping[str, str]], Result]
+    write: Callable[[EntryContext, str, Mapping[str, str]], Result]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +66,7 @@ class Dialect:
         find: returns the skill that the parameter identifies, with at least this standing. Raises
             RequestError if there is none.
         result: the kind of result of `skills/get`.
-        framed: wraps a result of `skills/list` or `skills/get`, with its time to live in
+        with_envelope: wraps a result of `skills/list` or `skills/get`, with its time to live in
             milliseconds. None if results need no wrapper.
         notifications: the method of the list-changed notification, by its key in the filter of
             `subscriptions/listen`.
@@ -76,10 +76,10 @@ class Dialect:
     least: Standing
     capabilities: Mapping[str, Json] = field(default_factory=dict[str, Json])
     extensions: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    entry: Callable[[Subject], Entry]
+    entry: Callable[[EntryContext], Entry]
     needs_served: Callable[[Skill], bool]
     parameter: str
     find: Callable[[Snapshot, str, Standing], Skill]
     result: EntryResult | InstructionsResult
-    framed: Callable[[Result, int], Result] | None = None
+    with_envelope: Callable[[Result, int], Result] | None = None
     notifications: Mapping[str, str] = field(default_factory=dict[str, str])

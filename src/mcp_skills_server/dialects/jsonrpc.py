@@ -38,7 +38,7 @@ MOST_LEVELS: Final = 100
 LONGEST_ID: Final = 1000
 """The maximum length of an id, in characters. The server stores an id during its request, and
 repeats it in each notification of a stream."""
-LONGEST: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
+MAX_BYTES_BY_METHOD: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
 """The maximum size by method, in bytes, of messages whose content is stored indefinitely."""
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
@@ -125,7 +125,7 @@ class Message:
 
     Attributes:
         fields: the whole message.
-        kind: "request", "notification" or "answer".
+        kind: "request", "notification" or "response".
     """
 
     fields: dict[str, Any]
@@ -152,30 +152,30 @@ class InvalidMessage:
     id: RequestId | None = None
 
     @property
-    def answer(self) -> bytes:
+    def response(self) -> bytes:
         """The encoded error response."""
         return dump(error(self.id, self.code, self.message))
 
 
-def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
+def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
     """Return the decoded message, or its refusal, in time linear in the number of bytes."""
     try:
         value = parse(raw)
     except JsonError as error:
         return InvalidMessage(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
-        reason = "it is no object"
+        reason = "it is not an object"
         if isinstance(value, list):
-            reason = "batches are not taken; send each message by itself"
+            reason = "batches are not supported; send each message on its own"
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
     if "method" not in fields and ("result" in fields or "error" in fields):
-        kind, wrong = "answer", _wrong_with_answer(fields)
+        kind, wrong = "response", _why_invalid_response(fields)
     else:
         kind = "notification"
         if "id" in fields:
             kind = "request"
-        wrong = _wrong_with_call(fields)
+        wrong = _why_invalid_call(fields)
     if wrong is None and len(raw) > MOST_LEVELS and _is_deep(raw, fields):
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
@@ -183,14 +183,14 @@ def judge(raw: bytes | bytearray) -> Message | InvalidMessage:
         return InvalidMessage(
             INVALID_REQUEST,
             f"Invalid Request: {wrong}",
-            id_ if kind != "answer" and _is_id(id_) else None,
+            id_ if kind != "response" and _is_id(id_) else None,
         )
     longest = None
     if kind == "request":
-        longest = LONGEST.get(fields["method"])
+        longest = MAX_BYTES_BY_METHOD.get(fields["method"])
     if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
-        reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
+        reason = f"{fields['method']} accepts {sizes}; ask for fewer resources"
         return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 
@@ -202,7 +202,7 @@ def too_long(most: int) -> InvalidMessage:
     )
 
 
-def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
+def _why_invalid_call(fields: Mapping[str, Any]) -> str | None:
     if fields.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'
     if "id" in fields and not _is_id(fields["id"]):
@@ -214,7 +214,7 @@ def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _wrong_with_answer(fields: Mapping[str, Any]) -> str | None:
+def _why_invalid_response(fields: Mapping[str, Any]) -> str | None:
     result, error = fields.get("result"), fields.get("error")
     if fields.get("jsonrpc") == "2.0":
         if "error" not in fields and isinstance(result, dict) and _is_id(fields.get("id")):
@@ -256,7 +256,7 @@ def duplicate(id_: RequestId) -> InvalidMessage:
     """Return the refusal of a request that reuses the id of one in progress."""
     shown = dump(id_[:100] if isinstance(id_, str) else id_).decode()
     reason = (
-        f"Invalid Request: a request with the id {shown} is under way already; give each "
-        "request an id of its own"
+        f"Invalid Request: a request with the id {shown} is already in progress; give "
+        "each request its own id"
     )
     return InvalidMessage(INVALID_REQUEST, reason, id_)

@@ -56,7 +56,7 @@ class ListedSkill:
         return self.files is not None and all(file.digest for file in self.files.values())
 
 
-def read_entry(raw: object) -> ListedSkill:
+def parse_entry(raw: object) -> ListedSkill:
     """Parse and validate an entry.
 
     Raises:
@@ -66,14 +66,14 @@ def read_entry(raw: object) -> ListedSkill:
     entry = _mapping(raw, "the entry")
     uri = entry.get("uri")
     if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MD}") or len(uri) > LONGEST_URI:
-        raise EntryRefusedError(f"its uri is no address of a {SKILL_MD}: {quoted(str(uri))}")
+        raise EntryRefusedError(f"its uri is not the URI of a {SKILL_MD}: {quoted(str(uri))}")
     frontmatter = _mapping(entry.get("frontmatter"), f"{quoted(uri)}: frontmatter")
     name, description = frontmatter.get("name"), frontmatter.get("description")
     if not isinstance(name, str) or not isinstance(description, str):
         raise EntryRefusedError(f"{quoted(uri)}: its frontmatter has no name, or no description")
     if uri.split("/")[-2] != name:  # S40-14
         raise EntryRefusedError(
-            f"{quoted(uri)}: its folder has another name than the skill, {quoted(name)}"
+            f"{quoted(uri)}: its folder does not have the skill's name, {quoted(name)}"
         )
     files = _files(entry.get("resources"), uri)
     return ListedSkill(name, description, uri, files, frontmatter)
@@ -94,11 +94,11 @@ def path_below(base: str, uri: str) -> str:
             unquote_to_bytes(segment).decode() for segment in uri.removeprefix(base).split("/")
         ]
         if any("/" in segment for segment in segments):
-            raise EntryRefusedError(f"{quoted(uri)}: a name in it holds a slash")
+            raise EntryRefusedError(f"{quoted(uri)}: a name in it contains a slash")
         path = "/".join(segments)
         check_paths([path])
     except (UnicodeDecodeError, ArchiveRefusedError) as error:
-        raise EntryRefusedError(f"{quoted(uri)} names no file: {error}") from None
+        raise EntryRefusedError(f"{quoted(uri)} does not name a file: {error}") from None
     return path
 
 
@@ -106,7 +106,7 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
     if raw == "dynamic":
         return None
     if not isinstance(raw, Sequence) or isinstance(raw, str):  # S40-38
-        raise EntryRefusedError(f"{quoted(skill_uri)}: its resources are no list of files")
+        raise EntryRefusedError(f"{quoted(skill_uri)}: its resources are not a list of files")
     given = cast("Sequence[object]", raw)
     if len(given) > MOST_FILES:
         raise EntryRefusedError(
@@ -121,13 +121,13 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
         if not isinstance(uri, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise EntryRefusedError(f"{quoted(skill_uri)}: a file has no uri, or no digest")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise EntryRefusedError(f"{quoted(uri)}: its size is no number of bytes")
+            raise EntryRefusedError(f"{quoted(uri)}: its size is not a number of bytes")
         path = path_below(base, uri)
         if path in files:
             raise EntryRefusedError(f"{quoted(uri)} is listed twice")
         files[path] = ListedFile(uri, digest, size)
     if SKILL_MD not in files:
-        raise EntryRefusedError(f"{quoted(skill_uri)}: its files are listed without {SKILL_MD}")
+        raise EntryRefusedError(f"{quoted(skill_uri)}: its list of files lacks {SKILL_MD}")
     if sum(file.size or 0 for file in files.values()) > MOST_BYTES:
         raise EntryRefusedError(f"{quoted(skill_uri)}: it has more than {MOST_BYTES >> 20} MiB")
     try:
@@ -139,5 +139,5 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
 
 def _mapping(raw: object, what: str) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
-        raise EntryRefusedError(f"{what} is no object")
+        raise EntryRefusedError(f"{what} is not an object")
     return cast("Mapping[str, Any]", raw)

@@ -88,7 +88,7 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
     return out
 
 
-def put_in(body: str, words: str, name: str) -> str:
+def substitute_arguments(body: str, words: str, name: str) -> str:
     """Replace each `$ARGUMENTS` in the body of the skill `name` with the user's words, in one pass.
 
     Raises:
@@ -113,13 +113,13 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
         element("skill", attributes, body),
     ]
     if remark := hidden.hidden_warning(body):
-        lines.append(f"The skill holds {remark}.")
+        lines.append(f"The skill contains {remark}.")
     if words.strip():
         lines.append(f"Arguments: {words}")
     return "\n\n".join(lines)
 
 
-def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
+def load_prompt(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     """Return a prompt that makes the model load the skill, without any text of the skill.
 
     Some hosts turn prompts into templates, and some skills are not the operator's own. There,
@@ -142,7 +142,7 @@ def pointer(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     return "\n\n".join(lines)
 
 
-def answer(
+def prompt_result(
     skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool
 ) -> dict[str, Json]:
     """Return the result of `prompts/get`: the instructions, and the URIs of files they link to.
@@ -156,9 +156,9 @@ def answer(
         readable: whether `resources/read` serves the skill; if not, no URIs are given.
     """
     files = list(linked)
-    shown, where = files[:MOST_LINKS], f"they lie under {uri(skill.path)}/"
+    shown, where = files[:MOST_LINKS], f"they are under {uri(skill.path)}/"
     if not readable:
-        shown, where = [], "the skill breaks a rule and is no resource here"
+        shown, where = [], "the skill breaks a rule, so it is not a resource here"
     lines = [_linked_line(each) for each in shown]
     left = len(files) - len(shown)
     if left:
@@ -173,7 +173,7 @@ def answer(
     }
 
 
-def values(argument: Mapping[str, Json], begun: str) -> list[str]:
+def suggestions(argument: Mapping[str, Json], begun: str) -> list[str]:
     """Return the suggested text values of an argument that start with `begun`, ignoring case.
 
     Suggestions come from `enum`, `choices`, `examples` and `default`.

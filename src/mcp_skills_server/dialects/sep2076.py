@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Subject
+from mcp_skills_server.dialects.dialect import Dialect, EntryContext, InstructionsResult
 from mcp_skills_server.format import fields, hidden, identity
 from mcp_skills_server.format.arguments import declared
 from mcp_skills_server.format.dependencies import FIELD, resolve
@@ -24,14 +24,14 @@ _RARE: Final = frozenset(("icons", "arguments", FIELD))
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
-def entry(subject: Subject) -> dict[str, Json]:
+def entry(context: EntryContext) -> dict[str, Json]:
     """Return the `skills/list` entry of a skill.
 
     Hidden characters are removed, because a list reaches the model without a request for the skill.
     """
-    skill = subject.skill
+    skill = context.skill
     given = skill.frontmatter
-    out: dict[str, Json] = {"name": identity.name_of(skill, subject.snapshot, subject.least)}
+    out: dict[str, Json] = {"name": identity.name_of(skill, context.snapshot, context.least)}
     _put(out, "title", identity.title(skill))
     _put(out, "description", hidden.strip(skill.description))
     _put(out, "version", identity.version(given))
@@ -39,19 +39,21 @@ def entry(subject: Subject) -> dict[str, Json]:
     if not given.keys().isdisjoint(_RARE):
         _put(out, "icons", _icons(skill))
         _put(out, "arguments", [_argument(each) for each in declared(given)])
-        _put(out, "dependencies", _dependencies(subject))
+        _put(out, "dependencies", _dependencies(context))
     if (origin := identity.origin(skill)) is not None:
         out["_meta"] = {ORIGIN: origin}
     return out
 
 
-def definition(subject: Subject, instructions: str, linked: Mapping[str, str]) -> dict[str, Json]:
+def definition(
+    context: EntryContext, instructions: str, linked: Mapping[str, str]
+) -> dict[str, Json]:
     """Return the result of `skills/get` for a skill, from its filled-in instructions."""
     out: dict[str, Json] = {}
-    _put(out, "description", subject.skill.description)
+    _put(out, "description", context.skill.description)
     out["instructions"] = instructions
-    _put(out, "dependencies", _dependencies(subject))
-    out["files"] = files(subject.skill, linked)
+    _put(out, "dependencies", _dependencies(context))
+    out["files"] = files(context.skill, linked)
     return out
 
 
@@ -76,8 +78,8 @@ def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     return out
 
 
-def _dependencies(subject: Subject) -> dict[str, Json]:
-    found = resolve(subject.skill, subject.snapshot, subject.served, subject.least)
+def _dependencies(context: EntryContext) -> dict[str, Json]:
+    found = resolve(context.skill, context.snapshot, context.served, context.least)
     out: dict[str, Json] = {}
     _put(out, "tools", list(found.tools))
     _put(out, "prompts", [{"type": "ref/prompt", "name": name} for name in found.prompts])

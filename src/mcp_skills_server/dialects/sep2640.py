@@ -56,7 +56,7 @@ def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
 
 
 def one(entry: Entry) -> Result:
-    """Return the result of `skills/get` without its envelope (`framed`)."""
+    """Return the result of `skills/get` without its envelope (`with_envelope`)."""
     return {"skill": entry}
 
 
@@ -64,10 +64,10 @@ DIALECT: Final = Dialect(
     name=NAME,
     least=Standing.VALID,  # S40-5
     extensions={EXTENSION: settings()},
-    entry=lambda subject: entry(subject.skill),
+    entry=lambda context: entry(context.skill),
     needs_served=lambda _: False,
     parameter="uri",
     find=find,
     result=EntryResult(one),
-    framed=framed,
+    with_envelope=framed,
 )

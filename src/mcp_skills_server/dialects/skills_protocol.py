@@ -156,7 +156,7 @@ def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
     """Parse the params of `create_blob` into content and media type."""
     content = _text(params, "content")
     if content is None:
-        raise RequestError("content is missing; give the text to keep")
+        raise RequestError("content is missing; give the text to store")
     return content, _text(params, "kind") or "text/plain"
 
 

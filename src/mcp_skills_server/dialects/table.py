@@ -30,7 +30,7 @@ def names() -> list[str]:
     return [AUTO, *sorted(TABLE)]
 
 
-class Spoken(NamedTuple):
+class DialectSet(NamedTuple):
     """The dialects that one server speaks.
 
     Attributes:
@@ -51,14 +51,14 @@ class Spoken(NamedTuple):
                 return (each,)
         return self.dialects
 
-    def shown_by(self, client: str | None, extensions: Collection[str]) -> Standing | None:
+    def native_standing(self, client: str | None, extensions: Collection[str]) -> Standing | None:
         """Return the lowest standing of skills that a host lists natively; None if it does not."""
         declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
         if declared and client_of(client).shows_skills:
             return self.least
         return None
 
-    def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
+    def dialect_of(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
         """Return the dialect of a `skills/get` from its parameter, and the parameter's value.
 
         Raises:
@@ -73,7 +73,7 @@ class Spoken(NamedTuple):
         parameters = " or ".join(repr(each.parameter) for each in reversed(self.dialects))
         raise RequestError(f"Parameter {parameters} is missing")
 
-    def declared(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
+    def with_capabilities(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
         """Merge the capabilities and extensions of these dialects into a server's capabilities."""
         out = dict(capabilities)
         for each in self.dialects:
@@ -86,31 +86,31 @@ class Spoken(NamedTuple):
             out["extensions"] = {**(there if isinstance(there, dict) else {}), **extensions}
         return out
 
-    def framed(self, result: Result, ttl_ms: int) -> Result:
+    def with_envelope(self, result: Result, ttl_ms: int) -> Result:
         """Add the envelope of each dialect to a result of `skills/list`."""
         for each in self.dialects:
-            if each.framed is not None:
-                result = each.framed(result, ttl_ms)
+            if each.with_envelope is not None:
+                result = each.with_envelope(result, ttl_ms)
         return result
 
 
-def spoken(name: str) -> Spoken:
+def select_dialects(name: str) -> DialectSet:
     """Return the dialects for a value of `--dialect`.
 
     Raises:
         UsageError: it is not in `names()`.
     """
     if name != AUTO and name not in TABLE:
-        raise UsageError(f"there is no dialect {quoted(name)}; give one of {', '.join(names())}")
+        raise UsageError(f"unknown dialect {quoted(name)}; give one of {', '.join(names())}")
     if name == AUTO:
         dialects = tuple(TABLE.values())
     else:
         dialects = (TABLE[name],)
     notifications = {key: method for each in dialects for key, method in each.notifications.items()}
-    return Spoken(dialects, max(each.least for each in dialects), notifications)
+    return DialectSet(dialects, max(each.least for each in dialects), notifications)
 
 
-def union(entries: Iterable[Entry]) -> Entry:
+def merge_entries(entries: Iterable[Entry]) -> Entry:
     """Merge the entries of one skill in several dialects."""
     out: Entry = {}
     for each in entries:

@@ -96,7 +96,7 @@ def absolute(base: str, url: str) -> str:
         ValueError: the URL cannot be fetched; the message says why.
     """
     if not _IN_URL.fullmatch(url):
-        raise ValueError("it is empty or holds what no URL may hold")
+        raise ValueError("it is empty, or contains a character that no URL may contain")
     try:
         whole = urldefrag(urljoin(base, url)).url
         parts = urlsplit(whole)
@@ -104,11 +104,11 @@ def absolute(base: str, url: str) -> str:
     except ValueError:
         raise ValueError("it cannot be read as a URL") from None
     if parts.scheme not in _PORTS:
-        raise ValueError("it is no http or https URL")
+        raise ValueError("it is not an http or https URL")
     if not _HOST.fullmatch(host) or port == 0:
-        raise ValueError("it names no host")
+        raise ValueError("it has no host")
     if "@" in parts.netloc:
-        raise ValueError("it carries a user name or a password")
+        raise ValueError("it contains a user name or a password")
     return whole
 
 
@@ -133,7 +133,7 @@ class Artifact(NamedTuple):
     media_type: str
 
 
-def choose(snapshot: Snapshot) -> Choice:
+def publishable(snapshot: Snapshot) -> Choice:
     """Return the skills of an index 0.2.0: each valid one with a unique name.
 
     An index identifies a skill by name. Skills that share a name are all omitted, so that a new
@@ -146,9 +146,7 @@ def choose(snapshot: Snapshot) -> Choice:
         skill = snapshot.skills[path]
         others = [other for other in snapshot.named(skill.name, Standing.VALID) if other != path]
         if not all(_is_copy(skill, snapshot.skills[other]) for other in others):
-            left_out.append(
-                (path, f"the name {skill.name} is also that of {', '.join(others[:5])}")
-            )
+            left_out.append((path, f"{skill.name} is also the name of {', '.join(others[:5])}"))
         elif not others or path < min(others):
             skills.append(skill)
     return Choice(tuple(sorted(skills, key=lambda skill: skill.name)), tuple(left_out))
@@ -162,7 +160,7 @@ def _is_copy(skill: Skill, other: Skill) -> bool:
     return all(a.digest and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
 
 
-def choose_0_1(skills: Iterable[Skill]) -> Choice:
+def publishable_0_1(skills: Iterable[Skill]) -> Choice:
     """Return the skills for an index 0.1.0, where one invalid file path voids the whole index."""
     kept: list[Skill] = []
     left_out: list[tuple[str, str]] = []
@@ -239,7 +237,7 @@ class IndexRefusedError(SkillsServerError, ValueError):
     """The index is unusable as a whole. The message is one line for people."""
 
 
-class ProofFailedError(SkillsServerError, ValueError):
+class DigestMismatchError(SkillsServerError, ValueError):
     """An artifact's digest differs from the index: it is corrupt, stale or tampered with."""
 
 
@@ -279,13 +277,13 @@ class Unusable(NamedTuple):
         position: its 1-based position in the index.
         name: its printable name, or "".
         reason: in one line.
-        broken: False for an unknown `type`, which a later version may define.
+        is_fault: False for an unknown `type`, which a later version may define.
     """
 
     position: int
     name: str
     reason: str
-    broken: bool = True
+    is_fault: bool = True
 
     def __str__(self) -> str:
         """Return name, or position, and reason in one line."""
@@ -321,13 +319,10 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     document = _object(raw, limits)
     schema = document.get("$schema", _ABSENT)
     if schema not in (_ABSENT, SCHEMA):
-        shown = "no text"
+        shown = "not a string"
         if isinstance(schema, str):
             shown = quoted(schema)
-        message = (
-            f"the index is of a version that is not known ($schema is {shown}), so nothing of "
-            "it is used"
-        )
+        message = f"the index has an unknown version ($schema is {shown}), so it is ignored"
         return SiteIndex(None, (), (), (message,))
     if not isinstance(document.get("skills"), list):
         raise IndexRefusedError("the index has no list 'skills'")
@@ -338,8 +333,8 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
         )
     if schema is _ABSENT:
         message = (
-            "the index has no $schema and is read as version 0.1.0, in which nothing proves "
-            "the files"
+            "the index has no $schema and is read as version 0.1.0, which has no "
+            "digests to verify files"
         )
         entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
         return SiteIndex("0.1.0", entries, unusable, (message,))
@@ -347,7 +342,7 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     return SiteIndex("0.2.0", entries, unusable)
 
 
-def prove(raw: bytes, digest: str) -> None:
+def verify_digest(raw: bytes, digest: str) -> None:
     """Verify an artifact's digest, before any use of the artifact.
 
     Raises:
@@ -355,45 +350,45 @@ def prove(raw: bytes, digest: str) -> None:
     """
     found = "sha256:" + hashlib.sha256(raw).hexdigest()
     if found != digest:
-        raise ProofFailedError(f"its digest is {found}, and the index says {digest}")
+        raise DigestMismatchError(f"its digest is {found}, but the index says {digest}")
 
 
-class Judgement(NamedTuple):
+class Comparison(NamedTuple):
     """The reason to refuse a skill's files, and a warning; None if there is none."""
 
     refusal: str | None
     warning: str | None = None
 
 
-def judge_unpacked(entry: SiteEntry, files: Files) -> Judgement:
+def compare_files(entry: SiteEntry, files: Files) -> Comparison:
     """Compare a skill's files with its entry.
 
     White space in descriptions is ignored, because publishers fold lines differently.
     """
     if SKILL_MD not in files:
-        return Judgement(_no_skill_md(files))
+        return Comparison(_no_skill_md(files))
     document = frontmatter.parse(files[SKILL_MD][0])
     if document.frontmatter is None:
-        return Judgement(f"its {SKILL_MD} cannot be read: {document.problems[0].message}")
+        return Comparison(f"its {SKILL_MD} cannot be read: {document.problems[0].message}")
     name = document.frontmatter.get("name")
     if isinstance(name, str) and name and name != entry.name:
-        return Judgement(f"its {SKILL_MD} calls it {quoted(name)}")
+        return Comparison(f"its {SKILL_MD} has the name {quoted(name)}")
     broken = next(_broken(document, entry.name), None)
     if broken:
-        return Judgement(f"its {SKILL_MD} breaks the specification: {broken}")
+        return Comparison(f"its {SKILL_MD} breaks the specification: {broken}")
     given = document.frontmatter.get("description")
     same = isinstance(given, str) and given.split() == entry.description.split()
-    return Judgement(
-        None, None if same else f"its {SKILL_MD} describes it otherwise than the index"
+    return Comparison(
+        None, None if same else f"its {SKILL_MD} has another description than the index"
     )
 
 
 class _EntryRefusedError(SkillsServerError, ValueError):
     """An unusable entry, with the reason as message."""
 
-    def __init__(self, reason: str, *, broken: bool = True) -> None:
+    def __init__(self, reason: str, *, is_fault: bool = True) -> None:
         super().__init__(reason)
-        self.broken = broken
+        self.is_fault = is_fault
 
 
 def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
@@ -404,10 +399,10 @@ def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
         document: object = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         if raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<":
-            raise IndexRefusedError("the index is a web page (HTML) and not JSON") from None
+            raise IndexRefusedError("the index is a web page (HTML), not JSON") from None
         raise IndexRefusedError("the index is not JSON") from None
     if not isinstance(document, dict):
-        raise IndexRefusedError("the index is JSON but no object")
+        raise IndexRefusedError("the index is JSON, but not an object")
     return cast("dict[str, Any]", document)
 
 
@@ -426,7 +421,7 @@ def _entries(
             fields = cast("dict[str, Any]", item)
         try:
             if not isinstance(item, dict):
-                raise _EntryRefusedError("it is no object")
+                raise _EntryRefusedError("it is not an object")
             entry = read(fields)
             if entry.name in entries:
                 raise _EntryRefusedError("an entry before it has the same name")
@@ -436,7 +431,7 @@ def _entries(
             label = ""
             if isinstance(name, str):
                 label = printable(name[:64])
-            unusable.append(Unusable(position, label, str(refused), refused.broken))
+            unusable.append(Unusable(position, label, str(refused), refused.is_fault))
     return tuple(entries.values()), tuple(unusable)
 
 
@@ -445,7 +440,7 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
     if not isinstance(kind, str):
         raise _EntryRefusedError("it has no type")
     if kind not in {SKILL_MD_KIND, ARCHIVE_KIND}:
-        raise _EntryRefusedError(f"its type {quoted(kind)} is not known", broken=False)
+        raise _EntryRefusedError(f"its type {quoted(kind)} is unknown", is_fault=False)
     name, description = _described(fields)
     digest = fields.get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
@@ -468,7 +463,7 @@ def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Sit
         raise _EntryRefusedError("it has no list 'files' of paths")
     paths = cast("list[str]", listed)
     if SKILL_MD not in paths:
-        raise _EntryRefusedError(f"its files are without {SKILL_MD}")
+        raise _EntryRefusedError(f"its list of files lacks {SKILL_MD}")
     if len(paths) > limits.files:
         raise _EntryRefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
     bad = next((path for path in paths if is_bad_0_1(path)), None)
@@ -502,7 +497,7 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
     try:
         description.encode()
     except UnicodeEncodeError:
-        raise _EntryRefusedError("its description holds half a character") from None
+        raise _EntryRefusedError("its description contains a lone surrogate") from None
     return str(given["name"]), description
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import tomli_w
 from filelock import FileLock
 
-from mcp_skills_server.durable import read_regular, replace_file, why_untrusted, write_folder
+from mcp_skills_server.durable import read_regular, replace_file, untrusted_reason, write_folder
 from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError, UsageError
 from mcp_skills_server.model import Json
 
@@ -144,7 +144,7 @@ class ProposalStore:
         self._branches = branches
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fault = why_untrusted(os.stat(folder))
+            fault = untrusted_reason(os.stat(folder))
         except OSError as error:
             raise UsageError(
                 f"--proposals {folder}: cannot be used ({error.strerror}); name another folder"

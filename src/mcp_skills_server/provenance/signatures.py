@@ -27,7 +27,7 @@ from mcp_skills_server import __version__
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.codes import problem
-from mcp_skills_server.durable import read_regular, why_untrusted
+from mcp_skills_server.durable import read_regular, untrusted_reason
 from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 
@@ -393,7 +393,7 @@ class SignatureGate:
 
 def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
     found = os.lstat(path)
-    return is_kind(found.st_mode) and not why_untrusted(found)
+    return is_kind(found.st_mode) and not untrusted_reason(found)
 
 
 def _sha256(text: str) -> str:

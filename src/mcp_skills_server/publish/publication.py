@@ -131,7 +131,7 @@ class Publication:
             picked = self._select()
         self._settled = not picked.stale
         skills = picked.skills
-        older = wellknown.choose_0_1(each.skill for each in skills.values())
+        older = wellknown.publishable_0_1(each.skill for each in skills.values())
         index = wellknown.encode(
             wellknown.index([(each.skill, each.artifact) for each in skills.values()], self._base)
         )
@@ -154,7 +154,7 @@ class Publication:
 
     def _select(self) -> _Selection:
         snapshot = self.registry.snapshot
-        choice = wellknown.choose(snapshot)
+        choice = wellknown.publishable(snapshot)
         picked = _Selection(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         # Forget a skill that is left out: its artifact may be gone when it is published again.
         packed = {skill: self._packed.get(skill) for skill in choice.skills}
@@ -286,5 +286,5 @@ def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:
-            found = codes.obstacle(skill.problems)
+            found = codes.unlisting_problem(skill.problems)
             yield path, found.message if found is not None else "it is not valid"

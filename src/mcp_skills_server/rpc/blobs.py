@@ -29,7 +29,7 @@ class Blob:
     used: float
 
 
-class Blobs:
+class BlobStore:
     """The blobs of a server; `share` is the byte limit per owner, None for a quarter."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Blobs:
         limit = self.limit(owner)
         if len(raw) > limit:
             raise QuotaError(
-                f"the content has {len(raw):,} bytes, and at most {limit:,} are kept", "blob-bytes"
+                f"the content has {len(raw):,} bytes; at most {limit:,} are stored", "blob-bytes"
             )
         name = f"{PREFIX}{secrets.token_hex(16)}"
         # Charge a minimum size for small blobs, which bounds their number too.
@@ -83,7 +83,7 @@ class Blobs:
         found = self._kept.get(name)
         if found is None:
             raise RequestError(
-                f"Unknown blob {printable(name[:100])!r}: it was never here, or its time is over"
+                f"Unknown blob {printable(name[:100])!r}: it never existed, or has expired"
             )
         fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
         self._kept.move_to_end(name)

@@ -26,7 +26,7 @@ from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
-from mcp_skills_server.rpc.blobs import PREFIX, Blobs
+from mcp_skills_server.rpc.blobs import PREFIX, BlobStore
 from mcp_skills_server.rpc.messages import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import output_files
@@ -43,7 +43,7 @@ MAX_INPUT_BLOBS: Final = 64
 MAX_OUTPUT_BLOBS: Final = 64
 MAX_MOUNTED: Final = 16
 _TIDYING_S: Final = 20.0
-_LEFT_OUT: Final = f"\nmcp-skills-server: there are more files in {BLOBS_OUT} than are kept\n"
+_LEFT_OUT: Final = f"\nmcp-skills-server: some files in {BLOBS_OUT} are above the limits\n"
 _LAUNCHER: Final = ".launcher.py"
 _PYTHON: Final = ("python", "python3", "py")
 _EXTENSIONS: Final = {
@@ -94,7 +94,7 @@ class _Task:
 class Executor:
     """Executor of actions and code for one server, on one event loop."""
 
-    def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
+    def __init__(self, scripts: Scripts, blobs: BlobStore) -> None:
         self._scripts = scripts
         self._blobs = blobs
 
@@ -122,17 +122,17 @@ class Executor:
         )
         if manifest.fields["kind"] != ACTION or not isinstance(entry, str):
             return failed(
-                "not_executable", f"{manifest.name} is no action with an entry point; read it"
+                "not_executable", f"{manifest.name} is not an action with an entry point; read it"
             )
         if entry not in skill.files:
             return failed(
                 "not_executable",
-                f"the entry point {printable(entry[:200])} is no file of the skill",
+                f"the entry point {printable(entry[:200])} is not a file of the skill",
             )
         python = entry.endswith(".py") and language in (None, *_PYTHON)
         if export is not None and not (python and isinstance(export, str)):
             message = (
-                "only exports of Python entry points can be called here; others are run as "
+                "only exports of Python entry points can be called; other entry points run as "
                 "programs, without export"
             )
             return failed("unsupported_runtime", message)
@@ -171,8 +171,8 @@ class Executor:
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
             message = (
-                f"the language {printable(request.language[:100])!r} is not run here; there "
-                f"are {known}"
+                f"the language {printable(request.language[:100])!r} is not supported "
+                f"here; supported: {known}"
             )
             return failed("unsupported_runtime", message)
         if request.entrypoint is not None and not (
@@ -184,7 +184,7 @@ class Executor:
             )
             return failed("unsupported_runtime", message)
         if len(skills) > MAX_MOUNTED:
-            raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
+            raise RequestError(f"at most {MAX_MOUNTED} skills can be mounted for a run")
         name = f"main{extension}"
 
         start = partial(self._scripts.run, None, name, skills=skills)
@@ -202,7 +202,7 @@ class Executor:
         """Run a task in a temporary work directory, and collect its result and output blobs."""
         wanted = dict.fromkeys(task.blobs)
         if len(wanted) > MAX_INPUT_BLOBS:
-            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
+            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs can be passed to a run")
         files = {
             BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted
         }
@@ -223,7 +223,7 @@ class Executor:
                 permissions=task.permissions,
             )
             harvest = await to_thread.run_sync(
-                _harvest, workspace.path, self._blobs.limit(task.owner)
+                _collect_output, workspace.path, self._blobs.limit(task.owner)
             )
         except QuotaError:
             raise
@@ -246,7 +246,7 @@ class Executor:
         remark = ""
         if not is_whole:
             remark = _LEFT_OUT
-        return ended(
+        return to_run(
             task.title,
             outcome,
             harvest.result,
@@ -282,7 +282,7 @@ def _fill(files: Mapping[str, bytes], called: bool, work: str) -> None:
             file.write(raw)
 
 
-class _Harvest(NamedTuple):
+class _Output(NamedTuple):
     """The output of a run: its result, output blob files, and whether those are complete."""
 
     result: bytes | None
@@ -290,17 +290,17 @@ class _Harvest(NamedTuple):
     is_whole: bool
 
 
-def _harvest(work: str, most: int) -> _Harvest:
+def _collect_output(work: str, most: int) -> _Output:
     """Read the output of a run from its work directory, whose files are untrusted."""
     directory = output_files.open_directory(work)
     if directory is None:
-        return _Harvest(None, {}, True)
+        return _Output(None, {}, True)
     with directory:
         result = directory.read(launcher.RESULT, MAX_RESULT)
         files: dict[str, bytes] = {}
         inner = directory.open_subdirectory(BLOBS_OUT)
         if inner is None:
-            return _Harvest(result, files, True)
+            return _Output(result, files, True)
         with inner:
             names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
             for name in names:
@@ -310,10 +310,10 @@ def _harvest(work: str, most: int) -> _Harvest:
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)
-        return _Harvest(result, files, len(files) == len(names))
+        return _Output(result, files, len(files) == len(names))
 
 
-def ended(
+def to_run(
     title: str,
     outcome: Outcome,
     result: bytes | None,
@@ -356,7 +356,7 @@ def ended(
     elif not called and outcome.stdout_truncated:
         error = (
             "output_too_long",
-            f"it printed more than is kept; leave large output as files in {BLOBS_OUT}",
+            f"its output exceeds the limit; leave large output as files in {BLOBS_OUT}",
         )
     summary = f"{title} completed in {outcome.duration_ms} ms."
     if error is not None:
@@ -380,7 +380,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
                 return cast(Json, fields["output"]), None
     except jsonrpc.JsonError:
         pass
-    return None, ("execution_failed", "what the entry point left as its result cannot be read")
+    return None, ("execution_failed", "the result that the entry point left cannot be parsed")
 
 
 def _printed(outcome: Outcome) -> Json:

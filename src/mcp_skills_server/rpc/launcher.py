@@ -18,9 +18,9 @@ ARGS = "args.json"
 RESULT = "result.json"
 
 
-def main(words: list[str]) -> int:
-    """Call function `words[1]` of file `words[0]`, save its result, and return the exit code."""
-    path, name = words
+def main(arguments: list[str]) -> int:
+    """Call a function of a file, `arguments`, save its result, and return the exit code."""
+    path, name = arguments
     work = os.environ["SKILL_WORKSPACE"]
     sys.path.insert(0, os.path.dirname(path))
     sys.argv = [path]

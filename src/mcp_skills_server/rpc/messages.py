@@ -35,11 +35,11 @@ class CallError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call; `answered` is False for a notification."""
+    """A call; `wants_response` is False for a notification."""
 
     method: str
     params: Mapping[str, Any]
-    answered: bool
+    wants_response: bool
     id: Id
 
 
@@ -51,7 +51,7 @@ def parse(raw: bytes) -> Any:
         raise CallError(f"Parse error: {error}", code=PARSE_ERROR) from None
 
 
-def call(message: object) -> Call:
+def parse_call(message: object) -> Call:
     """Validate a message as a call, or raise CallError; then `id_of` has the response's id."""
     if not isinstance(message, dict):
         raise CallError("Invalid Request: a call must be an object", code=INVALID_REQUEST)
@@ -71,7 +71,9 @@ def call(message: object) -> Call:
         if "id" not in fields:
             return Call(method, {}, False, None)
         code = INVALID_PARAMS if isinstance(params, list) else INVALID_REQUEST
-        raise CallError("params must be an object; positional parameters are not taken", code=code)
+        raise CallError(
+            "params must be an object; parameters by position are not supported", code=code
+        )
     return Call(method, cast(dict[str, Any], params), "id" in fields, fields.get("id"))
 
 
@@ -81,7 +83,7 @@ def id_of(message: object) -> Id:
     return cast(Id, found) if _is_id(found) else None
 
 
-def wants_answer(message: object) -> bool:
+def needs_response(message: object) -> bool:
     """Return whether a message needs a response, even an error: all but notifications do."""
     return not isinstance(message, dict) or "id" in message
 

@@ -42,7 +42,7 @@ from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing, printable
 from mcp_skills_server.rpc import guide
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -71,14 +71,12 @@ _MOST_SKILLS: Final = 100_000
 _ENTRY_BYTES: Final = 400
 """The estimated bytes of a list entry without its description."""
 _NO_SCRIPTS: Final = (
-    "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work "
-    "by the skill's "
-    "instructions, or ask the user"
+    "This server runs no code: its operator has not allowed it (--allow-scripts). Do the work by "
+    "the skill's instructions, or ask the user"
 )
 _NO_CODE: Final = (
-    "This server runs no code that comes with a call: whoever runs it has not allowed it "
-    "(--allow-code). Use the "
-    "actions of its skills"
+    "This server runs no code that comes with a call: its operator has not allowed it "
+    "(--allow-code). Use the actions of its skills"
 )
 
 
@@ -139,7 +137,7 @@ class Catalogue:
         return self._by_name
 
 
-class Catalogues:
+class CatalogueCache:
     """Cache of the current snapshot's catalogue.
 
     Attributes:
@@ -191,8 +189,8 @@ class Catalogues:
             for entry in catalogue.shadowed:
                 if entry.skill is not None:
                     same = (
-                        f"{entry.manifest.name} {entry.manifest.version.text} is that of "
-                        "another skill, too"
+                        f"{entry.manifest.name} {entry.manifest.version.text} is also that "
+                        "of another skill"
                     )
                     problems.append(self._hidden(entry.skill, same))
             self._log(problems)
@@ -257,12 +255,12 @@ class Methods:
         self,
         runtime: Runtime,
         allow_code: bool = False,
-        blobs: Blobs | None = None,
+        blobs: BlobStore | None = None,
         views: Views | None = None,
     ) -> None:
         self._registry = runtime.registry
         self._views = views or Views(runtime.registry)
-        self._blobs = Blobs() if blobs is None else blobs
+        self._blobs = BlobStore() if blobs is None else blobs
         self._allow_code = allow_code
         self._executor: Executor | None = None
         self._table: dict[str, _Handler] = {
@@ -275,9 +273,9 @@ class Methods:
             dialect.READ_BLOB: self._read_blob,
             dialect.GUIDE: self._guide,
         }
-        self.catalogues = Catalogues(runtime.registry)
+        self.catalogues = CatalogueCache(runtime.registry)
         self._restricted = LruCache(
-            partial(Catalogues, logged=self.catalogues.logged), weigh, _MOST_SKILLS
+            partial(CatalogueCache, logged=self.catalogues.logged), weigh, _MOST_SKILLS
         )
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
@@ -299,7 +297,7 @@ class Methods:
         work = self._table.get(method)
         if work is None:
             message = (
-                f"Method not found: {printable(method[:100])!r}; there are "
+                f"Method not found: {printable(method[:100])!r}; known: "
                 f"{', '.join(dialect.METHODS)}"
             )
             raise CallError(message, code=METHOD_NOT_FOUND)
@@ -355,7 +353,7 @@ class Methods:
 
     async def _read(self, view: View, request: FileRequest, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
-        about = _about(request.name, request.version) | {"path": clipped(request.path)}
+        about = _error_data(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
         async with limit_large_answers(0 if file is None else file.size, client.owner):
             raw = await self._bytes(view, entry, request.path)
@@ -369,9 +367,7 @@ class Methods:
                 raise CallError(printable(message), about)
             text = media.as_text(raw, media.media_type(request.path))
             if text is None:
-                raise CallError(
-                    printable(f"{request.path[:200]!r} is no text, and content is a string"), about
-                )
+                raise CallError(printable(f"{request.path[:200]!r} is not a text file"), about)
             return dialect.content(text)
 
     async def _guide(self, _params: Mapping[str, Any], _client: RpcClient) -> Result:
@@ -440,19 +436,19 @@ class Methods:
         if not there:
             # In a thread, because thousands of names take a while.
             near = await to_thread.run_sync(nearest, name, catalogue.names())
-            hint = f"{dialect.LIST} shows what there is"
+            hint = f"{dialect.LIST} lists all skills"
             if near:
                 hint = f"nearest: {', '.join(near)}"
             raise CallError(
-                f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version)
+                f"Unknown skill {printable(name[:100])!r}; {hint}", _error_data(name, version)
             )
         if version is None:
             return there[-1]
         found = next((each for each in there if each.manifest.version.text == version), None)
         if found is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
-            message = f"{name} has no version {version[:100]!r}; there is {shown}"
-            raise CallError(printable(message), _about(name, version))
+            message = f"{name} has no version {version[:100]!r}; known: {shown}"
+            raise CallError(printable(message), _error_data(name, version))
         return found
 
     async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
@@ -483,7 +479,7 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     return name, version.key
 
 
-def _about(name: str, version: str | None) -> dict[str, Json]:
+def _error_data(name: str, version: str | None) -> dict[str, Json]:
     """Return error data with the skill's name and version."""
     about: dict[str, Json] = {"name": clipped(name)}
     if version is not None:

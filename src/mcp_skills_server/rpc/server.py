@@ -64,7 +64,7 @@ class Rpc:
         if not batch or len(batch) > MAX_BATCH:
             reason = "the batch is empty"
             if batch:
-                reason = f"at most {MAX_BATCH} calls are taken at once"
+                reason = f"a batch has at most {MAX_BATCH} calls"
             return _error(None, CallError(f"Invalid Request: {reason}", code=INVALID_REQUEST))
         answers: list[bytes] = []
         size = 0
@@ -103,7 +103,7 @@ class Rpc:
         self, message: object, owner: Owner, principal: Principal | None, address: str | None
     ) -> bytes | None:
         try:
-            call = messages.call(message)
+            call = messages.parse_call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
@@ -117,7 +117,7 @@ class Rpc:
         except Exception:
             logger.exception("%r failed", call.method[:100], extra=REPEATS)
             answer = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
-        if not call.answered:
+        if not call.wants_response:
             return None
         return answer
 
@@ -127,9 +127,9 @@ def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
 
 
 def _over(message: object) -> bytes | None:
-    if not messages.wants_answer(message):
+    if not messages.needs_response(message):
         return None
-    reason = "the answers to this batch are too long already; ask for this by itself"
+    reason = "the responses to this batch are already too long; send this call on its own"
     return _error(messages.id_of(message), CallError(reason, code=INTERNAL_ERROR))
 
 

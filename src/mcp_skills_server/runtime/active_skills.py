@@ -312,7 +312,7 @@ async def _prepare(runtime: Runtime, skill: Skill, view: View) -> Loaded:
         properties=skill.frontmatter,
         instructions=text.text,
         files=(*text.linked, *rest),
-        problems=(*dialect.problems(skill), *dialect.unseen(skill.frontmatter, text.text)),
+        problems=(*dialect.problems(skill), *dialect.hidden_remarks(skill.frontmatter, text.text)),
         origin=identity.origin(skill),
         line=text.line,
     )

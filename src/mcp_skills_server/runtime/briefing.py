@@ -257,7 +257,7 @@ class Briefing:
         removed = sum(step < 0 for step in balance.values())
         if not added and not removed:
             return None
-        return runtime.news(added, removed, uncounted=moved > len(moves))
+        return runtime.change_notice(added, removed, uncounted=moved > len(moves))
 
     def time_of(self, generation: int) -> float:
         """Convert a `generation` to epoch seconds, which other processes can compare."""

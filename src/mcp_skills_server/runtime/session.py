@@ -336,7 +336,7 @@ class Session(ClosingMixin):
         shown = dialect.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
         if text is None:
-            return dialect.made_file(shown, raw, call.settings.media_bytes)
+            return dialect.output_file(shown, raw, call.settings.media_bytes)
         return _part_of(shown, text, given, call.settings)
 
     async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -376,7 +376,7 @@ class Session(ClosingMixin):
             owner=call.owner,
             permissions=view.skill_set.permissions,
         )
-        return dialect.outcome(outcome.as_json())
+        return dialect.script_result(outcome.as_json())
 
     # Helpers of the tools
 
@@ -396,7 +396,7 @@ class Session(ClosingMixin):
         client: Client = UNKNOWN,
         note: str | None = None,
     ) -> ToolResult:
-        return dialect.receipt(
+        return dialect.load_result(
             loaded_list(active),
             None if self._hosted else self.session_id,
             fresh,

@@ -36,27 +36,27 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources
-from mcp_skills_server.server.attachment import Attachment, served
-from mcp_skills_server.server.entrance import (
-    Call,
+from mcp_skills_server.server.attachment import Attachment, server_features
+from mcp_skills_server.server.notify import Stream
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.sdk import (
     Context,
+    SdkHandler,
     SessionPeer,
     caller_of,
-    counted,
-    guarded,
     host_of,
-    observed,
+    map_errors,
     principal,
+    quota_owner,
+    record_event,
     scope_of,
     stream_of,
 )
-from mcp_skills_server.server.notify import Stream
-from mcp_skills_server.server.requests import Settings
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
-Test: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
+IsOurs: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 """Returns whether our handler should answer a request."""
 
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
@@ -81,7 +81,7 @@ _CALL: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
 
 
-def make_server() -> Server[Any]:
+def make_standalone_server() -> Server[Any]:
     """Return the standalone server, with nothing attached yet."""
     return Server(
         "mcp-skills-server",
@@ -143,7 +143,7 @@ def attach(
     )
     merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
-    lowlevel.middleware.extend((partial(observed, attachment), merged.middleware))
+    lowlevel.middleware.extend((partial(record_event, attachment), merged.middleware))
     inner = lowlevel.lifespan
 
     @asynccontextmanager
@@ -161,9 +161,8 @@ def _lowlevel(server: object) -> Server[Any]:
             return cast("Server[Any]", found)
     kind = type(server)
     raise TypeError(
-        f"attach() takes no {kind.__module__}.{kind.__qualname__}; give it a Server or an "
-        "MCPServer of the "
-        "package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
+        f"attach() does not support {kind.__module__}.{kind.__qualname__}; give it a Server or "
+        "an MCPServer of the package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
     )
 
 
@@ -191,16 +190,16 @@ class MergedHandlers:
         """Replace the server's handlers by ours, which call the server's as needed."""
         tools = self._server.get_request_handler("tools/list")
         if self._tool_skills and tools is not None:
-            listed = partial(self._list_with_skills, tools.handler)
+            listed = partial(self._list_tools, tools.handler)
             self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
-        routed: dict[str, tuple[type[BaseModel], Test]] = {
+        routed: dict[str, tuple[type[BaseModel], IsOurs]] = {
             _CALL: (types.CallToolRequestParams, self._is_our_tool),
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
             "resources/read": (types.ReadResourceRequestParams, self._is_served),
             "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
         }
         for method in self._attachment.handlers:
-            ours: Call = partial(self._ours, method)
+            ours: SdkHandler = partial(self._call_ours, method)
             if method == _CALL and self._tool_skills:
                 ours = self._call_our_tool
             if method in _LISTS:
@@ -228,22 +227,22 @@ class MergedHandlers:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return await self._attachment.declared(result, principal(scope_of(ctx)), *host_of(ctx))
+            return await self._attachment.advertise(result, principal(scope_of(ctx)), *host_of(ctx))
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
         return result
 
-    async def _ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
+    async def _call_ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
         caller = caller_of(ctx, self._attachment, self._served)
         return await self._attachment.call(method, caller, ctx.params or {})
 
-    def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
+    def _add(self, method: str, params_type: type[BaseModel], call: SdkHandler) -> None:
         self._theirs[method] = self._server.get_request_handler(method)
-        self._server.add_request_handler(method, params_type, guarded(call))
+        self._server.add_request_handler(method, params_type, map_errors(call))
 
     def _add_routed(
-        self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Test
+        self, method: str, params_type: type[BaseModel], ours: SdkHandler, is_ours: IsOurs
     ) -> None:
         """Add a handler that answers if a skill is concerned, or if the server has no handler."""
 
@@ -256,7 +255,7 @@ class MergedHandlers:
 
         self._add(method, params_type, call)
 
-    def _add_list(self, method: str, key: str, ours: Call) -> None:
+    def _add_list(self, method: str, key: str, ours: SdkHandler) -> None:
         """Add a list handler: the server's pages, their cursors wrapped in ours, then our pages."""
 
         async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
@@ -294,7 +293,7 @@ class MergedHandlers:
             return None
         return resources.canonical(self._view(ctx), self._attachment.settings, named)
 
-    async def _list_with_skills(self, theirs: Call, ctx: Context, params: Any) -> dict[str, Any]:
+    async def _list_tools(self, theirs: SdkHandler, ctx: Context, params: Any) -> dict[str, Any]:
         page = _as_dict(await theirs(ctx, params))
         await self._attachment.ready()
         tools: list[dict[str, Any]] = []
@@ -307,7 +306,7 @@ class MergedHandlers:
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call one of our tools; after a load, add the names of tools that the skills document."""
-        result = await self._ours(_CALL, ctx, params)
+        result = await self._call_ours(_CALL, ctx, params)
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {each["location"]: each["name"] for each in active}
@@ -319,7 +318,7 @@ class MergedHandlers:
                 f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None
             ]
             if named:
-                note = f"Tools that these skills are about: {', '.join(named)}."
+                note = f"Tools that these skills document: {', '.join(named)}."
                 return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
         return result
 
@@ -353,7 +352,7 @@ class MergedHandlers:
 
     async def _served(self, ctx: Context, view: View) -> Served:
         """Return the names of the server's other tools, prompts and resources."""
-        return served(
+        return server_features(
             self._attachment,
             view,
             await self._names(ctx, *_TOOLS),
@@ -387,7 +386,7 @@ class MergedHandlers:
     async def _subscribe(
         self, ctx: Context, params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
-        await self._attachment.subscribe(SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
+        await self._attachment.subscribe(SessionPeer(ctx), params.uri, quota_owner(scope_of(ctx)))
         return types.EmptyResult()
 
     async def _unsubscribe(
@@ -408,7 +407,7 @@ class MergedHandlers:
         # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()
         wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
-        stream, owner = stream_of(ctx), counted(scope_of(ctx))
+        stream, owner = stream_of(ctx), quota_owner(scope_of(ctx))
         if theirs is None or not notifier.relays:
             return await notifier.listen(stream, wanted, owner)
         relay = _Relay(ctx)

@@ -33,7 +33,7 @@ from mcp_skills_server.server.notify import (
     Notifier,
     Peer,
     RecentNotifications,
-    lists,
+    list_notices,
     notices,
 )
 from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
@@ -105,7 +105,7 @@ class Attachment:
         self.notifier = Notifier(
             settings,
             permissions=self.views.permissions,
-            between=self._between,
+            between=self._notices_between,
         )
         self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher
@@ -122,7 +122,7 @@ class Attachment:
         """Return the result of a method for the view of its caller, after the first scan."""
         handler = self.handlers[method]
         if method == _LIST_TOOLS:
-            await self.glimpse()
+            await self.wait_for_listable()
         else:
             await self.ready()
         return await retry_when_stale(
@@ -161,10 +161,10 @@ class Attachment:
 
         def loaded() -> None:
             self.registry.loaded.wait()
-            soon(self._open)
+            soon(self._finish_first_scan)
 
         self.registry.subscribe(lambda changes: soon(self._publish, changes))
-        self.views.on_replaced(lambda before, now: soon(self._publish_regranted, before, now))
+        self.views.on_replaced(lambda before, now: soon(self._publish_new_grants, before, now))
 
         def scan() -> None:
             if self._watcher is not None:
@@ -194,7 +194,7 @@ class Attachment:
                     self._watcher.stop(timeout=0.2)
                 self.sessions.close()
 
-    async def glimpse(self) -> None:
+    async def wait_for_listable(self) -> None:
         """Wait for skills to list: those of the index, or the first scan for at most a second.
 
         The index knows neither grants nor sources that were never read. With grants, or with
@@ -212,22 +212,22 @@ class Attachment:
                 async with asyncio.timeout(_SCAN_AWAITED_S):
                     await self._ready.wait()
         if not self.is_ready:
-            self._tools_shown = self.tools.shown(self.registry)
+            self._tools_shown = self.tools.tool_variants(self.registry)
 
-    async def declared(
+    async def advertise(
         self,
         result: dict[str, Any],
         principal: Principal | None,
         client: str | None,
         extensions: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Add our capabilities and instructions to a handshake's result.
+        """Advertise our capabilities and instructions in a handshake's result.
 
         Without grants this waits for a moment at most. The instructions of the server to which this
         is attached come first. A host that lists skills natively gets none of ours.
         """
         settings = self.settings
-        capabilities = settings.spoken.declared(result.get("capabilities") or {})
+        capabilities = settings.spoken.with_capabilities(result.get("capabilities") or {})
         _merge(capabilities, "resources", {"subscribe": True, "listChanged": True})
         for key, offered in (("tools", settings.tools), ("prompts", settings.prompts)):
             if offered:
@@ -236,18 +236,18 @@ class Attachment:
             _merge(capabilities, "extensions", {runtime.apps.EXTENSION: {}})
         instructions = pending = None
         if settings.tools:
-            await self.glimpse()
-        if settings.tools and settings.spoken.shown_by(client, extensions) is None:
+            await self.wait_for_listable()
+        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
             skill_set = self.views.of(principal)
             instructions = self.tools.instructions(skill_set, client)
-            pending = runtime.pending(skill_set.unread_sources())
+            pending = runtime.unread_notice(skill_set.unread_sources())
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions, pending)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 
-    def _open(self) -> None:
+    def _finish_first_scan(self) -> None:
         shown = self._tools_shown
         if self.settings.tools and not self.views.are_restricted:
-            self._tools_shown = self.tools.shown(self.registry)
+            self._tools_shown = self.tools.tool_variants(self.registry)
         self.is_ready = True
         self._ready.set()
         if shown is not None and shown != self._tools_shown:
@@ -255,7 +255,7 @@ class Attachment:
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
             # A client of this replica may still read from a replica with older skills.
-            every: list[Notice] = [(method, None) for method in lists(self.settings).values()]
+            every = [(method, None) for method in list_notices(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
     def _notify(self, notify: Callable[[], None]) -> None:
@@ -272,7 +272,7 @@ class Attachment:
             return
         tools = False
         if self.settings.tools and runtime.changed(changes.before, changes.after):
-            now = self.tools.shown(self.registry)
+            now = self.tools.tool_variants(self.registry)
             tools, self._tools_shown = now != self._tools_shown, now
         found = notices(changes, self.settings, tools=tools)
         self._notify(lambda: self.notifier.publish(found))
@@ -293,18 +293,18 @@ class Attachment:
             return notices(left, self.settings, tools=tools)
         return []
 
-    def _between(self, old: Permissions, new: Permissions) -> list[Notice]:
+    def _notices_between(self, old: Permissions, new: Permissions) -> list[Notice]:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
         found = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in found:
             sets = self.views.filtered(old), self.views.filtered(new)
-            if self.tools.shown(sets[0]) != self.tools.shown(sets[1]):
+            if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
                 found.append(_TOOLS)
         return found
 
-    def _publish_regranted(self, before: Grants, now: Grants) -> None:
+    def _publish_new_grants(self, before: Grants, now: Grants) -> None:
         """Notify the principals whose permissions differ."""
-        between = cache(self._between)
+        between = cache(self._notices_between)
         if self.is_ready:
             self._notify(
                 lambda: self.notifier.publish_to_each(
@@ -313,7 +313,7 @@ class Attachment:
             )
 
 
-def served(
+def server_features(
     attachment: Attachment,
     view: View,
     tools: frozenset[str] = frozenset(),

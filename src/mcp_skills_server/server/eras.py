@@ -51,14 +51,14 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 }
 
 
-def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
+def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
     """Return an error message that names the value, or None if it has the shape."""
     if isinstance(shape, type):
         if type(value) is shape or (shape is int and type(value) is float and value.is_integer()):
             return None
         return f"{name} must be {_TYPE_NAMES[shape]}"
     if isinstance(shape, tuple):
-        reasons = [wrong(value, each, name) for each in shape]
+        reasons = [shape_error(value, each, name) for each in shape]
         if None in reasons:
             return None
         return reasons[0]
@@ -70,25 +70,25 @@ def wrong(value: Any, shape: Shape, name: str = "params") -> str | None:
         if not isinstance(value, list):
             return f"{name} must be an array"
         items = cast("list[Any]", value)
-        return _first(wrong(each, shape[0], f"{name}[{place}]") for place, each in enumerate(items))
+        return _first(shape_error(each, shape[0], f"{name}[{i}]") for i, each in enumerate(items))
     if not isinstance(value, dict):
         return f"{name} must be an object"
     return _first(
-        _wrong_field(cast("dict[str, Any]", value), key, inner, name)
+        _field_error(cast("dict[str, Any]", value), key, inner, name)
         for key, inner in shape.items()
     )
 
 
-def _wrong_field(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
+def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     if key == "*":
-        return _first(wrong(each, shape, f"{name}.{other}") for other, each in fields.items())
+        return _first(shape_error(each, shape, f"{name}.{other}") for other, each in fields.items())
     if key.endswith("?"):
         key = key[:-1]
         if fields.get(key) is None:
             return None
-        return wrong(fields[key], shape, f"{name}.{key}")
+        return shape_error(fields[key], shape, f"{name}.{key}")
     if key in fields:
-        return wrong(fields[key], shape, f"{name}.{key}")
+        return shape_error(fields[key], shape, f"{name}.{key}")
     return f"{name}.{key} is missing"
 
 
@@ -257,7 +257,7 @@ class McpClient(NamedTuple):
     version: str = ""
 
 
-NOBODY: Final = McpClient()
+UNKNOWN_CLIENT: Final = McpClient()
 
 
 class Era(NamedTuple):
@@ -282,7 +282,7 @@ class Era(NamedTuple):
         shape = self.shapes.get(method)
         if shape is None:
             return unknown(method)
-        return _misfit(params or {}, shape)
+        return _shape_fault(params or {}, shape)
 
     def fault_of(self, error: Exception, method: str) -> Fault:
         """Map a handler's exception to a fault: client errors by code, bugs as -32603, logged."""
@@ -298,7 +298,7 @@ class Era(NamedTuple):
         logger.error("%s failed", method, exc_info=error, extra=REPEATS)
         return Fault(INTERNAL_ERROR, "Internal error")
 
-    def written(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    def in_era(self, method: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a handler's result to the form of this era."""
         out = dict(result)
         if self.modern:
@@ -340,8 +340,8 @@ def _has_envelope(params: Params | None) -> bool:
     return isinstance(meta, dict) and VERSION in meta
 
 
-def _misfit(value: Any, shape: Shape, name: str = "params") -> Fault | None:
-    reason = wrong(value, shape, name)
+def _shape_fault(value: Any, shape: Shape, name: str = "params") -> Fault | None:
+    reason = shape_error(value, shape, name)
     if reason is None:
         return None
     return Fault(INVALID_PARAMS, f"Invalid params: {reason}")
@@ -349,7 +349,7 @@ def _misfit(value: Any, shape: Shape, name: str = "params") -> Fault | None:
 
 def _not_legacy(method: str, params: Params) -> Fault | None:
     if method == INITIALIZE or not _has_envelope(params):
-        return _misfit(params, _LEGACY_ENVELOPE)
+        return _shape_fault(params, _LEGACY_ENVELOPE)
     return Fault(
         INVALID_REQUEST,
         "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
@@ -381,13 +381,13 @@ def _not_modern(method: str, params: Params) -> Fault | None:
     if isinstance(version, str) and version not in MODERN_VERSIONS:
         data = {"supported": list(MODERN_VERSIONS), "requested": version}
         return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-    return _misfit(params, _MODERN_ENVELOPE)
+    return _shape_fault(params, _MODERN_ENVELOPE)
 
 
 def client_of_handshake(params: Params) -> McpClient:
     """Return the client of an `initialize` request with valid params."""
     extensions: Params = params["capabilities"].get("extensions") or {}
-    return McpClient(extensions, params["clientInfo"]["name"], settled(params["protocolVersion"]))
+    return McpClient(extensions, params["clientInfo"]["name"], negotiate(params["protocolVersion"]))
 
 
 def client_of_envelope(params: Params) -> McpClient:
@@ -397,7 +397,7 @@ def client_of_envelope(params: Params) -> McpClient:
     return McpClient(meta[CAPABILITIES].get("extensions") or {}, info.get("name"), meta[VERSION])
 
 
-def settled(asked: str) -> str:
+def negotiate(asked: str) -> str:
     """Negotiate a legacy revision: the requested one if it is supported, else the latest."""
     if asked in LEGACY_VERSIONS:
         return asked
@@ -406,7 +406,7 @@ def settled(asked: str) -> str:
 
 def handshake(params: Params, capabilities: Params) -> dict[str, Any]:
     """Return the result of `initialize`, without the additions for skills."""
-    version = settled(params["protocolVersion"])
+    version = negotiate(params["protocolVersion"])
     return {"capabilities": capabilities, "protocolVersion": version, "serverInfo": _SERVER}
 
 

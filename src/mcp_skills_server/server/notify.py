@@ -78,7 +78,7 @@ class Peer(Protocol):
         """The authenticated principal, or None."""
         ...
 
-    def at_end(self, work: Callable[[], object]) -> None:
+    def add_exit_callback(self, work: Callable[[], object]) -> None:
         """Call `work` when the connection ends, in LIFO order."""
         ...
 
@@ -104,7 +104,7 @@ class Stream:
     principal: Principal | None = None
 
 
-def lists(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
+def list_notices(settings: Settings, *, foreign: bool = False) -> dict[str, str]:
     """Return the list-changed notification of each list, by its key in a subscription filter.
 
     With `foreign`, include lists that the server to which this is attached may have.
@@ -144,7 +144,7 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     return out
 
 
-class Mailbox:
+class NoticeQueue:
     """A client's queue of notifications: FIFO, without duplicates.
 
     Args:
@@ -187,12 +187,12 @@ class Mailbox:
 
 
 class _Legacy:
-    """An initialized legacy client: mailbox, subscribed URIs, and permissions at registration."""
+    """An initialized legacy client: queue, subscribed URIs, and permissions at registration."""
 
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
         self.permissions = permissions
-        self.mailbox = Mailbox(
+        self.queue = NoticeQueue(
             lambda notice: notice[1] is None or notice[1] in self.uris, principal
         )
 
@@ -222,15 +222,15 @@ class Notifier:
         self._settings = settings
         self.relays = False
         self._is_closing = False
-        self._sent_to: set[Mailbox] = set()
-        self._streams: dict[Mailbox, None] = {}
-        self._places = Quota[Mailbox](
+        self._sent_to: set[NoticeQueue] = set()
+        self._streams: dict[NoticeQueue, None] = {}
+        self._stream_quota = Quota[NoticeQueue](
             "listen streams", MOST_STREAMS, settings.streams, name="streams"
         )
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._deliveries: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -241,7 +241,7 @@ class Notifier:
                 yield
             finally:
                 self._tasks = None
-                for each in self._telling:
+                for each in self._deliveries:
                     each.cancel()
 
     def publish(self, notices: Iterable[Notice]) -> None:
@@ -253,8 +253,8 @@ class Notifier:
         self, notices_for: Callable[[Principal | None], Collection[Notice]]
     ) -> None:
         """Queue for each client the notices of its principal, without waiting."""
-        for mailbox in (*self._sent_to, *self._streams):
-            mailbox.put(notices_for(mailbox.principal))
+        for queue in (*self._sent_to, *self._streams):
+            queue.put(notices_for(queue.principal))
 
     def close(self) -> None:
         """End all listen streams gracefully: send queued notifications, then the request's result.
@@ -262,20 +262,20 @@ class Notifier:
         Later streams are acknowledged and ended in the same way.
         """
         self._is_closing = True
-        for mailbox in list(self._streams):
-            mailbox.close()
+        for queue in list(self._streams):
+            queue.close()
 
     def add_legacy_client(self, peer: Peer) -> None:
         """Start to notify a legacy client."""
         if self._tasks is not None:
             client = self._client(peer)
-            if client.mailbox not in self._sent_to:
-                self._sent_to.add(client.mailbox)
-                telling = self._tasks.create_task(self._tell(peer, client.mailbox))
-                self._telling.add(telling)
-                telling.add_done_callback(self._telling.discard)
+            if client.queue not in self._sent_to:
+                self._sent_to.add(client.queue)
+                delivery = self._tasks.create_task(self._deliver(peer, client.queue))
+                self._deliveries.add(delivery)
+                delivery.add_done_callback(self._deliveries.discard)
 
-    def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
+    def rebind(self, connection: object, principal: Principal | None) -> Callable[[], None]:
         """Rebind a legacy client to the principal that opened its stream.
 
         That principal's groups, and so its skills, may differ from those at the handshake.
@@ -285,17 +285,17 @@ class Notifier:
             a function that notifies the client of the difference; call it once the stream is open.
         """
         client = self._legacy.get(connection)
-        if client is None or client.mailbox.principal == principal:
+        if client is None or client.queue.principal == principal:
             return _nothing
         # If grants changed in between, the client may or may not know the newer ones.
-        before = {client.permissions, self._permissions(client.mailbox.principal)}
-        client.mailbox.principal = principal
+        before = {client.permissions, self._permissions(client.queue.principal)}
+        client.queue.principal = principal
 
         def tell() -> None:
             now = client.permissions = self._permissions(principal)
             for each in before:
                 if each is not None and now is not None and each != now:
-                    client.mailbox.put(self._between(each, now))
+                    client.queue.put(self._between(each, now))
 
         return tell
 
@@ -343,39 +343,38 @@ class Notifier:
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
-        honoured = self._honoured(wanted)
-        methods = {
-            method for key, method in lists(self._settings, foreign=True).items() if key in honoured
-        }
-        watched = frozenset(map(uris.canonical, honoured.get(_URIS, ())))
-        mailbox = Mailbox(
+        accepted = self._accepted_filter(wanted)
+        offered = list_notices(self._settings, foreign=True)
+        methods = {method for key, method in offered.items() if key in accepted}
+        watched = frozenset(map(uris.canonical, accepted.get(_URIS, ())))
+        queue = NoticeQueue(
             lambda notice: notice[0] in methods if notice[1] is None else notice[1] in watched,
             stream.principal,
         )
         meta: dict[str, Any] = {_STREAM: stream.id}
-        for oldest in self._places.claim(mailbox, owner):
+        for oldest in self._stream_quota.claim(queue, owner):
             oldest.close()
-        self._streams[mailbox] = None
+        self._streams[queue] = None
         if self._is_closing:
-            mailbox.close()
+            queue.close()
         try:
             await stream.send(
                 "notifications/subscriptions/acknowledged",
-                {"_meta": meta, "notifications": honoured},
+                {"_meta": meta, "notifications": accepted},
             )
-            del honoured, wanted  # free memory: a stream may last for days
-            while (notice := await mailbox.take()) is not None:
+            del accepted, wanted  # free memory: a stream may last for days
+            while (notice := await queue.take()) is not None:
                 await stream.send(notice[0], _params(notice, meta))
             if stream.shared:
                 # The channel stays open, so a message signals the end of the stream (MCP-38).
-                ended = {"requestId": stream.id, "reason": "the server ends the stream"}
+                ended = {"requestId": stream.id, "reason": "the server closed the stream"}
                 await stream.send("notifications/cancelled", ended)
         finally:
-            self._streams.pop(mailbox, None)
-            self._places.release(mailbox)
+            self._streams.pop(queue, None)
+            self._stream_quota.release(queue)
         return {"_meta": meta, "resultType": "complete"}
 
-    def _honoured(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+    def _accepted_filter(self, requested: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a filter that this server honours, which the acknowledgement shows.
 
         URIs that can never identify a resource here are omitted.
@@ -394,12 +393,12 @@ class Notifier:
                 "characters in all"
             )
             raise RequestError(reason)
-        served = lists(self._settings, foreign=self.relays)
+        served = list_notices(self._settings, foreign=self.relays)
         # X-12
-        honoured: dict[str, Any] = {key: True for key in served if requested.get(key) is True}
+        accepted: dict[str, Any] = {key: True for key in served if requested.get(key) is True}
         if watched:
-            honoured[_URIS] = watched
-        return honoured
+            accepted[_URIS] = watched
+        return accepted
 
     def _client(self, peer: Peer) -> _Legacy:
         client = self._legacy.get(peer.connection)
@@ -407,9 +406,9 @@ class Notifier:
             client = self._legacy[peer.connection] = _Legacy(
                 peer.principal, self._permissions(peer.principal)
             )
-            peer.at_end(client.mailbox.close)
-            peer.at_end(lambda: self._forget(client))
-            peer.at_end(lambda: self._legacy.pop(peer.connection, None))
+            peer.add_exit_callback(client.queue.close)
+            peer.add_exit_callback(lambda: self._forget(client))
+            peer.add_exit_callback(lambda: self._legacy.pop(peer.connection, None))
         return client
 
     def _forget(self, client: _Legacy) -> None:
@@ -417,14 +416,14 @@ class Notifier:
             self._watched.release((id(client), uri))
         client.uris.clear()
 
-    async def _tell(self, peer: Peer, mailbox: Mailbox) -> None:
+    async def _deliver(self, peer: Peer, queue: NoticeQueue) -> None:
         try:
-            while (notice := await mailbox.take()) is not None:
+            while (notice := await queue.take()) is not None:
                 await peer.send(notice[0], _params(notice, None))
         except ClientLeftError as error:
             logger.debug("%s", error)
         finally:
-            self._sent_to.discard(mailbox)
+            self._sent_to.discard(queue)
 
 
 class RecentNotifications:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
-from mcp_skills_server.dialects.dialect import Subject
+from mcp_skills_server.dialects.dialect import EntryContext
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.cursors import entry_bytes, first_page
@@ -22,10 +22,10 @@ from mcp_skills_server.server.requests import (
     Params,
     Result,
     Settings,
+    cache_page,
+    cached_page,
     given_arguments,
-    keep_page,
-    kept_page,
-    with_pending,
+    with_unread,
 )
 
 _CURSOR: Final = "prompts"
@@ -39,12 +39,12 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     A host that lists skills natively gets prompts only for the other skills.
     """
     after = cursors.start_key(params, _CURSOR)
-    elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
+    elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
     key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
-    page = kept_page(view.snapshot, *key)
+    page = cached_page(view.snapshot, *key)
     if page is None:
-        page = keep_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
-    return with_pending(
+        page = cache_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
+    return with_unread(
         prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
     )
 
@@ -66,16 +66,17 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     words = ""
     if _is_free(skill):
         words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
-        text = prompts.put_in(body.text, words, name)
+        text = prompts.substitute_arguments(body.text, words, name)
         words = "" if text != body.text else words  # the body has them already
     else:
         text = arguments.fill_in(body.text, declared, given, name)
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
-        return prompts.answer(skill, prompts.pointer(skill, name, given), [], readable=False)
+        text = prompts.load_prompt(skill, name, given)
+        return prompts.prompt_result(skill, text, [], readable=False)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
     linked = [each for each in files if isinstance(each, dict)]
     message = prompts.instructions(skill, name, text, words)
-    return prompts.answer(skill, message, linked, readable=skill.standing >= settings.least)
+    return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
 
 
 async def complete_argument(view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -92,7 +93,7 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
         raise RequestError(
             f"Prompt {clipped(name)!r} has no argument {asked!r}; it has: {listed(declared)}"
         )
-    return resources.completion(prompts.values(argument, str(wanted["value"])))
+    return resources.completion(prompts.suggestions(argument, str(wanted["value"])))
 
 
 def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
@@ -153,7 +154,7 @@ def _page(
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
     return prompts.descriptor(
-        skill, sep2076.entry(Subject(skill, snapshot, prompts.LEAST, Served()))
+        skill, sep2076.entry(EntryContext(skill, snapshot, prompts.LEAST, Served()))
     )
 
 

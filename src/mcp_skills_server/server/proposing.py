@@ -23,7 +23,7 @@ from mcp_skills_server.telemetry import events
 _MOST_LISTED: Final = 50
 
 
-class Proposing:
+class ProposalTools:
     """The proposal tools, shared by all callers.
 
     Args:
@@ -58,14 +58,14 @@ class Proposing:
                 )
             if tool == runtime.PROPOSALS:
                 return await in_thread(self._list, proposer_of(caller))
-            skill = _meant(shared, view.snapshot, given["name"])
+            skill = _find_target(shared, view.snapshot, given["name"])
             return await in_thread(partial(self._propose, given, view, skill, caller))
         except RequestError as error:
             return runtime.failure(str(error))
 
     def _list(self, principal: str) -> runtime.ToolResult:
         own = [each.as_json() for each in self._store.list() if each.principal == principal]
-        return runtime.proposals_listed(own[:_MOST_LISTED])
+        return runtime.proposal_list(own[:_MOST_LISTED])
 
     def _propose(
         self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller
@@ -90,17 +90,17 @@ class Proposing:
         )
         kept = propose(self._registry, self._store, draft, given["files"])
         events.record_use(events.Use("propose", kept.name, kept.id, kept.base))
-        return runtime.proposal_kept(kept.as_json())
+        return runtime.proposal_stored(kept.as_json())
 
 
 def proposer_of(caller: Caller) -> str:
     """Return a caller's name in proposals: principal, else address, else the local user."""
     if caller.principal is not None:
         return caller.principal.key
-    return str(caller.counted or LOCAL)
+    return str(caller.quota_owner or LOCAL)
 
 
-def _meant(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | None:
+def _find_target(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | None:
     """Return the skill with this name, path or location, or None for a new skill.
 
     Raises:

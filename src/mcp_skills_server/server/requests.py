@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
-PENDING: Final = "mcp-skills-server/pending"
+UNREAD_SOURCES: Final = "mcp-skills-server/pending"
 """The key in a list's `_meta` for the names of sources that are still unread."""
 _MOST_PAGES: Final = 32
 _pages: Final[OrderedDict[Hashable, Page]] = OrderedDict()
@@ -65,11 +65,11 @@ class Settings:
     prompt_choice: tuple[str, ...] = ()
     streams: int | None = None
     proposals: ProposalStore | None = None
-    spoken: table.Spoken = field(init=False, repr=False, compare=False)
+    spoken: table.DialectSet = field(init=False, repr=False, compare=False)
     least: Standing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spoken", table.spoken(self.dialect))
+        object.__setattr__(self, "spoken", table.select_dialects(self.dialect))
         object.__setattr__(self, "least", self.spoken.least)
 
 
@@ -80,21 +80,20 @@ class Caller(NamedTuple):
         extensions: the MCP extensions that it declared, with its settings.
         served: returns the server's other features for this caller.
         principal: the authenticated principal, or None.
-        counted: the owner whose quotas count the request; None if callers are indistinguishable.
+        quota_owner: the owner charged for the request; None if callers are indistinguishable.
         connection: the connection of a legacy client; None for a stateless request.
         progress: reports the seconds since its request started.
-        audience: the connection whose client got the first list of skills; None for stateless
-            requests.
+        list_connection: the connection that got the first list of skills; None if stateless.
         client: the name of the host.
     """
 
     extensions: Mapping[str, Any] = MappingProxyType({})
     served: Callable[[View], Awaitable[Served]] = _nothing_else
     principal: Principal | None = None
-    counted: Owner = None
+    quota_owner: Owner = None
     connection: object | None = None
     progress: Callable[[float], Awaitable[None]] | None = None
-    audience: object | None = None
+    list_connection: object | None = None
     client: str | None = None
 
     @property
@@ -105,11 +104,11 @@ class Caller(NamedTuple):
         return self.principal.key
 
 
-def with_pending(result: Result, view: View) -> Result:
+def with_unread(result: Result, view: View) -> Result:
     """Add the names of unread sources to a list; a notification follows once they are read."""
     pending = view.skill_set.unread_sources()
     if pending:
-        return {**result, "_meta": {PENDING: pending}}
+        return {**result, "_meta": {UNREAD_SOURCES: pending}}
     return result
 
 
@@ -155,12 +154,12 @@ class Page(list[Json]):
         return self._json
 
 
-def kept_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
+def cached_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
     """Return a cached page of this snapshot, or None."""
     return _pages.get((ref(snapshot), *key))
 
 
-def keep_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
+def cache_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
     """Cache a page in a FIFO of 32, keyed by a weak reference to its snapshot; return it."""
     if len(_pages) >= _MOST_PAGES:
         _pages.popitem(last=False)

@@ -22,10 +22,10 @@ from mcp_skills_server.server.requests import (
     Params,
     Result,
     Settings,
-    keep_page,
-    kept_page,
+    cache_page,
+    cached_page,
     page_of,
-    with_pending,
+    with_unread,
 )
 
 _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
@@ -37,14 +37,14 @@ async def list_resources(view: View, settings: Settings, caller: Caller, params:
     """Return a page of SKILL.md resources, after HTML views if the client shows them."""
     after = cursors.start_key(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
-    page = kept_page(view.snapshot, *key)
+    page = cached_page(view.snapshot, *key)
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
-        page = keep_page(Page(map(descriptor, skills), more), view.snapshot, *key)
+        page = cache_page(Page(map(descriptor, skills), more), view.snapshot, *key)
     shown: list[Json] = page
     if after is None and settings.tools and apps.is_declared(caller.extensions):
         shown = [*apps.descriptors(), *page]
-    return with_pending(
+    return with_unread(
         dialect.listing(shown, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
     )
 
@@ -69,7 +69,7 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
     if found is None:
         raise NotServedError(target)
     skill, path = found
-    async with limit_large_answers(skill.files[path].size, caller.counted):
+    async with limit_large_answers(skill.files[path].size, caller.quota_owner):
         raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_skills_server.catalog.views import View
-from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Subject
-from mcp_skills_server.dialects.table import listing, union
+from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryContext, EntryResult
+from mcp_skills_server.dialects.table import listing, merge_entries
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Skill
@@ -16,11 +16,11 @@ from mcp_skills_server.server.requests import (
     Params,
     Result,
     Settings,
+    cache_page,
+    cached_page,
     given_arguments,
-    keep_page,
-    kept_page,
     page_of,
-    with_pending,
+    with_unread,
 )
 from mcp_skills_server.telemetry import events
 
@@ -33,17 +33,17 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
     after = cursors.start_key(params, _CURSOR)
     dialects = settings.spoken.for_client(caller.extensions)
     key = (_CURSOR, dialects, settings.least, settings.page_size, after)
-    page = kept_page(view.snapshot, *key)
+    page = cached_page(view.snapshot, *key)
     if page is None:
         skills, more = page_of(view.snapshot, settings, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
         page = Page([_entry(each, dialects) for each in subjects], more)
         if all(each.served is _NOTHING for each in subjects):
-            keep_page(page, view.snapshot, *key)
-    result = settings.spoken.framed(
+            cache_page(page, view.snapshot, *key)
+    result = settings.spoken.with_envelope(
         listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms
     )
-    return with_pending(result, view)
+    return with_unread(result, view)
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -52,7 +52,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     Raises:
         RequestError: the skill does not exist, or its arguments are invalid.
     """
-    dialect, target = settings.spoken.asked(params)  # X-8
+    dialect, target = settings.spoken.dialect_of(params)  # X-8
     result = dialect.result
     if isinstance(result, EntryResult):
         skill = dialect.find(view.snapshot, target, settings.least)
@@ -69,20 +69,20 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         made = result.write(
             await _subject(skill, view, settings, caller, (dialect,)), text, body.linked
         )
-    if dialect.framed is None:
+    if dialect.with_envelope is None:
         return made
-    return dialect.framed(made, settings.ttl_ms)
+    return dialect.with_envelope(made, settings.ttl_ms)
 
 
 async def _subject(
     skill: Skill, view: View, settings: Settings, caller: Caller, dialects: Sequence[Dialect]
-) -> Subject:
+) -> EntryContext:
     """Return a skill with the context of its entry in these dialects."""
     served = _NOTHING
     if any(each.needs_served(skill) for each in dialects):
         served = await caller.served(view)
-    return Subject(skill, view.snapshot, settings.least, served)
+    return EntryContext(skill, view.snapshot, settings.least, served)
 
 
-def _entry(subject: Subject, dialects: Sequence[Dialect]) -> Entry:
-    return union([each.entry(subject) for each in dialects])
+def _entry(context: EntryContext, dialects: Sequence[Dialect]) -> Entry:
+    return merge_entries([each.entry(context) for each in dialects])

@@ -22,21 +22,21 @@ from mcp_skills_server.dialects.jsonrpc import (
     InvalidMessage,
     Message,
     RequestId,
+    decode_message,
     duplicate,
-    judge,
     too_long,
 )
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import eras
-from mcp_skills_server.server.attachment import Attachment, served
+from mcp_skills_server.server.attachment import Attachment, server_features
 from mcp_skills_server.server.eras import (
     DISCOVER,
     INITIALIZE,
     MODERN,
-    NOBODY,
     PING,
+    UNKNOWN_CLIENT,
     Era,
     Fault,
     FaultError,
@@ -90,14 +90,14 @@ class PendingRequest:
     method: str
     params: Params | None
     era: Era
-    client: McpClient = NOBODY
+    client: McpClient = UNKNOWN_CLIENT
     is_open: bool = True
     is_done: bool = False
     is_cancelled: bool = False
     cancel: Callable[[], object] = lambda: None
 
 
-async def _nothing(_: PendingRequest) -> dict[str, Any]:
+async def _empty_result(_: PendingRequest) -> dict[str, Any]:
     return {}
 
 
@@ -145,7 +145,7 @@ class Connection:
         self._attachment = attachment
         self._methods: dict[str, _Method] = {
             INITIALIZE: self._initialize,
-            PING: _nothing,
+            PING: _empty_result,
             DISCOVER: self._discover,
             "resources/subscribe": self._subscribe,
             "resources/unsubscribe": self._unsubscribe,
@@ -153,7 +153,7 @@ class Connection:
             **dict.fromkeys(attachment.handlers, self._call),
         }
         self._era: Era | None = None
-        self._client: McpClient = NOBODY
+        self._client: McpClient = UNKNOWN_CLIENT
         self._is_open = False
         self._is_closing = False
         self._requests: dict[tuple[type, object], PendingRequest] = {}
@@ -174,7 +174,7 @@ class Connection:
             with self._attachment.events.serving():  # inherited by each task
                 async for line in self._lines.lines():
                     await self._receive(line)
-            await self.last_answers(_LAST_ANSWERS_S)
+            await self.drain(_LAST_ANSWERS_S)
             self._is_closing = True
         except asyncio.CancelledError:
             if self._error is None or self._reading is None or self._reading.uncancel():
@@ -190,7 +190,7 @@ class Connection:
         if self._error is not None:
             raise self._error
 
-    async def last_answers(self, seconds: float = 0.5) -> None:
+    async def drain(self, seconds: float = 0.5) -> None:
         """End all streams, and wait at most `seconds` for the responses to all requests."""
         self._attachment.notifier.close()
         with suppress(BrokenPipeError, TimeoutError):
@@ -199,7 +199,7 @@ class Connection:
                     await asyncio.wait(self._tasks)
                 await self._lines.flush()
 
-    def at_end(self, work: Callable[[], object]) -> None:
+    def add_exit_callback(self, work: Callable[[], object]) -> None:
         """Call `work` when the connection ends."""
         self._ends.append(work)
 
@@ -232,7 +232,7 @@ class Connection:
             fault = era.params_fault(method, request.params)
         with _observed(request) as event:
             try:
-                result = era.written(method, await self._result(request, fault))
+                result = era.in_era(method, await self._result(request, fault))
                 answer = _answer(request.id, result)
             except BrokenPipeError:
                 raise
@@ -261,25 +261,25 @@ class Connection:
             served=self._served,
             connection=None if request.era.modern else self,
             progress=partial(self._report, request),
-            audience=self,
+            list_connection=self,
             client=request.client.name,
         )
         return await self._attachment.call(request.method, caller, request.params or {})
 
     async def _served(self, view: View) -> Served:
-        return served(self._attachment, view)
+        return server_features(self._attachment, view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
         client = eras.client_of_handshake(params)
         shown = eras.handshake(params, {"completions": {}})
-        result = await self._attachment.declared(shown, None, client.name, client.extensions)
+        result = await self._attachment.advertise(shown, None, client.name, client.extensions)
         request.client = client
         return result
 
     async def _discover(self, request: PendingRequest) -> dict[str, Any]:
         shown, client = eras.discovery({"completions": {}}), request.client
-        return await self._attachment.declared(shown, None, client.name, client.extensions)
+        return await self._attachment.advertise(shown, None, client.name, client.extensions)
 
     async def _subscribe(self, request: PendingRequest) -> dict[str, Any]:
         await self._attachment.subscribe(self, (request.params or {})["uri"])
@@ -315,7 +315,7 @@ class Connection:
         if line is None:
             found = too_long(self._lines.max_line)
         else:
-            found = judge(line)
+            found = decode_message(line)
         if (
             isinstance(found, Message)
             and found.kind == "request"
@@ -324,11 +324,11 @@ class Connection:
             found = duplicate(found.id)
         if isinstance(found, InvalidMessage):
             logger.warning("refused a message: %s", found.message, extra=REPEATS)
-            await self._send(found.answer)
+            await self._send(found.response)
         elif found.kind == "request":
             await self._start(found)
         elif found.kind == "notification":
-            self._hear(found.fields["method"], found.fields.get("params") or {})
+            self._handle_notification(found.fields["method"], found.fields.get("params") or {})
 
     async def _start(self, message: Message) -> None:
         """Start a task for a request."""
@@ -348,7 +348,7 @@ class Connection:
 
             scope = CancelScope()
             request.cancel = scope.cancel
-            task = asyncio.create_task(_within(scope, work))
+            task = asyncio.create_task(_in_scope(scope, work))
         else:
             task = asyncio.create_task(work)
             request.cancel = task.cancel
@@ -390,7 +390,7 @@ class Connection:
             if self._reading is not None:
                 self._reading.cancel()
 
-    def _hear(self, method: str, params: dict[str, Any]) -> None:
+    def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         """Handle a notification."""
         if method == CANCELLED:
             request = self._requests.get(_key(params.get("requestId")))
@@ -410,7 +410,7 @@ def _key(id_: object) -> tuple[type, object]:
     return type(id_), id_ if isinstance(id_, str | int) else None
 
 
-async def _within(scope: Any, work: Coroutine[Any, Any, None]) -> None:
+async def _in_scope(scope: Any, work: Coroutine[Any, Any, None]) -> None:
     with scope:
         await work
 
@@ -427,4 +427,4 @@ async def serve_stdio(
         async with attachment.running():
             await connection.run()
 
-    await pipes.serve(work, connection.last_answers)
+    await pipes.serve(work, connection.drain)

@@ -21,18 +21,17 @@ from mcp_skills_server.runtime.active_skills import call_change
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
-from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_pending
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_unread
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
-    from mcp_skills_server.server.proposing import Proposing
+    from mcp_skills_server.server.proposing import ProposalTools
 
 _KIND: Final = "tools"
 _TOOL_PREFIX: Final = "skills"
 """Prefix of our tools' names."""
 _NOT_SHARED: Final = (
-    "This session is known to one replica of this server alone for now: what the replicas share "
-    "cannot be reached. "
+    "Only one replica of this server knows this session, because the shared store is unreachable. "
     "If a later call says that it is unknown, load the skills again without a session."
 )
 _CHANGING_TOOLS: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
@@ -48,17 +47,17 @@ class Tools:
 
     def __init__(self, sessions: Sessions, proposals: ProposalStore | None = None) -> None:
         self._sessions = sessions
-        self._proposing: Proposing | None = None
+        self._proposing: ProposalTools | None = None
         if proposals is not None:
             # lazy: needed only with proposals
-            from mcp_skills_server.server.proposing import Proposing
+            from mcp_skills_server.server.proposing import ProposalTools
 
-            self._proposing = Proposing(sessions.runtime.registry, proposals)
+            self._proposing = ProposalTools(sessions.runtime.registry, proposals)
         self._session_of_connection: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = (
             WeakKeyDictionary()
         )
-        """The `Briefing.moment` of each audience's first call: most hosts list tools only once."""
+        """The `Briefing.moment` of each connection's first call: most hosts list tools once."""
 
     def definitions(
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
@@ -70,7 +69,7 @@ class Tools:
             return tools
         return [*tools, *self._proposing.definitions(skill_set)]
 
-    def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
+    def tool_variants(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
         """Return the tools with the shortest and the longest texts, to detect changes."""
         briefing = self._sessions.runtime.restricted_to(skill_set).briefing
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
@@ -90,10 +89,10 @@ class Tools:
         """Return all tools in one page, in a stable order (`tools/list`)."""
         if cursors.start_key(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
-        self._first_moment(caller, self._sessions.runtime.restricted_to(view.skill_set))
+        self._first_seen_moment(caller, self._sessions.runtime.restricted_to(view.skill_set))
         tools = self.definitions(
             view.skill_set,
-            settings.spoken.shown_by(caller.client, caller.extensions),
+            settings.spoken.native_standing(caller.client, caller.extensions),
             caller.client,
         )
         if runtime.apps.is_declared(caller.extensions):
@@ -104,7 +103,7 @@ class Tools:
             "ttlMs": settings.ttl_ms,
             "cacheScope": "private",
         }
-        return with_pending(result, view)
+        return with_unread(result, view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """Call a tool (`tools/call`); errors that the model can correct are results with `isError`.
@@ -118,7 +117,7 @@ class Tools:
                 ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
                 or "none, since there is no skill"
             )
-            raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
+            raise RequestError(f"Unknown tool: {name[:100]!r}; known: {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         conversation = given.pop(runtime.CONVERSATION, None)
         handle = given.pop(runtime.SESSION, conversation)
@@ -138,13 +137,13 @@ class Tools:
             given,
             progress=caller.progress,
             client=caller.client,
-            owner=caller.counted,
+            owner=caller.quota_owner,
             of=shared,
         )
         if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
             try:
                 await self._sessions.save(
-                    session, caller.owner, caller.counted, change=call_change()
+                    session, caller.owner, caller.quota_owner, change=call_change()
                 )
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
@@ -154,21 +153,22 @@ class Tools:
                 self._session_of_connection[caller.connection] = session.session_id
         return {"resultType": "complete", **result}
 
-    def _first_moment(self, caller: Caller, runtime: Runtime) -> int | None:
-        """Return the `Briefing.moment` of the audience's first call; None without an audience."""
-        if caller.audience is None:
+    def _first_seen_moment(self, caller: Caller, runtime: Runtime) -> int | None:
+        """Return the `Briefing.generation` of the connection's first call; None without one."""
+        if caller.list_connection is None:
             return None
-        known = self._first_seen.get(caller.audience)
+        known = self._first_seen.get(caller.list_connection)
         # moments of different runtimes are not comparable
         if known is None or known[0]() is not runtime:
-            known = self._first_seen[caller.audience] = ref(runtime), runtime.briefing.generation
+            known = ref(runtime), runtime.briefing.generation
+            self._first_seen[caller.list_connection] = known
         return known[1]
 
     async def _session(
         self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool
     ) -> Session:
         found = await self._find_session(handle, caller, changes=changes)
-        return found or self._sessions.new(self._first_moment(caller, runtime), runtime)
+        return found or self._sessions.new(self._first_seen_moment(caller, runtime), runtime)
 
     async def _find_session(
         self, handle: object, caller: Caller, *, changes: bool
@@ -180,7 +180,7 @@ class Tools:
                 return None
             try:
                 return await self._sessions.open(
-                    str(handle), caller.owner, caller.counted, changes=changes
+                    str(handle), caller.owner, caller.quota_owner, changes=changes
                 )
             except UnknownSessionError:  # expired; the caller never got its handle
                 return None
@@ -188,4 +188,4 @@ class Tools:
             raise RequestError(
                 f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned'
             )
-        return await self._sessions.open(handle, caller.owner, caller.counted, changes=changes)
+        return await self._sessions.open(handle, caller.owner, caller.quota_owner, changes=changes)

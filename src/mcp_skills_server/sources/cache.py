@@ -26,7 +26,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import untrusted_reason
 from mcp_skills_server.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def make_own(folder: Path) -> None:
     if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
         os.chmod(folder, stat.S_IMODE(found.st_mode) & 0o755)
         found = os.lstat(folder)
-    reason = why_untrusted(found) if stat.S_ISDIR(found.st_mode) else "is no folder"
+    reason = untrusted_reason(found) if stat.S_ISDIR(found.st_mode) else "is no folder"
     if reason:
         raise OSError(errno.EPERM, f"it {reason}")
 

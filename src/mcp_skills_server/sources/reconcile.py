@@ -20,7 +20,7 @@ from unicodedata import normalize
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.dialects.wellknown import ProofFailedError
+from mcp_skills_server.dialects.wellknown import DigestMismatchError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.model import SKILL_MD
@@ -113,7 +113,7 @@ def fetching(
                 try:
                     run.check_budget(unit)
                     bundle = await fetch(unit)
-                except (SourceError, UsageError, ProofFailedError, ArchiveRefusedError) as error:
+                except (SourceError, UsageError, DigestMismatchError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
                 else:
                     await to_thread.run_sync(run.put, unit, bundle)
@@ -465,7 +465,7 @@ class Reconciler:
         try:
             yield
             return
-        except (UnacceptableError, ProofFailedError, ArchiveRefusedError) as error:
+        except (UnacceptableError, DigestMismatchError, ArchiveRefusedError) as error:
             fault, reason = "publisher", str(error)
             if isinstance(error, ContentRefusedError):
                 self._remember(unit, UnitRecord(refused={name or unit.label: reason}))

@@ -22,9 +22,9 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import (
+    DigestMismatchError,
     IndexLimits,
     IndexRefusedError,
-    ProofFailedError,
     SiteEntry,
     SiteIndex,
 )
@@ -128,7 +128,7 @@ class Site(Source):
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
         for each in index.unusable:
-            if each.broken:
+            if each.is_fault:
                 name = each.name or f"entry {each.position}"
                 refused.append(SkillRefusal(name, each.reason, "publisher"))
             elif self._fetch.wanted is None or each.name in self._fetch.wanted:
@@ -229,9 +229,9 @@ class Site(Source):
                 most = _SKILL_MD_BYTES
             answer = await downloader.get(entry.url, most)
             files = await to_thread.run_sync(_unpacked, entry, answer, limits)
-        refusal, warning = await to_thread.run_sync(wellknown.judge_unpacked, entry, files)
+        refusal, warning = await to_thread.run_sync(wellknown.compare_files, entry, files)
         if refusal:
-            raise ProofFailedError(refusal)
+            raise DigestMismatchError(refusal)
         check_skill(entry.name, files, limits)
         if warning:
             remarks.append(f"{entry.name}: {warning}")
@@ -350,14 +350,14 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
 def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files:
     # WK-27, WK-48: the digest is compared before anything is unpacked.
     try:
-        wellknown.prove(answer.body, entry.digest)
-    except ProofFailedError as error:
+        wellknown.verify_digest(answer.body, entry.digest)
+    except DigestMismatchError as error:
         if answer.is_html:
             raise UnacceptableError(
                 f"{shown(answer.url)} is a web page (HTML) and not the skill"
             ) from None
         if answer.encoding:
-            raise ProofFailedError(
+            raise DigestMismatchError(
                 f"{error}; it came with Content-Encoding {answer.encoding}"
             ) from None
         raise

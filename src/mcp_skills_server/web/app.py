@@ -25,7 +25,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.attach import attach, make_server
+from mcp_skills_server.server.attach import attach, make_standalone_server
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Events, request_id
@@ -131,7 +131,7 @@ class _Mcp(Part):
         watcher: Watcher | None,
         views: Views,
     ) -> None:
-        server = make_server()
+        server = make_standalone_server()
         self._attachment = attach(
             server,
             runtime.registry,
@@ -149,7 +149,7 @@ class _Mcp(Part):
             most=http.max_sessions,
             share=http.quotas.sessions,
         )
-        self._sessions.on_follow = self._attachment.notifier.follows
+        self._sessions.on_follow = self._attachment.notifier.rebind
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of the endpoint."""

@@ -40,7 +40,7 @@ from mcp_skills_server.format import media
 from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.server.entrance import address, principal
+from mcp_skills_server.server.sdk import address, principal
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
 
@@ -163,9 +163,8 @@ class Discovery:
             resource = await self._find(scope["path"], site_of(scope))
             if request is not None and resource is None:
                 request.outcome = "refused"
-            elif request is not None and resource is not None and method == "GET":
-                if resource.use is not None:
-                    request.record_read(resource.use, resource.size)
+            elif request and resource and resource.use is not None and method == "GET":
+                request.record_read(resource.use, resource.size)
         return resource
 
     async def _find(self, path: str, site: str) -> _Resource | None:

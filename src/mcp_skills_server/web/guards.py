@@ -27,7 +27,7 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.entrance import PRINCIPAL, address, counted
+from mcp_skills_server.server.sdk import PRINCIPAL, address, quota_owner
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, authenticate
 from mcp_skills_server.web.connections import SLOT, Slot
@@ -228,7 +228,7 @@ class Guard:
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         slot: Slot | None = scope.get("state", {}).get(SLOT)
-        if slot is None or slot.admit(counted(scope)):
+        if slot is None or slot.admit(quota_owner(scope)):
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, send, _BUSY)

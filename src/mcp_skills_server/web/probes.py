@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.server.entrance import principal
+from mcp_skills_server.server.sdk import principal
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState

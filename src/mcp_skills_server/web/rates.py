@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS, RequestError
-from mcp_skills_server.server.entrance import address, counted, principal
+from mcp_skills_server.server.sdk import address, principal, quota_owner
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.connections import MOST_UNUSED_BODY
 
@@ -66,7 +66,7 @@ async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 
     logger.warning(
         "quota %s: %s exceeded %s; answered with 429",
         quota,
-        counted(scope),
+        quota_owner(scope),
         most,
         extra=REPEATS,
     )
@@ -86,7 +86,7 @@ async def refuse_with_delay(
 
     Meanwhile the connection does nothing else, so that each costs one small response a second.
     """
-    if rates.refusals.take((quota, counted(scope))) > 0:
+    if rates.refusals.take((quota, quota_owner(scope))) > 0:
         left = MOST_UNUSED_BODY
         with anyio.move_on_after(_TARPIT_S):
             while (message := await receive())["type"] != "http.disconnect":
@@ -108,7 +108,7 @@ class FailedAuthentications:
         rate = self._rates.failed_authentications
         if rate is None:
             return 0.0
-        return rate.take(counted(scope))
+        return rate.take(quota_owner(scope))
 
     async def is_over(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Count a failed request. Send 429 and return True if it is over the quota."""
@@ -145,7 +145,7 @@ class RequestLimits:
         """Pass on a request within the rate, once its client is below the concurrency limit."""
         owner = None
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            owner = counted(scope)
+            owner = quota_owner(scope)
         if owner is None:
             await self._app(scope, receive, send)
             return

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.entrance import address
+from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import FailedAuthentications

@@ -16,11 +16,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.entrance import address, counted, principal
+from mcp_skills_server.server.sdk import address, principal, quota_owner
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.rates import COUNT_BATCH
 from mcp_skills_server.web.settings import HttpSettings
@@ -47,7 +47,7 @@ class SkillsProtocolEndpoint(Part):
         """Return the route of `/rpc`."""
         if not http.answers_mcp:
             return ()
-        blobs = Blobs(share=http.quotas.blob_bytes)
+        blobs = BlobStore(share=http.quotas.blob_bytes)
         methods = Methods(self._runtime, self._allow_code, blobs, views=self._views)
         return [route(Rpc(methods, http.max_body))]
 
@@ -85,7 +85,8 @@ def route(rpc: Rpc) -> Route:
 
             tasks.start_soon(end_with_client)
             scope = request.scope
-            reply = await rpc.answer(bytes(body), counted(scope), principal(scope), address(scope))
+            owner = quota_owner(scope)
+            reply = await rpc.answer(bytes(body), owner, principal(scope), address(scope))
             if reply is not None:
                 answer = Response(reply, media_type=_JSON)
             tasks.cancel_scope.cancel()

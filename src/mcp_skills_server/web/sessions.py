@@ -28,10 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, duplicate, judge
+from mcp_skills_server.dialects.jsonrpc import InvalidMessage, RequestId, decode_message, duplicate
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.entrance import Context, connection_of, counted, principal, scope_of
+from mcp_skills_server.server.sdk import Context, connection_of, principal, quota_owner, scope_of
 from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.rates import refuse, send_error
 
@@ -85,7 +85,7 @@ class Messages:
         first = await receive()
         if first["type"] != "http.request" or first.get("more_body"):
             return  # the client disconnected before the end of the body
-        found = judge(first.get("body", b""))
+        found = decode_message(first.get("body", b""))
         del first
         headers = _first_headers(scope)
         if not isinstance(found, InvalidMessage) and _is_of_another_era(found, headers):
@@ -167,7 +167,7 @@ def _object(fields: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 async def _refuse(refusal: InvalidMessage, scope: Scope, receive: Receive, send: Send) -> None:
     logger.debug("refused a message: %s", refusal.message)
-    await Response(refusal.answer, 400, media_type="application/json")(scope, receive, send)
+    await Response(refusal.response, 400, media_type="application/json")(scope, receive, send)
 
 
 # Sessions
@@ -181,7 +181,7 @@ class _Session:
         self.prefix = prefix
         self.user = scope.get("user")
         self.credential = _credential(scope)
-        self.owner = counted(scope) or ""
+        self.owner = quota_owner(scope) or ""
         self.connection: Connection | None = None
         self.requests = 1
         self.idle_since = 0.0

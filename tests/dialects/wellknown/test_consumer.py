@@ -15,15 +15,15 @@ from dialects.build import JSON
 from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
 from mcp_skills_server.dialects.wellknown import (
     SCHEMA,
+    DigestMismatchError,
     IndexLimits,
     IndexRefusedError,
-    ProofFailedError,
     SiteEntry,
     SiteIndex,
+    compare_files,
     decode,
-    judge_unpacked,
     origin,
-    prove,
+    verify_digest,
 )
 from mcp_skills_server.format import archive
 from mcp_skills_server.model import Json
@@ -43,7 +43,7 @@ def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
     assert (index.version, index.entries, index.unusable) == (None, (), ())
     assert decode(json.dumps({"$schema": schema, "items": {}}).encode(), URL).version is None
     (warning,) = index.warnings
-    assert "is of a version that is not known" in warning and warning.isprintable()
+    assert "has an unknown version" in warning and warning.isprintable()
 
 
 @pytest.mark.requirement("WK-44", "WK1-14", "WKO-11", "WK-63")
@@ -55,7 +55,7 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     assert entry == SiteEntry(
         "a", "Does a.", None, "", "", {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
     )
-    assert index.version == "0.1.0" and "nothing proves the files" in index.warnings[0]
+    assert index.version == "0.1.0" and "no digests to verify files" in index.warnings[0]
 
 
 @pytest.mark.requirement("WK-16")
@@ -84,8 +84,8 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
 @each_row(
     ("bad", "said"),
     [
-        (None, "it is no object"),
-        (["a"], "it is no object"),
+        (None, "it is not an object"),
+        (["a"], "it is not an object"),
         (fields(name=...), "there is no name"),
         (fields(name=7), "the name is empty or not text"),
         (fields(name=""), "the name is empty or not text"),
@@ -101,7 +101,7 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
         (fields(description=["a"]), "the description is not text"),
         (fields(description=" "), "the description is empty"),
         (fields(description="x" * 1025), "at most 1024"),
-        (fields(description="\ud800"), "half a character"),
+        (fields(description="\ud800"), "lone surrogate"),
         (fields(type=...), "it has no type"),
         (fields(type=["archive"]), "it has no type"),
         (fields(digest=...), "its digest is not"),
@@ -112,18 +112,18 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
         (fields(digest="sha512:" + HEX * 2), "its digest is not"),
         (fields(url=...), "it has no url"),
         (fields(url={}), "it has no url"),
-        (fields(url=""), "it is empty or holds what no URL may hold"),
-        (fields(url="/a b.zip"), "holds what no URL may hold"),
-        (fields(url="/a\n.zip"), "holds what no URL may hold"),
-        (fields(url="\\\\evil\\a.zip"), "holds what no URL may hold"),
-        (fields(url="/é.zip"), "holds what no URL may hold"),
-        (fields(url="file:///etc/passwd"), "no http or https URL"),
-        (fields(url="data:text/markdown,a"), "no http or https URL"),
-        (fields(url="javascript:a"), "no http or https URL"),
+        (fields(url=""), "it is empty, or contains a character that no URL may contain"),
+        (fields(url="/a b.zip"), "contains a character that no URL may contain"),
+        (fields(url="/a\n.zip"), "contains a character that no URL may contain"),
+        (fields(url="\\\\evil\\a.zip"), "contains a character that no URL may contain"),
+        (fields(url="/é.zip"), "contains a character that no URL may contain"),
+        (fields(url="file:///etc/passwd"), "not an http or https URL"),
+        (fields(url="data:text/markdown,a"), "not an http or https URL"),
+        (fields(url="javascript:a"), "not an http or https URL"),
         (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
         (fields(url="https://@example.com/a"), "a user name or a password"),
-        (fields(url="http:///a"), "names no host"),
-        (fields(url="https://%31/a"), "names no host"),
+        (fields(url="http:///a"), "has no host"),
+        (fields(url="https://%31/a"), "has no host"),
         (fields(url="https://a:b/c"), "cannot be read as a URL"),
         (fields(url="https://[::1/c"), "cannot be read as a URL"),
     ],
@@ -132,7 +132,7 @@ def test_a_bad_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     index = read(fields(name="first"), bad, fields(name="last"))
     assert [entry.name for entry in index.entries] == ["first", "last"]
     (unusable,) = index.unusable
-    assert unusable.position == 2 and unusable.broken
+    assert unusable.position == 2 and unusable.is_fault
     assert said in unusable.reason
     assert str(unusable).isprintable() and len(str(unusable)) < 250
 
@@ -142,7 +142,7 @@ def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
     index = read(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
     assert [entry.name for entry in index.entries] == ["last"]
     (unusable,) = index.unusable
-    assert str(unusable) == "first: its type 'mcp-bundle' is not known" and not unusable.broken
+    assert str(unusable) == "first: its type 'mcp-bundle' is unknown" and not unusable.is_fault
 
 
 def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
@@ -163,14 +163,14 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
 @each_row(
     ("bad", "said"),
     [
-        ("a", "it is no object"),
+        ("a", "it is not an object"),
         (old_fields(name="A"), "the name holds"),
         (old_fields(description=""), "description"),
         (fields(), "it has no list 'files'"),
         (old_fields(files="SKILL.md"), "it has no list 'files'"),
         (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"),
-        (old_fields(files=[]), "without SKILL.md"),
-        (old_fields(files=["skill.md"]), "without SKILL.md"),
+        (old_fields(files=[]), "lacks SKILL.md"),
+        (old_fields(files=["skill.md"]), "lacks SKILL.md"),
         (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
         (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
         (old_fields(files=["SKILL.md", "a?b"]), "does not allow the file name"),
@@ -205,9 +205,9 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
         (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
         (b"<!DOCTYPE html><title>Sign in</title>", "a web page"),
         (b"\xef\xbb\xbf\n <html>", "a web page"),
-        (b"[]", "no object"),
-        (b'"skills"', "no object"),
-        (b"null", "no object"),
+        (b"[]", "not an object"),
+        (b'"skills"', "not an object"),
+        (b"null", "not an object"),
         (b"{}", "no list 'skills'"),
         (b'{"skills": {"a": 1}}', "no list 'skills'"),
         (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
@@ -275,22 +275,22 @@ ENTRY = SiteEntry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST
 @pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
 def test_bytes_are_proved_by_their_digest():
     digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
-    prove(RAW, digest)
-    with pytest.raises(ProofFailedError) as caught:
-        prove(RAW + b" ", digest)
+    verify_digest(RAW, digest)
+    with pytest.raises(DigestMismatchError) as caught:
+        verify_digest(RAW + b" ", digest)
     assert digest in str(caught.value) and str(caught.value).isprintable()
 
 
 @each_row("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
 def test_only_the_very_digest_proves(digest: str):
-    with pytest.raises(ProofFailedError):
-        prove(RAW, digest)
+    with pytest.raises(DigestMismatchError):
+        verify_digest(RAW, digest)
 
 
 @pytest.mark.requirement("WK-18", "WKN-3")
 def test_the_skill_that_the_entry_tells_of_passes():
     files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
-    assert judge_unpacked(ENTRY, files) == (None, None)
+    assert compare_files(ENTRY, files) == (None, None)
     assert archive.unpack(archive.pack(files)[1]) == files
 
 
@@ -304,7 +304,7 @@ def test_the_skill_that_the_entry_tells_of_passes():
         ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
         ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
         ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
-        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md calls it 'b'"),
+        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md has the name 'b'"),
         ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
         ({"SKILL.md": b"---\nname: 7\ndescription: Does a.\n---\n"}, "the name is empty or not text"),
         ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
@@ -312,16 +312,16 @@ def test_the_skill_that_the_entry_tells_of_passes():
     ],
 )
 def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
-    reason = judge_unpacked(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
+    reason = compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
     assert reason is not None and said in reason and reason.isprintable()
 
 
 def test_faults_that_clients_live_with_do_not_cost_a_skill():
     raw = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
-    assert judge_unpacked(ENTRY, {"SKILL.md": (raw, False)}).refusal is None
+    assert compare_files(ENTRY, {"SKILL.md": (raw, False)}).refusal is None
 
 
 @pytest.mark.requirement("WK-12")
 def test_another_description_than_the_index_tells_is_a_warning():
     files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
-    assert judge_unpacked(ENTRY, files) == (None, "its SKILL.md describes it otherwise than the index")
+    assert compare_files(ENTRY, files) == (None, "its SKILL.md has another description than the index")

@@ -74,28 +74,28 @@ def test_an_artifact_stands_where_its_digest_says(suffix: str, kind: str, end: s
 @pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WKO-18")
 def test_valid_skills_are_chosen_by_name():
     skills = [skill("z/a"), skill("b"), skill("y/b", standing=Standing.LENIENT), skill("d", standing=Standing.UNUSABLE)]
-    choice = wellknown.choose(snapshot(*skills))
+    choice = wellknown.publishable(snapshot(*skills))
     assert [each.name for each in choice.skills] == ["a", "b"]
     assert choice.left_out == ()
 
 
 def test_copies_of_one_skill_are_published_once() -> None:
     one, other = skill("a/x"), skill("b/x")
-    unproved = wellknown.choose(snapshot(one, other))
+    unproved = wellknown.publishable(snapshot(one, other))
     assert not unproved.skills and len(unproved.left_out) == 2
     for each in (one, other):
         each.files["SKILL.md"].digest = "sha256:" + "0" * 64
-    assert wellknown.choose(snapshot(one, other)) == wellknown.Choice((one,), ())
+    assert wellknown.publishable(snapshot(one, other)) == wellknown.Choice((one,), ())
     other.files["SKILL.md"].digest = "sha256:" + "1" * 64
-    assert not wellknown.choose(snapshot(one, other)).skills
+    assert not wellknown.publishable(snapshot(one, other)).skills
 
 
 def test_of_skills_that_share_a_name_none_is_published_and_each_is_told():
-    choice = wellknown.choose(snapshot(skill("acme/refunds"), skill("beta/refunds"), skill("other")))
+    choice = wellknown.publishable(snapshot(skill("acme/refunds"), skill("beta/refunds"), skill("other")))
     assert [each.path for each in choice.skills] == ["other"]
     assert choice.left_out == (
-        ("acme/refunds", "the name refunds is also that of beta/refunds"),
-        ("beta/refunds", "the name refunds is also that of acme/refunds"),
+        ("acme/refunds", "refunds is also the name of beta/refunds"),
+        ("beta/refunds", "refunds is also the name of acme/refunds"),
     )
 
 
@@ -118,7 +118,7 @@ def test_an_old_index_lists_files_with_skill_md_first():
 @each_row("bad", ["Grüße.md", "what?.md", "a#b", "a[1].md", "a]", "tab\there", "a\x7f"])
 def test_a_skill_with_a_file_name_that_0_1_0_does_not_allow_is_left_out_there(bad: str):
     fine, one = skill("fine", ["a b.md", "~!@$%^&*()_+-={}|;:',.<>`\"/x"]), skill("a", [bad])
-    choice = wellknown.choose_0_1([fine, one])
+    choice = wellknown.publishable_0_1([fine, one])
     assert choice.skills == (fine,)
     ((path, reason),) = choice.left_out
     assert path == "a" and reason.startswith("discovery 0.1.0 does not allow the file name") and reason.isprintable()
@@ -144,7 +144,7 @@ _SKILL = st.builds(
 @pytest.mark.requirement("WK1-10", "WK1-14")
 @given(st.lists(_SKILL, max_size=5, unique_by=lambda each: each.name), st.sampled_from(["", "https://cdn.example/x"]))
 def test_what_is_published_is_understood(skills: list[Skill], base: str):
-    choice = wellknown.choose(Snapshot({each.path: each for each in skills}))
+    choice = wellknown.publishable(Snapshot({each.path: each for each in skills}))
     pairs = published(*choice.skills)
     index = decode(wellknown.encode(wellknown.index(pairs, base)), URL)
     assert (index.version, index.unusable, index.warnings) == ("0.2.0", (), ())

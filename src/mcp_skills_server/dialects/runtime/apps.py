@@ -36,13 +36,13 @@ def descriptors() -> list[Json]:
             _CATALOGUE,
             name="skills-catalogue",
             title="Skills",
-            description="The skills, to be searched and loaded.",
+            description="Search and load skills.",
         ),
         _view(
             _SKILL,
             name="loaded-skill",
             title="Loaded skill",
-            description="What a loaded skill says.",
+            description="The instructions of a loaded skill.",
         ),
     ]
 

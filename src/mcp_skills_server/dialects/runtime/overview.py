@@ -24,7 +24,7 @@ from mcp_skills_server.dialects.runtime.words import (
     Offer,
     Overview,
     clipped,
-    even,
+    max_min_limit,
     one_line,
 )
 from mcp_skills_server.errors import plural
@@ -36,7 +36,7 @@ _LEAST_DESCRIPTION: Final = 60
 """The minimum length of a truncated description; a shorter one does not say when to use a skill."""
 _SOME_DESCRIPTION: Final = 90
 """The maximum length of a description when only some skills have one."""
-_ALSO: Final = "- without a description here: "
+_WITHOUT_DESCRIPTION: Final = "- without a description here: "
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+(?=[^a-z])|(?<=[。！？])")  # noqa: RUF001
 """Matches between two sentences, but not after "e.g." or "U.S."."""
 _TRIGGER: Final = re.compile(
@@ -61,7 +61,7 @@ _RULE: Final = (
     "instructions, files or scripts; "
     "do not guess what they say. Load only what the task needs."
 )
-_SOME: Final = (
+_NOT_ALL_NAMES: Final = (
     f"Not all names fit here: call {SEARCH} with words of the task first; {LIST} goes through all."
 )
 _TAG: Final = "available_skills"
@@ -111,7 +111,7 @@ def instructions(
             if each.origin is not None:
                 attributes["origin"] = each.origin
             bodies.append(element("skill", attributes, each.instructions))
-        parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
+        parts.append("These skills are loaded. Where two conflict, the later one applies.")
         parts.append(wrap("active_skills", {}, bodies))
     return "\n\n".join(filter(None, parts))
 
@@ -124,23 +124,23 @@ def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Sh
 
 
 def _head(overview: Overview, *, scripts: bool) -> str:
-    text = f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on"
+    text = f"{first_line(overview)}\n\n{_RULE} A loaded skill tells how to go on"
     if scripts:
         text += f"; one runs its scripts with {RUN}"
     return f"{text}."
 
 
-def lead(overview: Overview) -> str:
+def first_line(overview: Overview) -> str:
     """Return a self-contained first line: the number of skills, and the tools to use them."""
     return (
-        f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills "
-        f"for a task, {LOAD} "
+        f"{skill_count(overview)} here, with instructions for particular tasks: {SEARCH} finds "
+        f"skills for a task, {LOAD} "
         f"loads them by name, {READ} reads their files. Search and load before you begin a task "
         "that may have one."
     )
 
 
-def counted(overview: Overview) -> str:
+def skill_count(overview: Overview) -> str:
     """Return the number of skills, in words."""
     if not overview.offers:
         return "Skills"
@@ -151,7 +151,7 @@ def counted(overview: Overview) -> str:
 
 
 def available(overview: Overview, budget: int) -> str:
-    """Return `<available_skills>` with an element for each skill, or the text of `within`."""
+    """Return `<available_skills>` with an element for each skill, or the text of `fit`."""
     shown = _between_tags(overview, budget).text
     if shown:
         return f"<{_TAG}>\n{shown}\n</{_TAG}>"
@@ -162,31 +162,31 @@ def _between_tags(overview: Overview, budget: int) -> Shown:
     budget -= len(f"<{_TAG}>\n\n</{_TAG}>")
     whole = _elements(overview, budget)
     if whole is None:
-        return within(overview, budget, escaped)
+        return fit(overview, budget, escaped)
     return Shown(whole)
 
 
-def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> Shown:
+def fit(overview: Overview, budget: int, escape: Callable[[str], str] = contained) -> Shown:
     """Return an overview of at most `budget` characters.
 
-    `spell` escapes a name or a description for the surrounding text; it must preserve blanks.
+    `escape` escapes a name or a description for the surrounding text; it must preserve blanks.
     """
     if not overview.more:
-        names = [spell(one_line(offer.name)) for offer in overview.offers]
+        names = [escape(one_line(offer.name)) for offer in overview.offers]
         if sum(len(name) + 2 for name in names) - 2 <= budget:
-            return _described(overview, names, budget, spell)
-    return _grouped(overview.offers, budget, spell)
+            return _described(overview, names, budget, escape)
+    return _grouped(overview.offers, budget, escape)
 
 
 def _described(
-    overview: Overview, names: Sequence[str], budget: int, spell: Callable[[str], str]
+    overview: Overview, names: Sequence[str], budget: int, escape: Callable[[str], str]
 ) -> Shown:
     """Return all names, and truncated descriptions of all skills if they fit, else of some."""
-    descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
+    descriptions = [escape(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
-    most = even(map(len, descriptions), left)
+    most = max_min_limit(map(len, descriptions), left)
     cut = {
-        position: _part(text, most)
+        position: _truncated(text, most)
         for position, text in enumerate(descriptions)
         if len(text) > most
     }
@@ -206,11 +206,11 @@ def _described(
     lines = [f"- {names[position]}: {text}" for position, text in sorted(chosen.items())]
     others = [name for position, name in enumerate(names) if position not in chosen]
     if others:
-        lines.append(_ALSO + ", ".join(others))
+        lines.append(_WITHOUT_DESCRIPTION + ", ".join(others))
     return Shown("\n".join(lines), cut=cut)
 
 
-def _part(description: str, most: int) -> str:
+def _truncated(description: str, most: int) -> str:
     """Truncate a description from its trigger sentence on; return "" if too little is left."""
     if len(description) <= most:
         return description
@@ -230,12 +230,12 @@ def _chosen(
     offers = overview.offers
     positions = {offer.path: position for position, offer in enumerate(offers)}
     preferred = [positions[path] for path in overview.preferred if path in positions]
-    left = budget - sum(len(name) + 2 for name in names) + 2 - len(_ALSO)
+    left = budget - sum(len(name) + 2 for name in names) + 2 - len(_WITHOUT_DESCRIPTION)
     chosen: dict[int, str] = {}
     for position in dict.fromkeys(
-        [*preferred, *turns(groups([(offer.root, offer.path) for offer in offers]))]
+        [*preferred, *round_robin(groups([(offer.root, offer.path) for offer in offers]))]
     ):
-        text = _part(descriptions[position], _SOME_DESCRIPTION)
+        text = _truncated(descriptions[position], _SOME_DESCRIPTION)
         cost = len(f"- {names[position]}: {text}\n") - len(f"{names[position]}, ")
         if text and cost <= left:
             chosen[position] = text
@@ -290,7 +290,7 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
     return dict(largest)
 
 
-def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
+def round_robin(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
     """Yield positions round-robin over the groups, as the order in which names are shown."""
     for step in range(max(map(len, found.values()), default=0)):
         yield from (positions[step] for positions in found.values() if step < len(positions))
@@ -309,14 +309,14 @@ def loading(overview: Overview, characters: int) -> str:
 
 def in_loading(overview: Overview, characters: int) -> Shown:
     """Return the overview in the load tool's description."""
-    return within(overview, characters - len(_loading_head(overview)) - 1)
+    return fit(overview, characters - len(_loading_head(overview)) - 1)
 
 
 def _loading_head(overview: Overview) -> str:
     return (
         "Load one or more skills by name: returns the instructions of each and the list of its "
         "files. When a task fits "
-        f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{counted(overview)}:"
+        f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{skill_count(overview)}:"
     )
 
 
@@ -341,19 +341,19 @@ def _elements(overview: Overview, budget: int) -> str | None:
     return "\n".join(pieces)
 
 
-def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> Shown:
+def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str]) -> Shown:
     """Return the groups with their counts, and as many names as fit, chosen round-robin."""
     if not offers:
         return Shown("", ())
     found = groups([(offer.root, offer.path) for offer in offers])
-    budget -= len(_SOME)
+    budget -= len(_NOT_ALL_NAMES)
     rest = len(offers)
     heads: dict[str, str] = {}
     for label, positions in found.items():
         head = ""
         if len(found) > 1:
             head = (
-                f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} "
+                f"- {escape(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} "
                 f"({len(positions):,}): "
             )
         if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
@@ -368,11 +368,11 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
     named: dict[str, list[int]] = {label: [] for label in heads}
     of = {position: label for label in heads for position in found[label]}
     open_ones = set(heads)
-    for position in turns(found):
+    for position in round_robin(found):
         label = of.get(position)
         if label not in open_ones:
             continue
-        size = len(spell(one_line(offers[position].name))) + 2
+        size = len(escape(one_line(offers[position].name))) + 2
         if size <= budget:
             named[label].append(position)
             budget -= size
@@ -382,9 +382,9 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
                 break
     lines: list[str] = []
     if budget >= 0:
-        lines.append(_SOME)
+        lines.append(_NOT_ALL_NAMES)
     for label, head in heads.items():
-        names = [spell(one_line(offers[position].name)) for position in sorted(named[label])]
+        names = [escape(one_line(offers[position].name)) for position in sorted(named[label])]
         if len(names) < len(found[label]):
             names.append(_DOTS)
         lines.append(head + ", ".join(names))

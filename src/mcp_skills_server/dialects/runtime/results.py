@@ -16,7 +16,7 @@ from mcp_skills_server.dialects.runtime.words import (
     Loaded,
     ToolResult,
     clipped,
-    even,
+    max_min_limit,
     one_line,
     paragraphs,
     problems,
@@ -38,7 +38,7 @@ _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"
 """Image types that models accept."""
 
 
-def receipt(
+def load_result(
     active: Sequence[Loaded],
     session: str | None,
     fresh: Sequence[Loaded] = (),
@@ -66,14 +66,14 @@ def receipt(
         shown = {each.name: each for each in _cut(fresh, characters)}
     in_structure = shows != "text"
     entries = [
-        _receipt_entry(shown.get(each.name, each), in_structure and each.name in shown)
+        _loaded_entry(shown.get(each.name, each), in_structure and each.name in shown)
         for each in active
     ]
     structure: dict[str, Json] = {"active_skills": entries}
     names = contained(", ".join(one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}."]
     if len(active) > 1:
-        lines[0] += " Where two conflict, the later one counts."
+        lines[0] += " Where two conflict, the later one applies."
     if session is not None:
         structure = {SESSION: session, **structure}
         lines[0] += f' Session: {session} (give it as "{SESSION}" to the skills tools).'
@@ -89,11 +89,11 @@ def receipt(
                         f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
                     )
                 )
-        lines.append("Their instructions stand at the top from now on.")
+        lines.append("Their instructions are at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 
 
-def news(added: int, removed: int, *, uncounted: bool = False) -> str:
+def change_notice(added: int, removed: int, *, uncounted: bool = False) -> str:
     """Return a notice of changed skills, "or more" if `uncounted`."""
     counts = [
         f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count
@@ -102,12 +102,11 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
     if uncounted:
         shown += " or more"
     return (
-        f"The skills have changed since this session began: {shown}. {LIST} shows what there "
-        "is now."
+        f"The skills have changed since this session began: {shown}. {LIST} shows the current ones."
     )
 
 
-def pending(sources: Sequence[str]) -> str | None:
+def unread_notice(sources: Sequence[str]) -> str | None:
     """Return a notice of sources that are still unread, or None."""
     if not sources:
         return None
@@ -127,7 +126,7 @@ def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
         )
     if missing:
         names = ", ".join(printable(each)[:100] for each in missing[:20])
-        words.append(f"They name skills that are not here: {names}.")
+        words.append(f"They name unknown skills: {names}.")
     return " ".join(words) or None
 
 
@@ -194,7 +193,7 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
         }
         # some hosts show only text to their model
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])
-    text = f"{path} is no text ({kind}, {len(raw)} bytes)"
+    text = f"{path} is not a text file ({kind}, {len(raw)} bytes)"
     if target is None:
         return _result(f"{text}, and cannot be shown here.")
     link: Json = {
@@ -212,14 +211,13 @@ def _is_shown(kind: str) -> bool:
     return kind in _IMAGES or kind.startswith("audio/")
 
 
-def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
+def output_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
     """Return the result of reading a binary file written by a script: shown, or in base64."""
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) > most_bytes:
         return failure(
-            f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most "
-            f"{most_bytes:,} bytes are "
-            "returned; let a script make it smaller, or in parts"
+            f"{path} is not a text file ({kind}, {len(raw):,} bytes), and of such files at most "
+            f"{most_bytes:,} bytes are returned; let a script make it smaller, or in parts"
         )
     if _is_shown(kind):
         return binary_file(path, None, raw, most_bytes)
@@ -229,12 +227,12 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> ToolResult:
         "blob": b64encode(raw).decode("ascii"),
     }
     return _result(
-        f"{path} is no text ({kind}, {len(raw)} bytes).",
+        f"{path} is not a text file ({kind}, {len(raw)} bytes).",
         more=[{"type": "resource", "resource": resource}],
     )
 
 
-def outcome(run: Mapping[str, Json]) -> ToolResult:
+def script_result(run: Mapping[str, Json]) -> ToolResult:
     """Return the result of a script run, marked as an error unless the exit code is 0."""
     code = run["exit_code"]
     if run["timed_out"]:
@@ -276,7 +274,7 @@ def failure(message: str) -> ToolResult:
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
-def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
+def proposal_stored(proposal: dict[str, Json]) -> ToolResult:
     """Return the result of a stored proposal."""
     words = (
         f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing "
@@ -286,7 +284,7 @@ def proposal_kept(proposal: dict[str, Json]) -> ToolResult:
     return _result(words, proposal)
 
 
-def proposals_listed(proposals: Sequence[dict[str, Json]]) -> ToolResult:
+def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the result that lists a caller's proposals."""
     lines = [
         ", ".join(
@@ -310,7 +308,7 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     budget = max(characters - files, characters // 2)
     if sum(len(each.instructions) for each in fresh) <= budget:
         return list(fresh)
-    most = even((len(each.instructions) for each in fresh), budget)
+    most = max_min_limit((len(each.instructions) for each in fresh), budget)
     out: list[Loaded] = []
     for each in fresh:
         whole = each.instructions
@@ -356,7 +354,7 @@ def _result(
     return out
 
 
-def _receipt_entry(loaded: Loaded, with_body: bool) -> Json:
+def _loaded_entry(loaded: Loaded, with_body: bool) -> Json:
     out: dict[str, Json] = {
         "name": loaded.name,
         "location": loaded.location,
@@ -412,13 +410,13 @@ def listing(
         note: one more line for the model.
     """
     said = _without_repeats(entries)
-    most = even(map(len, said), characters)
+    most = max_min_limit(map(len, said), characters)
     shown = [
         {**each, "description": clipped(description, most)}
         for each, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
-    lines = [_listed(each) for each in shown] or ["No skill fits."]
+    lines = [_listed(each) for each in shown] or ["No skill matches."]
     if next_after is not None:
         structure["next_after"] = next_after
         lines.append(f'There are more: call {LIST} with after="{next_after}".')

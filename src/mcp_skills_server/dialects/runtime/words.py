@@ -37,11 +37,11 @@ _OTHER_NAMES: Final = {
 }
 _MOST_PROBLEMS: Final = 10
 _ELLIPSIS: Final = "..."
-_HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
+_PARTIAL_ENTITY: Final = re.compile(r"&#?\w*$")
 _ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
 _LONGEST_WORD: Final = 30
 """The longest word, in characters, that is dropped to cut at a word boundary."""
-_LEFT_OUT: Final = " ,;:-("
+_TRAILING_PUNCTUATION: Final = " ,;:-("
 """Characters stripped before the ellipsis."""
 
 
@@ -167,11 +167,11 @@ def problems(skill: Skill) -> tuple[str, ...]:
     return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
 
 
-def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
+def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
     """Return a remark on hidden characters, if any; the texts remain unchanged."""
     remark = hidden.hidden_warning(instructions, *hidden.texts(dict(frontmatter)))
     if remark:
-        return (f"it holds {remark}",)
+        return (f"it contains {remark}",)
     return ()
 
 
@@ -192,7 +192,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def even(lengths: Iterable[int], budget: int) -> int:
+def max_min_limit(lengths: Iterable[int], budget: int) -> int:
     """Return the greatest common limit at which the lengths fit the budget (max-min fairness).
 
     Shorter texts leave their unused share to longer ones.
@@ -220,8 +220,8 @@ def clipped(text: str, most: int) -> str:
         if whole and len(whole) >= budget - _LONGEST_WORD:
             kept = whole
         else:
-            kept = _HALF_AN_ENTITY.sub("", kept)
-    while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):
+            kept = _PARTIAL_ENTITY.sub("", kept)
+    while kept and kept[-1] in _TRAILING_PUNCTUATION and not kept.endswith(_ENTITIES):
         kept = kept[:-1]
     return kept + _ELLIPSIS
 

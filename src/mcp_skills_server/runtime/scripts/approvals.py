@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server.directories import state_directory
-from mcp_skills_server.durable import read_regular, replace_file, why_untrusted
+from mcp_skills_server.durable import read_regular, replace_file, untrusted_reason
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -62,7 +62,7 @@ def read(path: Path) -> tuple[Approval, ...]:
         raise UsageError(
             f"{printable(str(path))}: cannot be read ({error.strerror}); check it"
         ) from None
-    if why_untrusted(found):
+    if untrusted_reason(found):
         problem = "others may write it; chown it to yourself or root, and chmod it to 0600"
         raise UsageError(f"{printable(str(path))}: {problem}")
     try:

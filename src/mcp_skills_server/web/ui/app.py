@@ -33,8 +33,8 @@ from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.entrance import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.sdk import PRINCIPAL, address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot

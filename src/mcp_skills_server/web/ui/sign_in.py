@@ -26,7 +26,7 @@ from mcp_skills_server.access.principal import RefusedError
 from mcp_skills_server.access.settings import is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 from mcp_skills_server.model import printable
-from mcp_skills_server.server.entrance import address
+from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.oauth import fetch

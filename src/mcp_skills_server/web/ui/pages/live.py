@@ -24,7 +24,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet, nested_in
 from mcp_skills_server.model import Changes, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.server.entrance import counted
+from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem
 
 MOST_KEPT: Final = 1000
@@ -280,7 +280,7 @@ async def events(request: Request, ctx: Context) -> Response:
         known = int(text)
     try:
         return live.open(
-            skills, counted(request.scope), known, ctx.has_access, query.get("skill", "")
+            skills, quota_owner(request.scope), known, ctx.has_access, query.get("skill", "")
         )
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.

@@ -157,7 +157,7 @@ async def method_answers(
         yield MethodAnswer(
             "tools/list",
             "",
-            jsonrpc.dump(era.written("tools/list", fields)),
+            jsonrpc.dump(era.in_era("tools/list", fields)),
             len(tools),
             more=False,
         )
@@ -180,7 +180,7 @@ async def _listed(
     result = await handler(ctx.view, ctx.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
     return MethodAnswer(
-        method, dialect, jsonrpc.dump(era.written(method, result)), len(entries), more
+        method, dialect, jsonrpc.dump(era.in_era(method, result)), len(entries), more
     )
 
 

@@ -24,7 +24,7 @@ from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.entrance import address
+from mcp_skills_server.server.sdk import address
 from mcp_skills_server.telemetry.events import Use
 from mcp_skills_server.web.ui.context import Context, without_folders
 from mcp_skills_server.web.ui.render import render

@@ -34,7 +34,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.server.entrance import counted
+from mcp_skills_server.server.sdk import quota_owner
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.context import (
@@ -481,5 +481,5 @@ def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
 
 
 async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
-    async with limit_large_answers(skill.files[path].size, counted(request.scope)):
+    async with limit_large_answers(skill.files[path].size, quota_owner(request.scope)):
         return await ctx.view.read(skill, path)

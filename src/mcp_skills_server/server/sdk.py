@@ -39,8 +39,8 @@ PRINCIPAL: Final = "principal"
 """The key of the ASGI scope under which our guard stores the principal."""
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
-Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
+SdkHandler: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
+FeaturesOf: TypeAlias = Callable[[Context, View], Awaitable[Served]]
 """Returns the server's other features for one caller."""
 
 
@@ -58,7 +58,7 @@ def principal(scope: Mapping[str, Any]) -> Principal | None:
     )
 
 
-def counted(scope: Mapping[str, Any]) -> Owner:
+def quota_owner(scope: Mapping[str, Any]) -> Owner:
     """Return the owner whose quotas a request counts against, from the ASGI scope."""
     who = principal(scope)
     return owner_of(None if who is None else who.key, address(scope))
@@ -72,7 +72,7 @@ def address(scope: Mapping[str, Any]) -> str | None:
     return None
 
 
-def caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
+def caller_of(ctx: Context, attachment: Attachment, others: FeaturesOf) -> Caller:
     """Return the caller of a request."""
     scope = scope_of(ctx)
     name, extensions = host_of(ctx)
@@ -84,15 +84,15 @@ def caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
         extensions,
         served=partial(others, ctx),
         principal=principal(scope),
-        counted=counted(scope),
+        quota_owner=quota_owner(scope),
         connection=connection,
         progress=partial(_report, ctx),
-        audience=attachment if modern and ctx.request is None else connection,
+        list_connection=attachment if modern and ctx.request is None else connection,
         client=name,
     )
 
 
-def guarded(call: Call) -> Call:
+def map_errors(call: SdkHandler) -> SdkHandler:
     """Wrap a handler to raise MCPError: client errors by code, bugs as -32603 without internals."""
 
     async def guarded(ctx: Context, params: Any) -> Any:
@@ -107,7 +107,7 @@ def guarded(call: Call) -> Call:
     return guarded
 
 
-async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
+async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext) -> HandlerResult:
     """Record each request as an event of the server, if events have readers (middleware)."""
     if ctx.request_id is None or not attachment.events.has_readers:
         return await call_next(ctx)
@@ -190,7 +190,7 @@ class SessionPeer:
         self.principal = principal(scope_of(ctx))
         self.connection = connection_of(ctx)
 
-    def at_end(self, work: Callable[[], object]) -> None:
+    def add_exit_callback(self, work: Callable[[], object]) -> None:
         """Call `work` when the connection ends."""
         self.connection.exit_stack.callback(work)
 

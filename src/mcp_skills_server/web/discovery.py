@@ -161,10 +161,10 @@ class Discovery:
             "discovery", method, principal=principal(scope), address=address(scope)
         ) as request:
             resource = await self._find(scope["path"], site_of(scope))
-            if request is not None and resource is None:
-                request.outcome = "refused"
-            elif request is not None and resource is not None and method == "GET":
-                if resource.use is not None:
+            if request is not None:
+                if resource is None:
+                    request.outcome = "refused"
+                elif resource.use is not None and method == "GET":
                     request.answers(resource.use, resource.size)
         return resource
 

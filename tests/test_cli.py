@@ -424,11 +424,13 @@ def test_options_that_say_nothing_over_stdio_are_named_in_one_warning() -> None:
     """Tokens above all: nobody is kept out by them there."""
     done = run("serve", FIXTURES, "--max-body", "5000", MCP_SKILLS_TOKENS="me=0123456789abcdef0123")
     warned = [line for line in done.stderr.split("\n") if "WARNING" in line]
-    assert warned == ["mcp-skills-server: WARNING: unused without --transport http: --tokens, --max-body"]
+    assert warned == ["mcp-skills-server: WARNING: no effect without --transport http: --tokens, --max-body"]
     assert "0123456789abcdef" not in done.stderr
-    assert "unused without --transport http: --redis" in run("serve", FIXTURES, "--redis", "redis://127.0.0.1:1").stderr
+    assert (
+        "no effect without --transport http: --redis" in run("serve", FIXTURES, "--redis", "redis://127.0.0.1:1").stderr
+    )
     shown = run("serve", FIXTURES, "--ui", "--metrics", "--metrics-address", "127.0.0.1:0")
-    assert "unused without --transport http: --metrics, --metrics-address, --ui" in shown.stderr
+    assert "no effect without --transport http: --metrics, --metrics-address, --ui" in shown.stderr
     assert "unused" not in run("serve", FIXTURES).stderr
 
 

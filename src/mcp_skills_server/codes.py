@@ -114,9 +114,9 @@ CODES: dict[str, Code] = {
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     # Excluded by the operator's settings; the skill itself may be valid.
     "switched-off": _note("", "nothing need be done; take back --include or --exclude to serve it"),
-    "plugin-elsewhere": _note("", "give the place where it lies as a ROOT of its own"),
-    "lock-missing": _fatal("", "look at it with 'diff', then take it in with 'update'"),
-    "lock-differs": _fatal("", "look at it with 'diff', then move the pin with 'update'"),
+    "plugin-elsewhere": _note("", "give its location as a ROOT of its own"),
+    "lock-missing": _fatal("", "review it with 'diff', then add it with 'update'"),
+    "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(
         "", "have its author sign it with 'sign', or serve it without --require-signature"
     ),
@@ -124,13 +124,11 @@ CODES: dict[str, Code] = {
         "", "ask its author which key signed it; give that key only if you trust it"
     ),
     "signature-files": _fatal(
-        "", "somebody changed it after it was signed: get it anew, or have its author sign it"
+        "", "it was changed after it was signed: fetch it again, or have its author sign it"
     ),
     "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
     # Refused by a source, before the skill is fetched.
-    "source-refused": _fatal(
-        "", "have whoever publishes it correct it; until then it is not taken"
-    ),
+    "source-refused": _fatal("", "ask its publisher to correct it; until then it is not served"),
     "commit-unsigned": _fatal(
         "", "have its author sign it with an ssh key that the file of allowed signers names"
     ),
@@ -182,7 +180,7 @@ CODES: dict[str, Code] = {
     "manifest-incomplete": _warning("SP-24", "add the field to skill.toml"),
     "manifest-form": _warning("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "manifest-runtime": _warning("SP-25", "name the file that is to run below [runtime]"),
-    "manifest-disagrees": _warning("SP-34", "let both say the same"),
+    "manifest-disagrees": _warning("SP-34", "make both agree"),
     "hidden-characters": _warning(
         "", "delete the invisible characters; they can carry text that no reader sees"
     ),

@@ -14,7 +14,7 @@ import pytest
 from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
 from mcp_skills_server.access.oauth import Issuer, ResourceServer, metadata_urls
 from mcp_skills_server.access.principal import RefusedError, UnavailableError
-from mcp_skills_server.access.settings import OAuthSettings, is_safe
+from mcp_skills_server.access.settings import OAuthSettings, is_secure
 from mcp_skills_server.errors import SkillsServerError
 from tables import each_row
 
@@ -104,7 +104,7 @@ def test_metadata_is_found_wherever_it_stands_and_asked_there_first_from_then_on
         await issuer.key("one", "ES256")
         assert web.asked == [*metadata_urls(url)[: place + 1], KEYS]
         web.asked.clear()
-        await issuer.look()
+        await issuer.refresh()
         assert web.asked == [metadata_urls(url)[place], KEYS]
 
     run(work)
@@ -191,7 +191,7 @@ def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: pytest.L
         web.breaks()
         web.now += 10_000
         issuer.keep_fresh()
-        await issuer.look()
+        await issuer.refresh()
         assert await issuer.key("one", "ES256")
         with pytest.raises(UnavailableError) as caught:
             await issuer.key("two", "ES256")
@@ -209,7 +209,7 @@ def test_an_issuer_that_is_down_stops_nobody_whose_key_is_known(caplog: pytest.L
     run(work)
     said = [each.getMessage() for each in caplog.records if "keys" not in each.getMessage().partition(" has ")[2]]
     assert said == [
-        f"the issuer {ISSUER}: nobody answers; tokens by keys that are known are taken until it answers",
+        f"the issuer {ISSUER}: nobody answers; tokens signed by known keys are accepted until it answers",
         f"the issuer {ISSUER} answers again",
     ]
 
@@ -241,19 +241,19 @@ def test_a_key_that_was_withdrawn_is_believed_for_a_quarter_of_an_hour_at_most()
 @each_row(
     ("metadata", "said"),
     [
-        ({"issuer": ISSUER + "/", "jwks_uri": KEYS}, "is of another issuer, 'https://login.example/'"),
-        ({"issuer": "https://evil.example", "jwks_uri": KEYS}, "is of another issuer"),
-        ({"jwks_uri": KEYS}, "is of another issuer"),
-        ({"issuer": ISSUER}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": 7}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "http://keys.example/keys"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "http://127.0.0.1:1/keys"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "https://localhost/keys"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}, "names no https address of keys"),
-        ({"issuer": ISSUER, "jwks_uri": "https://u:p@keys.example/"}, "names no https address of keys"),
-        ([], "is no JSON object"),
-        (b"<html>", "is no JSON object"),
-        (b"[" * 100_000, "is no JSON object"),
+        ({"issuer": ISSUER + "/", "jwks_uri": KEYS}, "is from another issuer, 'https://login.example/'"),
+        ({"issuer": "https://evil.example", "jwks_uri": KEYS}, "is from another issuer"),
+        ({"jwks_uri": KEYS}, "is from another issuer"),
+        ({"issuer": ISSUER}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": 7}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "http://keys.example/keys"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "http://127.0.0.1:1/keys"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "https://localhost/keys"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}, "has no https URL of its keys (jwks_uri)"),
+        ({"issuer": ISSUER, "jwks_uri": "https://u:p@keys.example/"}, "has no https URL of its keys (jwks_uri)"),
+        ([], "is not a JSON object"),
+        (b"<html>", "is not a JSON object"),
+        (b"[" * 100_000, "is not a JSON object"),
     ],
 )
 def test_metadata_that_cannot_be_used(metadata: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -344,7 +344,7 @@ def test_a_token_that_names_no_key_is_by_the_only_one_that_fits() -> None:
         issuer = web.issuer()
         assert await issuer.key(None, "ES256")
         web.has(public(), public("ES256", 1, "two"))
-        await issuer.look()
+        await issuer.refresh()
         with pytest.raises(RefusedError):
             await issuer.key(None, "ES256")
 
@@ -363,7 +363,7 @@ def test_a_token_that_names_no_key_is_by_the_only_one_that_fits() -> None:
     ],
 )  # fmt: skip
 def test_which_urls_nobody_can_change_on_the_way(url: str, safe: bool) -> None:
-    assert is_safe(url) is safe
+    assert is_secure(url) is safe
 
 
 # As a resource server
@@ -387,7 +387,7 @@ def test_a_token_is_proved_by_the_keys_that_the_issuer_has_now() -> None:
         found = await server.verify(token)
         assert found.principal.id == "user:ann"
         web.has(public("ES256", 1, "two"))
-        await server.issuer.look()
+        await server.issuer.refresh()
         with pytest.raises(RefusedError):
             await server.verify(token)
         assert (await server.verify(signed(key=private("ES256", 1), headers={"kid": "two"}))).principal.name == "ann"
@@ -400,7 +400,7 @@ def test_a_token_of_another_issuer_causes_no_look() -> None:
     server = resource(web)
 
     async def work() -> None:
-        await server.issuer.look()
+        await server.issuer.refresh()
         web.asked.clear()
         web.now += 100
         for token in ("x", "x.y.z", signed(claims(iss="https://evil.example")), signed(headers={"typ": "no"})):

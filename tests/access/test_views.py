@@ -119,7 +119,7 @@ def remove_ungranted(roots: Path, served: dict[str, int], patterns: Sequence[Pat
             where = place.relative_to(root).as_posix()
             holders = [each for each in skills if where == each or where.startswith(f"{each}/")]
             holder = max(holders, key=len, default="")
-            return bool(holder) and (served.get(holder) != number or not any(each.fits(holder) for each in patterns))
+            return bool(holder) and (served.get(holder) != number or not any(each.matches(holder) for each in patterns))
 
         for name, folders, files in os.walk(root, topdown=False):
             folder = Path(name)

@@ -102,7 +102,7 @@ def test_a_legacy_session_hears_of_no_skill_of_a_group_that_its_bearer_has_left(
     with http_serving("--config", file) as server, client(server, "legacy", token=ANNS) as ann:
         ann.hear(tax, tea)
         write_anew(tokens, f"ann={ANNS}\n")
-        server.said("the tokens were read again")
+        server.said("the tokens were reloaded")
         assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
         heard = ann.follow()
         heard.until("notifications/resources/updated", tax)  # that it is gone
@@ -144,11 +144,11 @@ def test_bytes_on_a_connection_end_a_chunk_only_where_a_proxy_sees_its_end() -> 
 def test_a_stranger_without_a_token_does_not_fill_the_disk_of_the_audit_log(tmp_path: Path) -> None:
     audit = AuditLog(str(tmp_path / "audit"))
     for _ in range(2_000):
-        audit.take(
+        audit.record(
             Event(time.time(), "http", "POST", "refused", address="192.0.2.1", reason="no-token", request="0" * 16)
         )
     assert (tmp_path / "audit").stat().st_size < 64 << 10
     later = Event(time.time() + 90, "http", "POST", "refused", address="192.0.2.1", reason="no-token")
-    audit.take(later)
+    audit.record(later)
     last = json.loads((tmp_path / "audit").read_text(encoding="utf-8").splitlines()[-1])
     assert last["left_out"] == 1_980  # nothing is hidden

@@ -67,7 +67,7 @@ def test_the_sets_of_the_skills_themselves_are_judged(skills: Path) -> None:
     assert found["summary"] == {
         "total": 3, "passed": 3, "failed": 0, "hit_at_1": 1.0, "hit_at_5": 1.0, "false_triggers": 0
     }  # fmt: skip
-    assert "other.json: holds no trigger set" in done.stderr
+    assert "other.json: has no trigger set" in done.stderr
 
 
 def test_the_fields_are_those_of_the_runner_that_the_format_comes_from(skills: Path) -> None:
@@ -127,12 +127,12 @@ def test_what_is_wrong_with_a_set_is_one_line(skills: Path) -> None:
     ("text", "message"),
     [
         ("[", "cannot be read as JSON"),
-        ("3", "holds no trigger set"),
-        ("[3]", "is no list of objects"),
+        ("3", "has no trigger set"),
+        ("[3]", "is not a list of objects"),
         ('[{"query": "a"}]', "does not say whether it should trigger"),
         ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
         ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"),
-        ('{"evals": 1}', "is no list of objects"),
+        ('{"evals": 1}', "is not a list of objects"),
         (json.dumps([{"query": "x" * 10_001, "should_trigger": True}]), "10,001 characters"),
         ("[" * 100_000, "cannot be read as JSON"),
     ],
@@ -205,8 +205,8 @@ def test_a_program_can_judge_in_three_shapes(skills: Path, judge: Any, answer: s
         ("no-such-program", "there is no such program"),
         ("'open", "close the quotation mark"),
         (f"{sys.executable} -c 'import sys; sys.exit(\"no key\")'", "ended with 1: no key"),
-        (f"{sys.executable} -c 'print(\"{{\")'", "no JSON"),
-        (f"{sys.executable} -c 'print(\"[1]\")'", "no list of names"),
+        (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
+        (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
     ],
 )
 def test_a_judge_that_fails_is_one_line(skills: Path, line: str, message: str, tmp_path: Path) -> None:

@@ -282,9 +282,9 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     ("line", "message"),
     [
         ("no-such-scanner", "there is no such program"),
-        (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "wrote what is no SARIF"),
+        (f"{sys.executable} -c 'import sys; sys.exit(\"boom\")'", "did not write valid SARIF"),
         (f"{sys.executable} -c 'import os; os._exit(2)'", "ended with 2"),
-        (f"{sys.executable} -c 'print(3)'", "wrote what is no SARIF"),
+        (f"{sys.executable} -c 'print(3)'", "did not write valid SARIF"),
     ],
 )
 def test_a_scanner_that_fails_is_one_line(tmp_path: Path, line: str, message: str) -> None:

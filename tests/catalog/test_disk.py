@@ -22,7 +22,7 @@ from wire import write_skill
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
     with disk.open_directory(str(top), "") as handle:
-        return whole(tree.Walk(0, most_files).look(handle, "", depth))
+        return whole(tree.Walk(0, most_files).read_directory(handle, "", depth))
 
 
 def file_at(top: Path, location: str) -> SkillFile:
@@ -220,8 +220,8 @@ def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
 
 
 def test_names_can_be_spelled_whatever_their_bytes() -> None:
-    assert disk.spelled("grün") == "grün" and disk.is_utf8("grün")
-    assert disk.spelled(os.fsdecode(b"a\xff")) == "a\\xff" and not disk.is_utf8(os.fsdecode(b"a\xff"))
+    assert disk.to_utf8("grün") == "grün" and disk.is_utf8("grün")
+    assert disk.to_utf8(os.fsdecode(b"a\xff")) == "a\\xff" and not disk.is_utf8(os.fsdecode(b"a\xff"))
 
 
 def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
     monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
-        found = whole(tree.Walk(0, 9).look(handle, "", 6))
+        found = whole(tree.Walk(0, 9).read_directory(handle, "", 6))
     (inner,) = found.directories
     (deeper,) = inner.directories
     file = deeper.files["file.md"]
@@ -263,7 +263,7 @@ def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_pa
     skill = registry.snapshot.skills["a"]
     assert name not in skill.files and "other.md" not in skill.files
     assert ("skill-md-irregular" if name == "SKILL.md" else "hard-link") in {each.code for each in skill.problems}
-    assert disk.look(str(tmp_path / "root"), f"a/{name}") is None
+    assert disk.lstat_below(str(tmp_path / "root"), f"a/{name}") is None
     os.chown(tmp_path / "secret", 65534, 65534)
     registry.refresh()
     assert {name, "other.md"} <= registry.snapshot.skills["a"].files.keys()

@@ -44,10 +44,10 @@ def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch)
     subject = GracePeriod(lambda: None, quiet_s=1)
     for directory in ("a", "a/b", "c"):
         assert subject.keep(0, directory, "torn")
-    subject.settle(0, "a", {"a"})
+    subject.discard_others(0, "a", {"a"})
     assert subject.places == [(0, "a"), (0, "c")]
-    subject.settle(1, "", ())
-    subject.settle(0, "", ())
+    subject.discard_others(1, "", ())
+    subject.discard_others(0, "", ())
     assert subject.places == []
 
 

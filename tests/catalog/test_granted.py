@@ -16,7 +16,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import LruCache, Views, held
+from mcp_skills_server.catalog.views import LruCache, Views, weigh
 from mcp_skills_server.model import Changes, Standing
 
 ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
@@ -199,7 +199,7 @@ def test_snapshots_are_bounded_by_the_skills_that_they_hold(folder: Path, monkey
 
 def test_what_is_made_of_sets_is_bounded_and_what_goes_is_closed(folder: Path) -> None:
     views, closed = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "a")), list[object]()
-    made = LruCache(lambda _: object(), held, 60, closed.append)
+    made = LruCache(lambda _: object(), weigh, 60, closed.append)
     first = made.of(views.of(ANN))
     assert made.of(views.of(ANN)) is first and not closed
     second = made.of(views.of(BOB))

@@ -270,5 +270,5 @@ def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: pytest.LogCa
     clock[0] = 61.0
     plant(tmp_path, {"one/notes.md": "the last one"})
     registry.refresh()
-    assert caplog.messages[100] == "50 more differences than are said in a minute"
+    assert caplog.messages[100] == "50 more changes were not logged (limit: 100 lines a minute)"
     assert caplog.messages[101].startswith("skill one: changed") and len(caplog.messages) == 102

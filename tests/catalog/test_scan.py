@@ -358,12 +358,12 @@ def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for
     }
     said = {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems}
     assert said == {
-        f"{open_path}/a/SKILL.md": "SKILL.md cannot be looked at: the folder may be read but not entered; give the "
+        f"{open_path}/a/SKILL.md": "SKILL.md cannot be inspected: the folder may be read but not entered; give the "
         "user that runs the server permission to enter the folder",
-        f"{open_path}/whole/sub/x.md": "sub/x.md cannot be looked at: the folder may be read but not entered; give the "
+        f"{open_path}/whole/sub/x.md": "sub/x.md cannot be inspected: the folder may be read but not entered; give the "
         "user that runs the server permission to enter the folder",
         f"{open_path}/group/b": "the directory cannot be opened; give the user that runs the server permission to "
         f"enter the folder above it, {open_path}/group",
-        f"{open_path}/loose": "1 of its names cannot be looked at: the folder may be read but not entered; give the "
+        f"{open_path}/loose": "1 of its names cannot be inspected: the folder may be read but not entered; give the "
         "user that runs the server permission to enter the folder",
     }

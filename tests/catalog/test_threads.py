@@ -10,7 +10,7 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from mcp_skills_server.catalog.threads import in_thread, in_turn
+from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from wire import DEADLINE
 
 KIND: ContextVar[str] = ContextVar("kind")
@@ -66,7 +66,7 @@ def most_at_once(size: int, owners: list[str | None]) -> tuple[int, int]:
     most = [0, 0]
 
     async def ask(owner: str | None) -> None:
-        async with in_turn(size, owner):
+        async with limit_large_answers(size, owner):
             now[owner] += 1
             most[:] = max(most[0], now.total()), max(most[1], now[owner])
             await anyio.lowlevel.checkpoint()
@@ -93,7 +93,7 @@ def test_nobody_waits_behind_all_that_another_asked_for() -> None:
     order: list[str] = []
 
     async def ask(owner: str) -> None:
-        async with in_turn(LARGE, owner):
+        async with limit_large_answers(LARGE, owner):
             await anyio.lowlevel.checkpoint()
             order.append(owner)
 

@@ -21,7 +21,7 @@ from tables import each_row
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
     with disk.open_directory(str(top), "") as handle:
-        return whole(tree.Walk(0, most_files).look(handle, "", depth))
+        return whole(tree.Walk(0, most_files).read_directory(handle, "", depth))
 
 
 @pytest.mark.requirement("ASG-5")
@@ -68,15 +68,15 @@ def test_a_walk_sorts_what_it_finds_by_kind(tmp_path: Path) -> None:
 
 def test_a_walk_says_where_it_stopped(tmp_path: Path) -> None:
     plant(tmp_path, {"a/b/c/file.md": "x"})
-    assert walk(tmp_path, depth=1).directories[0].cut
-    assert not walk(tmp_path, depth=2).directories[0].cut
+    assert walk(tmp_path, depth=1).directories[0].is_truncated
+    assert not walk(tmp_path, depth=2).directories[0].is_truncated
 
 
 def test_of_an_overfull_directory_a_walk_keeps_some_files_and_always_the_skill_md(tmp_path: Path) -> None:
     plant(tmp_path, {f"a{number}": "x" for number in range(200)})
     plant(tmp_path, {"SKILL.md": "x"})
     found = walk(tmp_path, most_files=3)
-    assert found.overfull
+    assert found.surplus
     assert "SKILL.md" in found.files
     assert len(found.files) <= 5
 
@@ -150,7 +150,7 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
 @given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
 def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None:
     if tree.is_ignored(name):
-        assert name[0] in ignored.FIRSTS or name[-1] in ignored.LASTS
+        assert name[0] in ignored.FIRST_CHARS or name[-1] in ignored.LAST_CHARS
 
 
 def test_the_ignored_names_of_a_skill_are_told_without_what_lies_in_ignored_folders_and_skills(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     (OAUTH.replace("https://l", "http://l"), 2, "oauth.issuer", "write the https URL of the issuer"),
     (OAUTH.replace("l.example", "l.example?x"), 2, "oauth.issuer", "write the https URL of the issuer"),
     (OAUTH.replace("https://s", "s"), 3, "oauth.audience", 'add resource = "https://skills.example/mcp"'),
-    (f"{OAUTH}\nresource = 's.example'", 4, "oauth.resource", "write the https URL by which clients know"),
+    (f"{OAUTH}\nresource = 's.example'", 4, "oauth.resource", "write the https URL of the endpoint for clients"),
     (f"{OAUTH}\nscopes = ['read write']", 4, "oauth.scopes", "write a list of scopes"),
     (f"{OAUTH}\nalgorithms = ['HS256']", 4, "oauth.algorithms", 'write a list of "RS256"'),
     (f"{OAUTH}\nskew = '1h'", 4, "oauth.skew", "write a number from 0 to 600"),
@@ -282,13 +282,13 @@ def test_grants_says_what_somebody_may_and_why(tmp_path: Path) -> None:
     assert found["withheld"] == 1 and found["skills"][0]["may"] == ["read", "scripts"]
     for words, why in (
         (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
-        (["ann"], "'ann' is no principal; write"),
+        (["ann"], "'ann' is not a principal; write"),
         (["token:ci", "--group", "x"], "--group is for users"),
     ):
         with pytest.raises(UsageError, match=why):
             said(*words)
     file.write_text("roots = ['skills']\n")
-    with pytest.raises(UsageError, match="there are no grants, so everybody"):
+    with pytest.raises(UsageError, match="there are no grants, so every client"):
         said("local")
 
 

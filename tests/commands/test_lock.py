@@ -98,7 +98,7 @@ def test_outdated_says_what_is_new_and_changes_nothing(team: Path) -> None:
     run("lock", "skills")
     done = run("outdated")
     assert (code(done), done.stdout) == (0, "")
-    assert done.stderr == "mcp-skills-server: nothing is new: the skills are as skills.lock has them\n"
+    assert done.stderr == "mcp-skills-server: nothing is new: the skills match skills.lock\n"
     done = run("outdated", "--format", "json")
     assert (code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
     before = (team / "skills.lock").read_bytes()
@@ -138,7 +138,7 @@ def test_update_moves_everything_or_what_is_named(team: Path) -> None:
     assert (done.stdout, done.stderr) == ("changed  greetings\n", "")
     assert code(run("outdated")) == 0
     done = run("update")
-    assert done.stdout == "" and "nothing is new: the skills are as skills.lock has them\n" in done.stderr
+    assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
 
 def test_update_takes_in_what_is_new_and_lets_go_of_what_is_gone(team: Path) -> None:
@@ -188,7 +188,7 @@ def test_diff_of_a_lock_file_names_what_changed_where_the_old_text_is_gone(team:
     assert code(done) == 1
     assert done.stdout.splitlines() == [
         "refunds: changed",
-        "its locked text is no longer to be had from this source",
+        "the source no longer has the locked text",
     ]
 
 
@@ -295,15 +295,15 @@ def test_a_running_server_follows_its_lock_file(team: Path) -> None:
         shutil.rmtree(team / "skills" / "greetings")
         write_skill(team / "skills" / "new")
         assert run("update").stdout.count("\n") == 3
-        wire.logs(b"skills.lock was read again; it names 2 skills")
+        wire.logs(b"skills.lock was reloaded; it names 2 skills")
         found = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
         assert found.keys() == {"new", "refunds"} and found["refunds"] == "Says something else."
         (team / "skills.lock").write_text("nothing")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"this is no lock file")
+        wire.logs(b"not a valid lock file")
         run("lock", "skills", "more")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"restart the server for it; what was locked before stays in service")
+        wire.logs(b"restart the server; the former lock stays in force")
         assert served(wire) == ["new", "refunds"]
 
 
@@ -313,7 +313,7 @@ def test_a_hangup_has_every_source_looked_at_now(team: Path) -> None:
         assert served(wire) == ["greetings", "refunds"]
         write_skill(team / "skills" / "new")
         wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"looking at every source now")
+        wire.logs(b"polling every source now")
         assert served(wire) == ["greetings", "new", "refunds"]
 
 

@@ -84,7 +84,7 @@ def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_co
     handler.close()
     handler.close()  # as logging does once more at the end
     kept = ["INFO: first", *(f"INFO: line {number}" for number in range(5))]
-    dropped = "WARNING: 3 lines of the log were dropped here; whatever reads stderr does not keep up"
+    dropped = "WARNING: 3 lines of the log were dropped here, because the reader of stderr does not keep up"
     assert stream.text.splitlines() == [*kept, dropped, "INFO: last"]
 
 
@@ -94,7 +94,7 @@ def test_the_last_lines_are_written_at_a_normal_end_and_say_which_request(way: s
         """
         import logging, sys
         from mcp_skills_server.commands.logs import log_to_stderr
-        from mcp_skills_server.commands.running import leave
+        from mcp_skills_server.commands.running import exit_now
         from mcp_skills_server.telemetry import events
         from mcp_skills_server.telemetry.log import log_requests
         log_to_stderr("info", "json", queued=True)
@@ -106,7 +106,7 @@ def test_the_last_lines_are_written_at_a_normal_end_and_say_which_request(way: s
                 pass
         events.request_id.set(None)
         if sys.argv[1] == "leave":
-            leave(3)
+            exit_now(3)
         """
     )
     done = subprocess.run([sys.executable, "-c", program, way], capture_output=True, text=True, check=False)

@@ -86,7 +86,7 @@ def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path
         ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # and not the name that both have
         ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
         ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
-        ("/", "Unknown skill: '/'; this is a folder; write the name of a skill behind the folders"),
+        ("/", "Unknown skill: '/'; this is a folder; write the name of a skill after the folders"),
     ],
 )
 def test_show_hints_at_what_can_be_asked_for(tmp_path: Path, asked: str, said: str) -> None:
@@ -110,3 +110,19 @@ def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) 
     lines = CliRunner().invoke(cli, ["show", str(tmp_path), cut]).stdout.splitlines()
     (line,) = (each for each in lines if each.startswith("listed:"))
     assert " characters of its description: Use when " in line
+
+
+def test_every_command_obeys_the_rules_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("shown", "hidden"):
+        write_skill(tmp_path / "skills" / name)
+    (tmp_path / "c.toml").write_text('[[source]]\nfrom = "skills"\nexclude = ["hidden"]\n', encoding="utf-8")
+    for command, said in (
+        ("list", "shown "),
+        ("validate", "1 skill, "),
+        ("publish --output site", "published 1 skill "),
+    ):
+        done = CliRunner().invoke(cli, [*command.split(), "--config", "c.toml"])
+        assert done.exit_code == 0 and said in done.output and "hidden " not in done.stdout, done.output
+    index = json.loads((tmp_path / "site/.well-known/agent-skills/index.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in index["skills"]] == ["shown"]

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     assert called("plugin", tmp_path / "empty", "--output", output).returncode == 2
     output.mkdir()
-    assert "is there already" in called("plugin", root, "--output", output, "--allow-partial").stderr
+    assert "already exists" in called("plugin", root, "--output", output, "--allow-partial").stderr
     assert [*output.iterdir()] == []
     done = called("plugin", root, "--output", tmp_path / "made", "--allow-partial")
     assert done.returncode == 0 and json.loads((tmp_path / "made/plugin.json").read_bytes())["name"] == "skills-of-mine"

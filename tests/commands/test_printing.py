@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import forkserver
 import mcp_skills_server
-from mcp_skills_server.commands.logs import Seldom
+from mcp_skills_server.commands.logs import ClientLineRateLimit
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import REPEATS
 from tables import each_row
@@ -153,7 +153,7 @@ def test_every_command_prints_through_one_printer() -> None:
 def test_what_clients_cause_is_said_once_a_minute() -> None:
     """10.0d: every place in another package, and of ours those that say so; all else is said each time."""
     clock = [0.0]
-    seldom = Seldom(lambda: clock[0])
+    seldom = ClientLineRateLimit(lambda: clock[0])
 
     def said(name: str, line: int, **more: object) -> list[int]:
         out: list[int] = []

@@ -47,7 +47,7 @@ def said(result: Result) -> Any:
 
 
 def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
-    assert run(tmp_path, "list").stdout == "no proposal waits for a decision\n"
+    assert run(tmp_path, "list").stdout == "no proposal is pending\n"
     change, new = proposed(tmp_path, "coffee"), proposed(tmp_path, "tea/green", scripts__run="#!/bin/sh\necho hi\n")
     listed = run(tmp_path, "list").stdout
     assert change.id in listed and new.id in listed and "token:ann" in listed
@@ -73,7 +73,7 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
         ("approve", "local", "token:ann", "coffee"),
         ("reject", "local", "token:ann", "tea/green"),
     ]
-    assert run(tmp_path, "list").stdout == "no proposal waits for a decision\n"
+    assert run(tmp_path, "list").stdout == "no proposal is pending\n"
     states = {each["id"]: each for each in said(run(tmp_path, "list", "--all", "--format", "json"))}
     assert states[change.id]["state"] == "approved" and states[new.id]["message"] == "no scripts, please"
     assert "approved by local" in run(tmp_path, "show", change.id).stdout
@@ -86,7 +86,7 @@ def test_the_root_may_be_another_one(tmp_path: Path, skills: Path) -> None:
     skills.rename(tmp_path / "moved")
     with pytest.raises((RequestError, UsageError), match="skills"):
         run(tmp_path, "approve", made.id)
-    with pytest.raises((RequestError, UsageError), match="no folder that is served here"):
+    with pytest.raises((RequestError, UsageError), match="is not a folder served here"):
         run(tmp_path, "approve", made.id, "--root", str(tmp_path / "moved"))
 
 

@@ -21,7 +21,7 @@ from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import reader
+from mcp_skills_server.commands.config_file import command_named
 from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
@@ -81,7 +81,7 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
         replace(tokens, f"a={NEW}\nb={OTHER}\n")
         if by == "signal":
             reload(server)
-        server.said("the tokens were read again; there are 2 of them")
+        server.said("the tokens were reloaded; there are 2 of them")
         assert leaving.rest() == []
         assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
         assert staying.messages.empty() and staying.whole is None
@@ -107,10 +107,10 @@ def test_a_fifo_for_a_moment_does_not_end_reloading(tmp_path: Path, which: str) 
         server.said("not a regular file")
         replace(tmp_path / which, there)
         reload(server)
-        server.said("right again")
+        server.said("valid again")
         replace(tokens, f"b={OTHER}\n")
         reload(server)
-        server.said("the tokens were read again; there are 1 of them")
+        server.said("the tokens were reloaded; there are 1 of them")
         assert (ask(server, OLD).status, ask(server, OTHER).status) == (401, 200)
 
 
@@ -151,7 +151,7 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         assert ask(server, OLD).status == 200
         replace(file, TEXT)
         reload(server)
-        server.said("INFO: the files are right again")
+        server.said("INFO: the files are valid again")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
         reload(server)
         server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth
@@ -159,7 +159,7 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         server.said("DEBUG: ")
         replace(file, "roots = ['skills']\nlog-level = 'info'\n")
         reload(server)
-        server.said("whether tokens are wanted takes effect at the next start")
+        server.said("turning tokens on or off takes effect at the next start")
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
 
 
@@ -168,7 +168,7 @@ def test_a_wrong_configuration_is_wrong_usage(command: str, tmp_path: Path) -> N
     file = tmp_path / "c.toml"
     file.write_text("page_size = 7\nhost = 1\n")
     with pytest.raises(UsageError, match=r"c.toml:1: page_size: there is no such key; write page-size \(and 1 more"):
-        reader(command).make_context(command, ["--config", str(file)])
+        command_named(command).make_context(command, ["--config", str(file)])
 
 
 def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_pat
     with serving("--config", file) as wire:
         assert [each["name"] for each in wire.every_skill()] == ["one"]
         replace(file, "roots = ['skills']\nlog-level = 'debug'\n")
-        wire.logs(b"c.toml was read again")
+        wire.logs(b"c.toml was reloaded")
         wire.every_skill()
         wire.logs(b"DEBUG: ")
 
@@ -200,7 +200,7 @@ def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
     grants = context.params["config"].grants
-    tokens = Tokens(read_token_file(context.params["token_file"]).checked())
+    tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
     views = Views(Registry([file.parent / "skills"]), Grants(grants, local=False))
     return Reloader(context, views, None, tokens), tokens, views
 
@@ -233,10 +233,10 @@ def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
     assert caplog.messages == [reloader.refused] and [*tokens] == before
     replace(tokens_file, f"a={OLD}\n")
     reloader.reload()
-    assert caplog.messages[1:] == ["the files are right again, and all that they say is in force"]
+    assert caplog.messages[1:] == ["the files are valid again, and fully in force"]
     replace(tokens_file, f"a={NEW}\n")
     reloader.reload()
-    assert caplog.messages[2:] == ["the tokens were read again; there are 1 of them"] and [*tokens] != before
+    assert caplog.messages[2:] == ["the tokens were reloaded; there are 1 of them"] and [*tokens] != before
 
 
 def test_tokens_and_grants_come_into_force_together(file: Path) -> None:

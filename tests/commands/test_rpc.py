@@ -283,8 +283,8 @@ OPEN = ["--allow-scripts", "--sandbox", "off", "--script-secret"]
 @each_row(
     ("options", "said"),
     [
-        (["--allow-code"], "--allow-code says what scripts may do; give --allow-scripts too"),
-        (["--script-secret", "HOME"], "--script-secret says what scripts may do"),
+        (["--allow-code"], "--allow-code is for scripts; give --allow-scripts too"),
+        (["--script-secret", "HOME"], "--script-secret is for scripts"),
         ([*OPEN, "a/b:NOT_SET"], "no such variable in the server's environment"),
         ([*OPEN, "a/b:LD_PRELOAD"], "programs that start the sandbox"),
         ([*OPEN, "HOME"], "--script-secret HOME: write SKILL:VARIABLE"),

@@ -37,7 +37,7 @@ def test_a_new_token_lets_in_and_is_rotated_without_a_gap(tmp_path: Path) -> Non
         server.said("there are 2 of them")
         assert (status(old), status(fresh)) == (200, 200)
         before = file.read_text()
-        with pytest.raises(UsageError, match="laptop stands more than twice"):
+        with pytest.raises(UsageError, match="laptop appears more than twice"):
             new("laptop", "--token-file", file)
         assert file.read_text() == before
         file.write_text(before.splitlines()[1] + "\n")
@@ -65,6 +65,6 @@ def test_a_file_that_is_too_long_is_refused_and_keeps_all_its_lines(tmp_path: Pa
     file = tmp_path / "tokens"
     whole = f"first=sha256:{'1' * 64}\n{'# a remark' * 8}\n" + "# more\n" * 200_000 + f"last=sha256:{'2' * 64}\n"
     file.write_text(whole)
-    with pytest.raises(UsageError, match="too long to be tokens"):
+    with pytest.raises(UsageError, match="too large for a token file"):
         new("x", "--token-file", file)
     assert file.read_text() == whole

@@ -13,7 +13,7 @@ from dialects.build import skill
 from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
-from mcp_skills_server.format.cursors import MOST_BYTES, portion, weight
+from mcp_skills_server.format.cursors import MOST_BYTES, entry_bytes, first_page
 from tables import each_row
 
 
@@ -25,10 +25,10 @@ def coded(raw: bytes) -> str:
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_a_key_comes_back_for_its_own_list_alone(kind: str, key: str) -> None:
     cursor = cursors.encode(kind, key)
-    assert cursors.decode(cursor) == (kind, key) and cursors.key_of({"cursor": cursor}, kind) == key
+    assert cursors.decode(cursor) == (kind, key) and cursors.start_key({"cursor": cursor}, kind) == key
     with pytest.raises(RequestError, match="belongs to another list"):
-        cursors.key_of({"cursor": cursor}, kind + "x")
-    assert cursors.key_of({}, kind) is None and cursors.encode(kind, None) is None
+        cursors.start_key({"cursor": cursor}, kind + "x")
+    assert cursors.start_key({}, kind) is None and cursors.encode(kind, None) is None
 
 
 @pytest.mark.requirement("MCP-21")
@@ -52,7 +52,7 @@ def test_wild_cursors_raise_nothing_else(cursor: str) -> None:
 
 @given(st.lists(st.integers(0, MOST_BYTES), max_size=8))
 def test_a_portion_is_the_first_entries_that_fit_and_one_at_least(sizes: list[int]):
-    kept = portion(sizes, lambda size: size)
+    kept = first_page(sizes, lambda size: size)
     assert kept == sizes[: len(kept)] and bool(kept) is bool(sizes)
     assert sum(kept) <= MOST_BYTES or len(kept) == 1
     assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > MOST_BYTES
@@ -63,9 +63,9 @@ def test_a_skill_weighs_about_what_its_entry_takes(description: str, files: list
     one = skill("acme/refunds", files, description=description)
     entry = sep2640.entry(one)
     size = len(json.dumps(entry))
-    assert size - 400 <= weight(one) * 2 and weight(one) <= 2 * size + 400
+    assert size - 400 <= entry_bytes(one) * 2 and entry_bytes(one) <= 2 * size + 400
 
 
 def test_fifty_skills_of_a_megabyte_are_many_pages():
     many = [skill(f"s{each}", description="x" * (1 << 20)) for each in range(50)]
-    assert len(portion(many, weight)) == 3
+    assert len(first_page(many, entry_bytes)) == 3

@@ -44,8 +44,8 @@ WILD = st.text(
 def test_hidden_text_is_found_and_stripped(text: str) -> None:
     """What carries text that nobody sees is found, and is gone from what a model is shown."""
     assert list(hidden.find(text))
-    assert not list(hidden.find(hidden.without(text)))
-    assert hidden.without(text) != text
+    assert not list(hidden.find(hidden.strip(text)))
+    assert hidden.strip(text) != text
 
 
 @each_row(
@@ -69,7 +69,7 @@ def test_hidden_text_is_found_and_stripped(text: str) -> None:
 def test_characters_that_do_work_stay(text: str) -> None:
     """Emoji, joined scripts, direction marks and variants are read as their authors wrote them."""
     assert list(hidden.find(text)) == []
-    assert hidden.without(text) == text
+    assert hidden.strip(text) == text
 
 
 def test_each_is_found_with_its_place() -> None:
@@ -83,4 +83,4 @@ def test_stripping_takes_exactly_what_is_found(text: str) -> None:
     """Nothing else is lost, and nothing that was found stays."""
     found = dict(hidden.find(text))
     assert all(text[at] == character for at, character in found.items())
-    assert hidden.without(text) == "".join(each for at, each in enumerate(text) if at not in found)
+    assert hidden.strip(text) == "".join(each for at, each in enumerate(text) if at not in found)

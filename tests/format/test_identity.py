@@ -21,8 +21,8 @@ VALID = Standing.VALID
 def test_a_skill_is_found_by_its_name_or_by_its_path():
     refunds, other = skill("acme/refunds"), skill("other")
     here = snapshot(refunds, other)
-    assert identity.find(here, "refunds", VALID) is refunds
-    assert identity.find(here, "acme/refunds", VALID) is refunds
+    assert identity.require(here, "refunds", VALID) is refunds
+    assert identity.require(here, "acme/refunds", VALID) is refunds
     assert identity.name_of(refunds, here, VALID) == "refunds"
 
 
@@ -32,7 +32,7 @@ def test_a_skill_is_found_by_its_name_or_by_its_path():
 )
 def test_an_unknown_name_is_refused_and_named(name: str):
     with pytest.raises(RequestError) as caught:
-        identity.find(snapshot(skill("acme/refunds")), name, VALID)
+        identity.require(snapshot(skill("acme/refunds")), name, VALID)
     assert str(caught.value) == f"Unknown skill: {quoted(name)}"
 
 
@@ -45,9 +45,9 @@ def test_skills_that_share_a_name_go_by_their_paths():
         "globex/refunds",
         "other",
     ]
-    assert identity.find(here, "globex/refunds", VALID) is second
+    assert identity.require(here, "globex/refunds", VALID) is second
     with pytest.raises(RequestError) as caught:
-        identity.find(here, "refunds", VALID)
+        identity.require(here, "refunds", VALID)
     assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
 
 
@@ -56,20 +56,20 @@ def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
     holder, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")
     here = snapshot(holder, deep)
     assert identity.name_of(deep, here, least) == "acme/refunds"
-    assert identity.find(here, "refunds", least) is holder
+    assert identity.require(here, "refunds", least) is holder
 
 
 @pytest.mark.requirement("X-2")
 def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
     good, broken = skill("good/a"), skill("broken/a", standing=Standing.LENIENT)
     here = snapshot(good, broken)
-    assert identity.find(here, "a", VALID) is good
+    assert identity.require(here, "a", VALID) is good
     assert identity.name_of(good, here, VALID) == "a"
     with pytest.raises(RequestError, match="Unknown skill"):
-        identity.find(here, "broken/a", VALID)
-    assert identity.find(here, "broken/a", Standing.LENIENT) is broken
+        identity.require(here, "broken/a", VALID)
+    assert identity.require(here, "broken/a", Standing.LENIENT) is broken
     with pytest.raises(RequestError, match="Several skills"):
-        identity.find(here, "a", Standing.LENIENT)
+        identity.require(here, "a", Standing.LENIENT)
 
 
 @pytest.mark.requirement("S76-8")
@@ -79,15 +79,15 @@ def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str
     names = {identity.name_of(each, here, VALID): each for each in here.skills.values()}
     assert len(names) == len(paths)
     for name, each in names.items():
-        assert identity.find(here, name, VALID) is each
+        assert identity.require(here, name, VALID) is each
 
 
 def test_a_name_longer_than_any_path_is_none():
     long = skill("a", name="x" * (LONGEST_PATH + 1))
     there = snapshot(long)
     assert identity.name_of(long, there, VALID) == "a"
-    assert identity.known(there, long.name, VALID) is None
-    assert identity.known(there, "a", VALID) is long
+    assert identity.lookup(there, long.name, VALID) is None
+    assert identity.lookup(there, "a", VALID) is long
 
 
 @each_row(

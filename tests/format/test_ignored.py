@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_skills_server.format.ignored import ignored, some_of, unserved
+from mcp_skills_server.format.ignored import ignored, summarize, unserved
 
 TREE = (
     ".github/workflows/ci.yml", ".gitignore", "README.md", "alpha/.envrc", "alpha/.git/config", "alpha/SKILL.md",
@@ -38,5 +38,5 @@ def test_every_file_below_an_ignored_folder_of_a_skill_is_ignored() -> None:
 
 
 def test_a_message_names_the_first_of_many() -> None:
-    assert some_of([f".{number}" for number in range(7)]) == ".0, .1, .2, .3, .4 and 2 more"
-    assert some_of([".a\x1b[2J"]) == ".a\\u{1b}[2J"
+    assert summarize([f".{number}" for number in range(7)]) == ".0, .1, .2, .3, .4 and 2 more"
+    assert summarize([".a\x1b[2J"]) == ".a\\u{1b}[2J"

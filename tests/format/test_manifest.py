@@ -96,10 +96,10 @@ def test_times_become_text_and_a_byte_order_mark_is_passed_over() -> None:
 @each_row(
     ("raw", "said", "line"),
     [
-        (b"name = ", "no TOML", 1),
-        (b"name = 'a'\nname = 'b'\n", "no TOML", 2),
+        (b"name = ", "not valid TOML", 1),
+        (b"name = 'a'\nname = 'b'\n", "not valid TOML", 2),
         (b"\n\nname = '\xe9'\n", "not UTF-8", 3),
-        (b"name = 'a'\r\n\x00", "no TOML", 2),
+        (b"name = 'a'\r\n\x00", "not valid TOML", 2),
         (b"a" + b".b" * 300 + b" = 1", "dots", 1),
         (b"a = " + b"[" * 3000 + b"]" * 3000, "deep", None),
         (b"a = " + b"[" * 30 + b"]" * 30, "deeper than", None),
@@ -107,7 +107,7 @@ def test_times_become_text_and_a_byte_order_mark_is_passed_over() -> None:
         (b"a = nan", "JSON has no nan", None),
         (b"a = -inf", "JSON has no -inf", None),
         (b"a = 9223372036854775808", "64 bits", None),
-        (b"a = " + b"9" * 5000, "no TOML", None),
+        (b"a = " + b"9" * 5000, "not valid TOML", None),
         (b"# " + b"x" * manifest.MAX_TOML, "bytes", None),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_is_no_version_is_none(text: str) -> None:
 
 @each_row(("text", "loose"), [("1", True), ("1.0", True), ("1.0.0", False), ("1.0-rc.1", True)])
 def test_numbers_that_are_left_out_count_as_zero_and_are_told(text: str, loose: bool) -> None:
-    assert (parsed(text).loose, parsed(text).text) == (loose, text)
+    assert (parsed(text).is_short, parsed(text).text) == (loose, text)
     assert parsed("1").key[:3] == parsed("1.0.0").key[:3]
 
 

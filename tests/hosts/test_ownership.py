@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.hosts.edit import starts_this_server, words_of
+from mcp_skills_server.hosts.edit import command_line_of, starts_this_server
 from tables import each_row
 
 NOW = ["/opt/app/bin/mcp-skills-server"]
@@ -61,4 +61,4 @@ def test_the_command_that_is_meant_now_is_ours_only_as_it_is_written_here() -> N
     ],
 )
 def test_the_words_of_an_entry(entry: object, wanted: list[str]) -> None:
-    assert words_of(entry) == wanted
+    assert command_line_of(entry) == wanted

@@ -91,7 +91,7 @@ def test_a_new_skill_is_made_with_the_folders_above_it(registry: Registry, store
     assert sorted(registry.snapshot.skills) == ["coffee", "tea/green"]
     again = propose(registry, store, replace(DRAFT, name="tea/black"), {SKILL_MD: manifest("black")})
     write_skill(place.parent / "tea" / "black", body="another's")
-    with pytest.raises(RequestError, match="there is a skill tea/black by now"):
+    with pytest.raises(RequestError, match="the skill tea/black exists by now"):
         approval.approve(registry, store, again.id, reviewer=LOCAL)
     assert "another's" in (place.parent / "tea" / "black" / SKILL_MD).read_text()
 
@@ -100,13 +100,13 @@ def test_a_new_skill_does_not_leave_by_a_link(registry: Registry, store: Proposa
     made = propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     (place.parent.parent / "out").mkdir()
     (place.parent / "tea").symlink_to(place.parent.parent / "out")
-    with pytest.raises(RequestError, match="is no folder"):
+    with pytest.raises(RequestError, match="is not a folder"):
         approval.approve(registry, store, made.id, reviewer=LOCAL)
     assert names(place.parent.parent / "out") == []
     (place.parent / "tea").unlink()
     (place.parent / "tea").mkdir()
     (place.parent / "tea" / "green").symlink_to(place.parent.parent / "out")
-    with pytest.raises(RequestError, match="is there already"):
+    with pytest.raises(RequestError, match="already exists"):
         approval.approve(registry, store, made.id, reviewer=LOCAL)
     assert names(place.parent.parent / "out") == []
 
@@ -204,7 +204,7 @@ def test_where_folders_cannot_be_exchanged_nothing_is_lost(
             refuse(one, other)
 
     monkeypatch.setattr(approval, "exchange", once)
-    with pytest.raises(RequestError, match="what was there is in"):
+    with pytest.raises(RequestError, match="the former content is in"):
         approval.approve(registry, store, made.id, reviewer=LOCAL)
     (kept,) = (each for each in place.parent.iterdir() if each.name.startswith("."))
     assert (kept / "references" / "guide.md").read_text() == "edited meanwhile\n"
@@ -281,7 +281,7 @@ def test_a_full_disk_is_one_line(registry: Registry, store: ProposalStore, monke
     monkeypatch.undo()
     assert approval.approve(registry, store, made.id, reviewer=LOCAL).state == "approved"
     monkeypatch.setattr("mcp_skills_server.proposals.store.write_folder", full)
-    with pytest.raises(RequestError, match="cannot be kept"):
+    with pytest.raises(RequestError, match="cannot be stored"):
         change(registry, store, more_md="more\n")
     again = [each for each in store.list() if each.state == "pending"]
     assert again == []

@@ -60,12 +60,12 @@ def test_a_proposal_is_one_commit_on_a_branch(repository: Path) -> None:
 
 def test_a_root_without_a_working_copy_is_refused(tmp_path: Path, repository: Path) -> None:
     write_skill(tmp_path / "plain" / "cocoa")
-    with pytest.raises(UsageError, match="no working copy"):
+    with pytest.raises(UsageError, match="not in a git working copy"):
         Branches([str(tmp_path / "plain")])
     branches = Branches([str(repository / "skills")])
     store = ProposalStore(branches.folder, branches)
     with Registry([tmp_path / "plain", repository / "skills"]) as registry:
-        with pytest.raises(RequestError, match="no working copy of git"):
+        with pytest.raises(RequestError, match="not in a git working copy"):
             propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
         assert store.list() == []
 

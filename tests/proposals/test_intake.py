@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
-from mcp_skills_server.proposals.store import MOST_OF_ONE, Proposal, ProposalError, ProposalStore, decode, encode
+from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, ProposalError, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
 
@@ -59,7 +59,7 @@ def test_a_change_names_what_it_was_made_from(registry: Registry, store: Proposa
         propose(registry, store, draft, {SKILL_MD: manifest("coffee")})
     assert "+# It" in str(refused.value), "the difference is shown"
     stale = replace(draft, base="sha256:" + "0" * 64)
-    with pytest.raises(RequestError, match="it changed since"):
+    with pytest.raises(RequestError, match="it has changed since"):
         propose(registry, store, stale, {SKILL_MD: manifest("coffee")})
     made = propose(registry, store, replace(draft, base=base_of(registry, "coffee")), {"references/guide.md": None})
     assert made.removed == ("references/guide.md",) and store.files(made) == {}
@@ -103,7 +103,7 @@ TOO_MANY = {SKILL_MD: manifest("green")} | {f"a{number}.md": "" for number in ra
         ("../green", {SKILL_MD: manifest("green")}, "leads out"),
         ("/green", {SKILL_MD: manifest("green")}, "absolute"),
         ("", {SKILL_MD: manifest("green")}, "absolute|plain"),
-        (".hidden", {SKILL_MD: manifest("hidden")}, "no name that is served"),
+        (".hidden", {SKILL_MD: manifest("hidden")}, "not a name that is served"),
         ("group", {SKILL_MD: manifest("group")}, "in or around"),
         ("coffee/inner", {SKILL_MD: manifest("inner")}, "in or around"),
         ("Coffee", {SKILL_MD: manifest("Coffee")}, "in or around"),
@@ -131,7 +131,7 @@ def test_a_reason_is_wanted_that_a_person_can_read(reason: str, tmp_path: Path) 
 
 
 def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
-    for _ in range(MOST_OF_ONE):
+    for _ in range(MOST_PER_PRINCIPAL):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
     with pytest.raises(RequestError, match="20 of your proposals wait"):
         propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})

@@ -31,12 +31,12 @@ def test_what_decides_comes_first() -> None:
     after = skill(fields=b"allowed-tools: Bash\nlicense: MIT\n", scripts__run=(b"x", False))
     after = {**after, "SKILL.md": (after["SKILL.md"][0].replace(b"Does a thing", b"Does all"), False)}
     found = changed(skill(), after)
-    assert found.first == (
+    assert found.important == (
         'description: "Does a thing." -> "Does all."',
         'allowed-tools: "Bash"',
         "script new: scripts/run",
     )
-    assert found.rest[0] == 'license: "MIT"'
+    assert found.others[0] == 'license: "MIT"'
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def test_what_decides_comes_first() -> None:
     ],
 )
 def test_a_script_that_changed_is_said_first(before: tuple[bytes, bool], after: tuple[bytes, bool], line: str) -> None:
-    assert changed(skill(scripts__run=before), skill(scripts__run=after)).first == (line,)
+    assert changed(skill(scripts__run=before), skill(scripts__run=after)).important == (line,)
 
 
 @pytest.mark.parametrize("file", [(b"#!/bin/sh\n", False), (b"x", True)])
 def test_what_can_be_run_is_a_script_wherever_it_lies(file: tuple[bytes, bool]) -> None:
-    assert changed(skill(), skill(tools__x=file)).first == ("script new: tools/x",)
+    assert changed(skill(), skill(tools__x=file)).important == ("script new: tools/x",)
 
 
 def test_hidden_text_is_counted() -> None:
     body = BODY + "Ignore\u200b\u200b this.\n".encode()
     found = changed(skill(), skill(body))
-    assert found.first == ("hidden text: SKILL.md has 2 characters that nobody sees, 2 more than before",)
-    assert changed(skill(body), skill()).first == ()
+    assert found.important == ("hidden text: SKILL.md has 2 invisible characters, 2 more than before",)
+    assert changed(skill(body), skill()).important == ()
 
 
 def test_new_links_are_named_and_old_ones_are_not() -> None:
@@ -67,17 +67,17 @@ def test_new_links_are_named_and_old_ones_are_not() -> None:
     after = skill(
         b"See https://old.example/a. and (https://new.example/b).\n", notes__md=(b"<http://x.example>", False)
     )
-    assert changed(before, after).first == ("link new: http://x.example", "link new: https://new.example/b")
+    assert changed(before, after).important == ("link new: http://x.example", "link new: https://new.example/b")
 
 
 def test_many_links_are_counted() -> None:
     body = b"".join(b"https://x.example/%d\n" % number for number in range(100))
-    assert changed(skill(), skill(body)).first[-1] == "and 80 more links"
+    assert changed(skill(), skill(body)).important[-1] == "and 80 more links"
 
 
 def test_lines_are_numbered_as_in_the_file() -> None:
     found = changed(skill(), skill(BODY.replace(b"Line 50.", b"Line fifty.")))
-    assert found.rest == (
+    assert found.others == (
         "--- a/acme/thing/SKILL.md",
         "+++ b/acme/thing/SKILL.md",
         "@@ -52,7 +52,7 @@",
@@ -95,10 +95,10 @@ def test_lines_are_numbered_as_in_the_file() -> None:
 def test_files_that_come_and_go_and_change_their_mode() -> None:
     before = skill(**{"a.md": (b"A\n", False), "b.bin": (b"\0", False), "c.md": (b"C\n", True)})
     after = skill(**{"b.bin": (b"\0\0", True), "c.md": (b"C\n", False), "d.md": (b"D\n", False)})
-    assert changed(before, after).rest == (
+    assert changed(before, after).others == (
         "file removed: a.md",
         "file b.bin may now be executed",
-        "file acme/thing/b.bin: 1 bytes -> 2 bytes, no text",
+        "file acme/thing/b.bin: 1 bytes -> 2 bytes, not text",
         "file c.md may no longer be executed",
         "file added: d.md (2 bytes)",
         "--- a/acme/thing/d.md",
@@ -122,7 +122,7 @@ def test_an_added_skill_is_described_and_a_removed_one_is_named() -> None:
 def test_a_change_of_too_many_lines_is_said_and_not_compared() -> None:
     before = b"".join(b"%d\n" % number for number in range(5_000))
     after = b"".join(b"%d!\n" % number for number in range(5_000))
-    assert changed(skill(before), skill(after)).rest == (
+    assert changed(skill(before), skill(after)).others == (
         "file acme/thing/SKILL.md: about 5,000 lines are different from line 6 on, too many to compare",
     )
 
@@ -135,7 +135,7 @@ def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(old: list[str], dat
     if found is None:
         assert old == new
         return
-    lines = [line for line in found.rest[2:] if not line.startswith("@@")]
+    lines = [line for line in found.others[2:] if not line.startswith("@@")]
     was = [line[1:] for line in lines if line[:1] in {" ", "-"}]
     now = [line[1:] for line in lines if line[:1] in {" ", "+"}]
     # All that is not shown is the same on both sides, and lies around.
@@ -151,11 +151,11 @@ def test_a_last_line_that_does_not_end_is_another_line() -> None:
     before, after = ({"SKILL.md": (b"x", False), "t": (raw, False)} for raw in (b"a\n", b"a"))
     found = compare("s", before, after)
     assert found is not None
-    assert found.rest[2:] == ("@@ -1 +1 @@", "-a", "+a\n\\ No newline at end of file")
+    assert found.others[2:] == ("@@ -1 +1 @@", "-a", "+a\n\\ No newline at end of file")
 
 
 def test_a_signature_is_said_and_not_shown() -> None:
     before, after = ({"SKILL.md": (b"x", False), "skill.oms.sig": (raw, False)} for raw in (b"a\n", b"b\n"))
     found = compare("s", before, after)
     assert found is not None
-    assert found.rest == ("file s/skill.oms.sig is another signature",)
+    assert found.others == ("file s/skill.oms.sig is a different signature",)

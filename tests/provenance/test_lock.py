@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.provenance.lock import LockedSource, parse, read, text_of, write
+from mcp_skills_server.provenance.lock import LockedSource, parse, read, to_toml, write
 from tables import each_row
 
 DIGEST = "sha256:" + 64 * "a"
@@ -26,11 +26,11 @@ SOURCES = some.lists(
 
 @given(SOURCES)
 def test_what_is_written_is_what_is_read(sources: list[LockedSource]) -> None:
-    assert parse(text_of(sources)) == tuple(sources)
+    assert parse(to_toml(sources)) == tuple(sources)
 
 
 def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
-    text = text_of([LockedSource("git+https://git.example/skills", "4c0c", {"b": DIGEST, "a/x": DIGEST})])
+    text = to_toml([LockedSource("git+https://git.example/skills", "4c0c", {"b": DIGEST, "a/x": DIGEST})])
     assert text.splitlines()[1:] == [
         "version = 1",
         "",
@@ -51,8 +51,8 @@ def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
         ("version = 2\n", "version is 2"),
         ("version = 1\nversion = 1\n", "line 2"),
         ("version = 1\nmore = 1\n", "unknown keys: more"),
-        ("version = 1\nsource = 3\n", "no list of tables"),
-        ("version = 1\nsource = [3]\n", "source 1 is no table"),
+        ("version = 1\nsource = 3\n", "not a list of tables"),
+        ("version = 1\nsource = [3]\n", "source 1 is not a table"),
         ("version = 1\n[[source]]\nrevision = 'x'\n", "source 1 needs 'from'"),
         ("version = 1\n[[source]]\nfrom = ''\n", "source 1 needs 'from'"),
         ("version = 1\n[[source]]\nfrom = 'x'\nrevision = 3\n", "source 1 needs 'from'"),

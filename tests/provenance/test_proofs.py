@@ -9,25 +9,25 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SIGNATURE_FILE
-from mcp_skills_server.provenance.signatures import Proofs, SignatureGate, Verifier, sign
+from mcp_skills_server.provenance.signatures import ProofCache, SignatureGate, Verifier, sign
 from provenance.test_signatures import certified, keys
 from tables import each_row
 from wire import write_skill
 
 
 def test_a_proof_is_of_one_skill_and_one_question(tmp_path: Path) -> None:
-    proofs = Proofs(tmp_path / "kept")
+    proofs = ProofCache(tmp_path / "kept")
     assert not proofs.has("keys", "digest")
-    proofs.keep("keys", "digest")
-    proofs.keep("keys", "digest")
-    assert Proofs(tmp_path / "kept").has("keys", "digest")
+    proofs.record("keys", "digest")
+    proofs.record("keys", "digest")
+    assert ProofCache(tmp_path / "kept").has("keys", "digest")
     assert not proofs.has("other keys", "digest") and not proofs.has("keys", "another")
 
 
 @each_row("what", ["folder", "file", "link"])
 def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path) -> None:
-    proofs = Proofs(tmp_path / "kept")
-    proofs.keep("keys", "digest")
+    proofs = ProofCache(tmp_path / "kept")
+    proofs.record("keys", "digest")
     (folder,) = (tmp_path / "kept").iterdir()
     (file,) = folder.iterdir()
     if what == "link":
@@ -40,8 +40,8 @@ def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file")
-    proofs = Proofs(tmp_path / "kept")
-    proofs.keep("keys", "digest")
+    proofs = ProofCache(tmp_path / "kept")
+    proofs.record("keys", "digest")
     assert not proofs.has("keys", "digest")
 
 
@@ -63,7 +63,7 @@ def test_the_next_start_proves_only_what_is_new(tmp_path: Path, monkeypatch: pyt
 
     def served(key: Path) -> list[str]:
         checked.clear()
-        gate = SignatureGate(Verifier([key]), Proofs(tmp_path / "kept"))
+        gate = SignatureGate(Verifier([key]), ProofCache(tmp_path / "kept"))
         with Registry([tmp_path / "root"], gate=gate) as registry:
             return sorted(registry.snapshot.skills)
 
@@ -79,9 +79,9 @@ def test_what_is_asked_names_the_keys_and_with_certificates_the_day(tmp_path: Pa
     _, one = keys(tmp_path, "one")
     _, two = keys(tmp_path, "two")
     _, _, root = certified(tmp_path, days=30)
-    assert Verifier([one, two]).asked() == Verifier([two, one]).asked() != Verifier([one]).asked()
-    named = [Verifier([key]).asked() or "" for key in (one, root)]
+    assert Verifier([one, two]).cache_key() == Verifier([two, one]).cache_key() != Verifier([one]).cache_key()
+    named = [Verifier([key]).cache_key() or "" for key in (one, root)]
     assert [each.count("-") for each in named] == [0, 2]
     verifier = Verifier([two])
     two.unlink()
-    assert verifier.asked() is None
+    assert verifier.cache_key() is None

@@ -237,7 +237,7 @@ def test_headers_for_hosts_are_written_and_taken_away(root: Path, output: Path) 
 def test_a_folder_of_somebody_else_is_refused_and_stays(root: Path, output: Path) -> None:
     output.mkdir()
     (output / "index.html").write_bytes(b"mine")
-    with pytest.raises(UsageError, match="not of this program's making"):
+    with pytest.raises(UsageError, match="not written by this program"):
         write(root, output)
     assert files(output) == {"index.html": b"mine"}
 
@@ -261,7 +261,7 @@ def test_a_file_of_another_is_not_written_over(root: Path, output: Path, path: s
     (output / path).write_bytes(b"mine")
     (root / "third" / "fresh.md").write_bytes(b"ours")
     before = files(output)
-    with pytest.raises(UsageError, match="not of this program's making"):
+    with pytest.raises(UsageError, match="not written by this program"):
         write(root, output, headers=True)
     assert files(output) == before
 
@@ -497,7 +497,7 @@ def test_a_planted_record_costs_nobody_a_file(root: Path, output: Path, tmp_path
     write(root, output, keep_days=0)
     assert all((output / path).read_bytes() == b"theirs" for path in (*right[:2], *wrong))
     assert outside.read_bytes() == b"p" and whole(output)
-    with pytest.raises(UsageError, match="_headers is not of this program's making"):
+    with pytest.raises(UsageError, match="_headers was not written by this program"):
         write(root, output, headers=True)
 
 
@@ -524,6 +524,6 @@ def test_nothing_is_written_through_a_link(root: Path, output: Path, tmp_path: P
     (output / folder).symlink_to(tmp_path / "elsewhere")
     before = files(tmp_path / "elsewhere")
     (root / "third" / "notes.md").write_bytes(b"other")
-    with pytest.raises(UsageError, match="no folder there; move it away"):
+    with pytest.raises(UsageError, match="is not a folder; move it away"):
         write(root, output)
     assert files(tmp_path / "elsewhere") == before

@@ -99,21 +99,21 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
 def test_another_process_finds_its_own_moment_by_the_time(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
     briefing = Briefing(registry, 4000, scripts=lambda: False, absolute_paths=False)
-    moments = [briefing.moment]
+    moments = [briefing.generation]
     for name in ("b", "c"):
         plant(tmp_path, skills(name))
         registry.refresh()
-        moments.append(briefing.moment)
+        moments.append(briefing.generation)
     times = [briefing.time_of(each) for each in moments]
     assert times == sorted(times)
-    assert [briefing.moment_at(each) for each in times] == moments
-    assert briefing.moment_at(0) == moments[0] and briefing.moment_at(times[-1] + 60) == moments[-1]
+    assert [briefing.generation_at(each) for each in times] == moments
+    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
 
 
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
     briefing = Runtime(registry).briefing
-    start = briefing.moment
+    start = briefing.generation
     registry.load()
     assert briefing.news(start) is None
     plant(
@@ -122,8 +122,8 @@ def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
     (tmp_path / "b/SKILL.md").unlink()
     registry.refresh()
     assert "2 added and 1 removed" in str(briefing.news(start))
-    assert briefing.news(briefing.moment) is None
-    later = briefing.moment
+    assert briefing.news(briefing.generation) is None
+    later = briefing.generation
     (tmp_path / "c/SKILL.md").unlink()
     plant(tmp_path, skills("b"))
     registry.refresh()
@@ -164,8 +164,8 @@ async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_pat
 def test_a_runtime_that_is_closed_follows_nothing(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
     runtime = Runtime(registry)
-    start = runtime.briefing.moment
+    start = runtime.briefing.generation
     runtime.close()
     plant(tmp_path, skills("b"))
     registry.refresh()
-    assert runtime.briefing.moment == start
+    assert runtime.briefing.generation == start

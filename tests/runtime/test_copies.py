@@ -11,7 +11,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import overlap
-from mcp_skills_server.runtime.overlap import grouped, is_copy
+from mcp_skills_server.runtime.overlap import group_copies, is_copy
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search import Search
 from wire import write_skill
@@ -37,7 +37,7 @@ def test_copies_have_one_name_and_say_nearly_the_same(tmp_path: Path) -> None:
     assert is_copy(one, skills["b/sheep"]) and is_copy(one, skills["c/sheep"])
     assert not is_copy(one, skills["d/sheep"]) and not is_copy(one, skills["a/lambs"])
     order = [skills[path] for path in ("c/sheep", "d/sheep", "a/lambs", "a/sheep", "b/sheep")]
-    assert [(first.path, [copy.path for copy in others]) for first, others in grouped(order)] == [
+    assert [(first.path, [copy.path for copy in others]) for first, others in group_copies(order)] == [
         ("c/sheep", ["a/sheep", "b/sheep"]), ("d/sheep", []), ("a/lambs", [])
     ]  # fmt: skip
 
@@ -52,13 +52,13 @@ def test_many_skills_of_one_name_take_linear_time(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(overlap, "is_copy", counted)
     many = [skill(f"{number}/sheep", description=f"Sheep number {number} of farm {number}.") for number in range(500)]
-    assert len(list(grouped([*many, *many]))) == 500
+    assert len(list(group_copies([*many, *many]))) == 500
     assert compared < 500 * 20
 
 
 def test_copies_are_one_hit_with_all_their_places(tmp_path: Path) -> None:
     search = Search(View(registry(tmp_path)))
-    hits = search.scored("count sheep in a meadow", 2, lambda _: True)
+    hits = search.find_scored("count sheep in a meadow", 2, lambda _: True)
     assert len(hits) == 2
     (sheep,) = [hit for hit in hits if hit.skill.name == "sheep"]
     assert {sheep.skill.path, *(copy.path for copy in sheep.copies)} == {"a/sheep", "b/sheep", "c/sheep"}

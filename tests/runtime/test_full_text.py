@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from catalog.forest import loaded, plant, skills
-from mcp_skills_server.runtime.full_text_support import missing, warn_if_absent
+from mcp_skills_server.runtime.full_text_support import full_text_problem, warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_index import NoFullTextError, SearchIndex
 
@@ -40,13 +40,13 @@ without = pytest.mark.parametrize("lacking", [without_sqlite, without_fts5])
 
 
 def test_here_it_is_there() -> None:
-    assert missing() is None
+    assert full_text_problem() is None
 
 
 @without
 def test_an_index_says_what_is_missing(lacking: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     reason = lacking(monkeypatch)
-    assert missing() == reason
+    assert full_text_problem() == reason
     with pytest.raises(NoFullTextError, match=reason):
         SearchIndex()
 
@@ -60,7 +60,7 @@ async def test_a_search_says_so_and_the_rest_works(
     session = runtime.session()
     found: Any = await session.call("skills_search", {"query": "alpha"})
     assert found["isError"] and found["content"][0]["text"] == (
-        f"Skills cannot be searched here, because {reason}; skills_list goes through all of them"
+        f"Skills cannot be searched here, because {reason}; skills_list lists all of them"
     )
     hint = "run the server with a Python whose sqlite3 has FTS5"
     assert caplog.messages == [f"skills_search finds nothing, because {reason}; {hint}"]

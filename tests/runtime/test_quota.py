@@ -26,7 +26,7 @@ def test_when_the_whole_is_taken_a_newcomer_is_refused_and_who_holds_something_g
     for key, owner in (("a1", "ann"), ("a2", "ann"), ("b1", "bob")):
         quota.claim(key, owner)
     with pytest.raises(
-        QuotaError, match=r"^Too many things: all 3 that this server keeps are taken; try again later \(quota things\)$"
+        QuotaError, match=r"^Too many things: the server's limit of 3 is reached; try again later \(quota things\)$"
     ):
         quota.claim("c1", "cy")
     assert quota.claim("b2", "bob") == ["b1"]
@@ -38,9 +38,9 @@ def test_what_is_in_use_does_not_go() -> None:
     quota = Quota[str]("things", 8, 2)
     quota.claim("a", "ann")
     quota.claim("b", "ann")
-    assert quota.claim("c", "ann", busy=lambda key: key == "a") == ["b"]
+    assert quota.claim("c", "ann", is_busy=lambda key: key == "a") == ["b"]
     with pytest.raises(QuotaError, match=r"^Too many things: one client may have at most 2 \(quota things\)$"):
-        quota.claim("d", "ann", busy=lambda _: True)
+        quota.claim("d", "ann", is_busy=lambda _: True)
     assert "a" in quota
     assert "c" in quota
     assert "d" not in quota
@@ -52,7 +52,7 @@ def test_who_would_be_within_its_share_hears_that_the_whole_is_taken() -> None:
     quota.claim("a", "ann", 1)
     quota.claim("b", "bob", 5)
     quota.claim("c", "cy", 4)
-    with pytest.raises(QuotaError, match="all 10 that this server keeps"):
+    with pytest.raises(QuotaError, match="the server's limit of 10 is reached"):
         quota.claim("d", "ann", 5)
     assert "a" in quota and quota.used("ann") == 1
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.runtime.search import FUSED, fused
+from mcp_skills_server.runtime.search import FUSED, fuse
 
 
 def rows(first: list[tuple[int, float]], second: list[tuple[int, float]] | None = None) -> list[int]:
-    return [row for row, _ in fused(iter(first), iter(second or []))]
+    return [row for row, _ in fuse(iter(first), iter(second or []))]
 
 
 def test_what_several_rankings_have_comes_before_what_one_has() -> None:
@@ -17,7 +17,7 @@ def test_what_several_rankings_have_comes_before_what_one_has() -> None:
 
 
 def test_rows_of_equal_rank_are_equally_good() -> None:
-    scores = dict(fused(iter([(1, -9.0), (2, -9.0), (3, -8.0)]), iter([])))
+    scores = dict(fuse(iter([(1, -9.0), (2, -9.0), (3, -8.0)]), iter([])))
     assert scores[1] == scores[2] < scores[3]
 
 
@@ -36,5 +36,5 @@ def test_many_equals_are_cut_off_and_not_lost() -> None:
 
 def test_a_weight_makes_the_first_ranking_count_more() -> None:
     rankings = [(1, -9.0), (2, -8.0)], [(2, -9.0), (3, -8.0)]
-    assert [row for row, _ in fused(iter(rankings[0]), iter(rankings[1]), 3.0)] == [2, 1, 3]
-    assert [row for row, _ in fused(iter([(1, -9.0)]), iter([(3, -9.0)]), 3.0)] == [1, 3]
+    assert [row for row, _ in fuse(iter(rankings[0]), iter(rankings[1]), 3.0)] == [2, 1, 3]
+    assert [row for row, _ in fuse(iter([(1, -9.0)]), iter([(3, -9.0)]), 3.0)] == [1, 3]

@@ -328,7 +328,7 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
     assert ask(search, "one") == ["one"]
     known.snapshot = build.snapshot(skill("two"), skill("three"))
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_skills_server.runtime.search_index.spelt_words", lambda _: 1 / 0)
+        patch.setattr("mcp_skills_server.runtime.search_index.title_words", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ask(search, "two")
     assert ask(search, "two") == ["two"]
@@ -374,7 +374,7 @@ def test_what_shares_a_name_costs_as_much_as_it_is() -> None:
     many = [skill(f"team-{number}/tool", description="Same.") for number in range(1, 50)]
     for known, count in (([first], 1), ([first, *many], 50), ([first], 1), ([], 0)):
         index.follow(build.snapshot(*known))
-        assert len([*index.named("tool")]) == count
+        assert len([*index.exact_matches("tool")]) == count
     assert index._db.execute("SELECT count(*) FROM names").fetchone() == (0,)
 
 
@@ -382,7 +382,7 @@ def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> No
     among = [skill(f"fruit-{n}", description="apples " * n + "pears " * (9 - n)) for n in range(9)]
     search = Search(registry(*among, skill("apples", description="nothing else")))
     for question in ("apples", "which of these peels apples or pears best"):
-        hits = search.scored(question, 20, lambda _: True)
+        hits = search.find_scored(question, 20, lambda _: True)
         assert [hit.skill for hit in hits] == search.find(question, 20, lambda _: True)
         scores = [hit.score for hit in hits if hit.score is not None]
         assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1

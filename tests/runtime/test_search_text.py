@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dialects import build
 from mcp_skills_server.runtime.search_index import WEIGHTS
-from mcp_skills_server.runtime.search_text import names_of, spelt_words, texts_of
+from mcp_skills_server.runtime.search_text import names_of, texts_of, title_words
 
 
 def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() -> None:
@@ -21,6 +21,6 @@ def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() 
 
 
 def test_of_a_plural_the_singular_is_spelt_too() -> None:
-    assert spelt_words(("release-notes", "Glass", "tags 2", "description")) == {
+    assert title_words(("release-notes", "Glass", "tags 2", "description")) == {
         "release", "notes", "note", "glass", "tags",
     }  # fmt: skip

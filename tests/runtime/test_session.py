@@ -305,7 +305,7 @@ async def test_a_directory_is_told_what_it_holds(session: Session) -> None:
 async def test_an_unknown_path_is_told_the_nearest(session: Session, path: str, near: str) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
     words = await refused(session, "skills_read", {"path": path})
-    assert "is no file of the skill pdf-processing" in words
+    assert "is not a file of the skill pdf-processing" in words
     assert near in words
 
 
@@ -326,7 +326,7 @@ async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
     for place, name in ((disk, "read"), (registry, "read"), (registry, "refresh")):
         monkeypatch.setattr(place, name, forbidden)
     words = await refused(session, "skills_read", {"path": path.replace("{top}", str(tmp_path))})
-    assert "is no file of the skill" in words
+    assert "is not a file of the skill" in words
     assert "do not tell" not in words
 
 
@@ -342,7 +342,7 @@ async def test_a_file_that_vanished_a_moment_ago_is_told_of(tmp_path: Path, sess
     await ask(session, "skills_load", names=["pdf-processing"])
     (tmp_path / "pdf-processing/references/guide.md").unlink()
     words = await refused(session, "skills_read", {"path": "references/guide.md"})
-    assert "is no file of the skill" in words
+    assert "is not a file of the skill" in words
     assert "references/my notes.md" in words
 
 
@@ -677,7 +677,7 @@ async def test_calls_of_one_conversation_are_each_answered_from_the_view_of_whoe
     all_of_it, some = Principal("token", "ann", groups=frozenset({"all"})), Principal("token", "ann")
     grants = [Grant(("group:all",), (Pattern("**"),)), Grant(("token:ann",), (Pattern("acme/**"),))]
     shared, views = Runtime(registry), Views(registry, Grants(grants, local=False))
-    wide, narrow = shared.over(views.of(all_of_it)), shared.over(views.of(some))
+    wide, narrow = shared.restricted_to(views.of(all_of_it)), shared.restricted_to(views.of(some))
     session = Sessions(shared).new(runtime=wide)
     answers: dict[str, str] = {}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, parsed
+from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, parse_record
 from tables import each_row
 
 TEXTS = st.text(max_size=50)
@@ -31,18 +31,18 @@ FIELDS = st.fixed_dictionaries(
 
 @given(RECORDS)
 def test_what_is_written_is_read_again(record: SessionRecord) -> None:
-    assert parsed(record.text()) == record
+    assert parse_record(record.text()) == record
 
 
 @given(st.text() | JSON.map(json.dumps) | FIELDS.map(json.dumps))
 def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
     said = ""
     try:
-        record = parsed(text)
+        record = parse_record(text)
     except SessionRecordError as error:
         said = str(error)
     else:
-        assert parsed(record.text()) == record
+        assert parse_record(record.text()) == record
     assert len(said) < 100 and said.isprintable()
 
 
@@ -67,14 +67,14 @@ def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
 def test_another_shape_or_version_is_none(change: dict[str, Any]) -> None:
     good = json.loads(SessionRecord("me", 1.5, (("a", "sha256:1"),), "here").text())
     with pytest.raises(SessionRecordError):
-        parsed(json.dumps({**good, **change}))
+        parse_record(json.dumps({**good, **change}))
 
 
 def test_nested_beyond_measure_is_none() -> None:
     with pytest.raises(SessionRecordError):
-        parsed("[" * 100_000)
+        parse_record("[" * 100_000)
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
     record = SessionRecord("me", 1.5, (("a", "sha256:1"),))
-    assert parsed(json.dumps({**json.loads(record.text()), "more": [1]})) == record
+    assert parse_record(json.dumps({**json.loads(record.text()), "more": [1]})) == record

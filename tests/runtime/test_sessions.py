@@ -48,7 +48,7 @@ def opened(sessions: Sessions, owner: str | None = None) -> Session:
     """A session that holds something and is kept."""
     session = sessions.new()
     load(session)
-    sessions.keep(session, owner)
+    sessions.store(session, owner)
     return session
 
 
@@ -100,7 +100,7 @@ def test_handles_cannot_be_guessed(runtime: Runtime) -> None:
 def test_a_kept_session_is_found_by_its_handle(runtime: Runtime, owner: str | None) -> None:
     sessions = Sessions(runtime)
     session = opened(sessions, owner)
-    sessions.keep(session, owner)
+    sessions.store(session, owner)
     assert len(sessions) == 1
     assert sessions.find(session.session_id, owner) is session
     assert session.active_skills == ["a"]
@@ -111,7 +111,7 @@ def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runtime: Ru
     sessions = Sessions(runtime, now=clock)
     session, over = opened(sessions, "alpha"), opened(sessions, "beta")
     clock.now += DAY
-    sessions.keep(session, "alpha")
+    sessions.store(session, "alpha")
     clock.now += 1
     said = {
         words(sessions, "made-up", "beta"),
@@ -138,7 +138,7 @@ def test_there_is_room_for_many_sessions_for_a_day(runtime: Runtime) -> None:
     assert (MOST, IDLE_S) == (4096, DAY)
     sessions = Sessions(runtime)
     for _ in range(MOST + 10):
-        sessions.keep(sessions.new(), None)
+        sessions.store(sessions.new(), None)
     assert len(sessions) == MOST
 
 
@@ -175,15 +175,15 @@ def test_who_finds_all_places_taken_is_told_and_gets_one_when_another_has_been_i
 ) -> None:
     sessions = Sessions(runtime, most=4, idle_s=60, now=clock)
     for each in "abcd":
-        sessions.keep(sessions.new(), None, each)
+        sessions.store(sessions.new(), None, each)
     late = sessions.new()
     load(late)
-    with pytest.raises(QuotaError, match="all 4 that this server keeps are taken; try again later"):
-        sessions.keep(late, None, "e")
+    with pytest.raises(QuotaError, match="the server's limit of 4 is reached; try again later"):
+        sessions.store(late, None, "e")
     assert late.active_skills == []
     assert len(sessions) == 4
     clock.now += 61
-    sessions.keep(late, None, "e")
+    sessions.store(late, None, "e")
     assert is_open(sessions, late)
     assert len(sessions) == 1
 
@@ -208,8 +208,8 @@ async def check_busy(sessions: Sessions, session: Session, other: Session, later
             latest = sessions.new()
             for each in (other, latest):
                 with suppress(QuotaError):  # where there is one place alone, and that is in use
-                    sessions.keep(each, None)
-            assert is_open(sessions, latest) == (sessions._quota.whole > 1)
+                    sessions.store(each, None)
+            assert is_open(sessions, latest) == (sessions._quota.total > 1)
             assert session.active_skills == ["a"]
             assert not scripts.made[0].closed
             assert sessions.find(session.session_id, None) is session
@@ -227,7 +227,7 @@ def test_a_session_is_not_ended_while_it_works(runtime: Runtime, clock: Clock, m
     anyio.run(check_busy, sessions, busy, other, later, clock)
     assert busy.calls == 0
     clock.now += 61
-    sessions.keep(other, None)
+    sessions.store(other, None)
     assert not is_open(sessions, busy)
     assert scripts.made[0].closed
     assert len(sessions) == 1

@@ -15,11 +15,11 @@ import pytest
 
 from catalog.forest import loaded, plant, skills
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.active_skills import change_of_call
+from mcp_skills_server.runtime.active_skills import call_change
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
-from mcp_skills_server.runtime.shared_sessions import SharedSessions, parsed
+from mcp_skills_server.runtime.shared_sessions import SharedSessions, parse_record
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ class Replica:
         changes = tool in {"load", "unload"}
         session = await self.sessions.open(handle, owner, owner, changes=changes) if handle else self.sessions.new()
         result: Any = await session.call(name, given)
-        await self.sessions.save(session, owner, owner, change=change_of_call())
+        await self.sessions.save(session, owner, owner, change=call_change())
         assert not result.get("isError"), result
         return session
 
@@ -97,7 +97,7 @@ async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store
     assert names(await one.call("load", handle, names=["a"], mode="add")) == ["a", "b"]
     assert names(await two.call("unload", handle, names=["a"])) == ["b"]
     assert names(await one.call("list", handle)) == ["b"]
-    assert [path for path, _ in parsed(store.texts[handle]).skills] == ["b"]
+    assert [path for path, _ in parse_record(store.texts[handle]).skills] == ["b"]
     await one.call("unload", handle, all=True)
     assert names(await two.call("list", handle)) == []
 
@@ -258,7 +258,7 @@ async def test_a_change_under_way_is_refused_where_another_replica_was_first(tre
     await two.call("load", handle, names=["b"])
     await session.call("skills_load", {"names": ["c"]})
     assert names(await one.call("list", handle)) == ["c"]
-    with pytest.raises(RequestError, match="as this call left it; call again"):
+    with pytest.raises(RequestError, match="change could not be stored; call again"):
         await one.sessions.save(session, None, change=2)
     assert names(await one.call("list", handle)) == ["b"]
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]

@@ -32,13 +32,13 @@ def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
     ],
 )
 def test_words_that_share_runs_of_letters_are_alike(word: str, alike: list[str]) -> None:
-    assert vocabulary("phylogenetic", "zeitreihen", "visualization", "time", "image", letters=3).like(word) == alike
+    assert vocabulary("phylogenetic", "zeitreihen", "visualization", "time", "image", letters=3).similar(word) == alike
 
 
 def test_the_most_alike_comes_first_and_there_are_no_more_than_four() -> None:
     known = vocabulary("visualization", *(f"visualization{letter}" for letter in "abcdef"), letters=3)
-    assert known.like("visualizations") == ["visualization"] + [f"visualization{letter}" for letter in "abc"]
-    assert known.like("visualize", least=0.99) == []
+    assert known.similar("visualizations") == ["visualization"] + [f"visualization{letter}" for letter in "abc"]
+    assert known.similar("visualize", least=0.99) == []
 
 
 KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
@@ -60,32 +60,32 @@ KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
     ],
 )
 def test_the_words_with_the_fewest_slips_are_meant(typed: str, meant: list[str]) -> None:
-    assert vocabulary(*KNOWN).meant(typed) == meant
+    assert vocabulary(*KNOWN).corrections(typed) == meant
 
 
 @each_row("typed", ["grpah", "rgaph", "garph", "graoh", "gaph", "grraph", "gitt", "lnit"])
 def test_one_slip_is_found_among_many_words(typed: str) -> None:
     many = (f"{first}{rest}" for first in "abcdefghijklmnop" for rest in ("alpha", "graphs", "itch", "rapid", "lint"))
     known = vocabulary("graph", "gits", "lint", *many)
-    assert {"gitt": "gits", "lnit": "lint"}.get(typed, "graph") in known.meant(typed)
+    assert {"gitt": "gits", "lnit": "lint"}.get(typed, "graph") in known.corrections(typed)
 
 
 def test_at_most_five_words_are_meant() -> None:
-    assert len(vocabulary(*(f"tool{letter}" for letter in "abcdefgh")).meant("toolx")) == 5
+    assert len(vocabulary(*(f"tool{letter}" for letter in "abcdefgh")).corrections("toolx")) == 5
 
 
 def test_a_word_is_known_until_it_was_removed_as_often_as_it_was_added() -> None:
     known = vocabulary("image", letters=3)
     known.add({"image"})
     known.remove({"image"})
-    assert known.like("images") == known.meant("imgae") == ["image"]
+    assert known.similar("images") == known.corrections("imgae") == ["image"]
     known.remove({"image"})
-    assert known.like("images") == known.meant("imgae") == []
+    assert known.similar("images") == known.corrections("imgae") == []
     known.add({"image"})
-    assert known.like("images") == ["image"]
+    assert known.similar("images") == ["image"]
 
 
 @given(st.from_regex(r"[^\W_]{0,50}", fullmatch=True))
 def test_any_word_may_be_looked_for(typed: str) -> None:
     known = vocabulary(*KNOWN, typed)
-    assert {*known.meant(typed), *known.like(typed)} <= {*KNOWN}
+    assert {*known.corrections(typed), *known.similar(typed)} <= {*KNOWN}

@@ -196,7 +196,7 @@ def test_a_full_redis_refuses_to_write_and_not_to_read_and_says_so_once(
     run(redis, work)
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("mcp_skills_server")]
     assert len({*lines}) == 1  # which the log says once a minute
-    assert "refuses a writing of a session: " in lines[0] and "maxmemory" in lines[0]
+    assert "refuses writing a session: " in lines[0] and "maxmemory" in lines[0]
 
 
 # Buckets

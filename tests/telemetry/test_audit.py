@@ -39,12 +39,12 @@ def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -
 def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
     file = tmp_path / "audit"
     audit = AuditLog(str(file))
-    audit.take(event("ok", Use("load", "a", "SKILL.md", "sha256:1"), Use("read", "a", "b.md", "sha256:2")))
-    audit.take(event("begun", Use("run", "a", "scripts/x.py", "sha256:3"), method="tools/call"))
-    audit.take(event("refused", Use("", "a", "SKILL.md", "sha256:1"), method="tools/call"))
-    audit.take(event(method="initialize"))
-    audit.take(event(method="tools/list"))
-    audit.take(event("ok", Use("", "a", "SKILL.md", "sha256:1"), method="skills/get"))  # no byte of a file was given
+    audit.record(event("ok", Use("load", "a", "SKILL.md", "sha256:1"), Use("read", "a", "b.md", "sha256:2")))
+    audit.record(event("begun", Use("run", "a", "scripts/x.py", "sha256:3"), method="tools/call"))
+    audit.record(event("refused", Use("", "a", "SKILL.md", "sha256:1"), method="tools/call"))
+    audit.record(event(method="initialize"))
+    audit.record(event(method="tools/list"))
+    audit.record(event("ok", Use("", "a", "SKILL.md", "sha256:1"), method="skills/get"))  # no byte of a file was given
     assert [(each["event"], each["outcome"], each.get("file")) for each in lines(file)] == [
         ("load", "ok", "SKILL.md"),
         ("read", "ok", "b.md"),
@@ -74,16 +74,16 @@ def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
     link.symlink_to(FULL)
     audit = AuditLog(str(link))
     for _ in range(3):
-        audit.take(event("ok", Use("read", "a", "b.md", "sha256:2")))
+        audit.record(event("ok", Use("read", "a", "b.md", "sha256:2")))
         with pytest.raises(NotRecordedError, match="Nothing was run"):
-            audit.take(event("begun", Use("run", "a", "x.py", "sha256:3")))
+            audit.record(event("begun", Use("run", "a", "x.py", "sha256:3")))
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
     link.unlink()
     link.symlink_to(good)
-    audit.take(event("ok", Use("read", "a", "b.md", "sha256:2")))  # nobody has said that it was moved
+    audit.record(event("ok", Use("read", "a", "b.md", "sha256:2")))  # nobody has said that it was moved
     assert not good.exists()
     audit.reopen()
-    audit.take(event("begun", Use("run", "a", "x.py", "sha256:3")))
+    audit.record(event("begun", Use("run", "a", "x.py", "sha256:3")))
     assert [each["event"] for each in lines(good)] == ["run"]
     assert "is written again" in caplog.messages[-1] and len(caplog.records) == 2
 
@@ -92,8 +92,8 @@ def test_what_is_required_is_recorded_once_and_before_the_bytes(tmp_path: Path) 
     file = tmp_path / "audit"
     audit = AuditLog(str(file), required=True)
     use = Use("read", "a", "b.md", "sha256:2")
-    audit.take(event("begun", use))
-    audit.take(event("ok", use))
+    audit.record(event("begun", use))
+    audit.record(event("ok", use))
     assert [(each["event"], each["outcome"]) for each in lines(file)] == [("read", "begun")]
 
 
@@ -106,7 +106,7 @@ def test_on_a_full_disk_lines_are_counted_or_reads_are_refused(tmp_path: Path, r
     artifact = "/.well-known/skills/a/SKILL.md"
     with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as one:
         if required:
-            with pytest.raises(WireError, match="audit log cannot be written"):
+            with pytest.raises(WireError, match="audit log of this server cannot be written"):
                 one.read("skill://a/SKILL.md")
             loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
             assert loaded["isError"] and "audit log" in loaded["content"][0]["text"]
@@ -134,8 +134,8 @@ def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkey
         return write(descriptor, raw[:most])
 
     monkeypatch.setattr(os, "write", short)
-    audit.take(event(method="initialize"))
-    audit.take(event(method="initialize"))
+    audit.record(event(method="initialize"))
+    audit.record(event(method="initialize"))
     first, second = file.read_text(encoding="utf-8").splitlines()
     assert len(first) == 20 and json.loads(second)["event"] == "admit"
 

@@ -183,7 +183,7 @@ async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: l
 
 def test_a_run_that_no_request_caused_is_an_event_too(server: Events, seen: list[Event]) -> None:
     with server.serving():
-        events.runs("a", "scripts/x.py", "sha256:0")
+        events.record_run("a", "scripts/x.py", "sha256:0")
     assert [(each.protocol, each.outcome, each.uses) for each in seen] == [
         (events.LIBRARY, "begun", (Use("run", "a", "scripts/x.py", "sha256:0"),))
     ]
@@ -218,7 +218,7 @@ def test_an_event_says_who_asked_and_what_came_of_it(
     server.keeps_questions = keeps
     token = events.request_id.set("first")
     with server.serving(), events.Request("mcp", "x", principal=Principal("token", "ann")) as request:
-        events.searched("how?", 2)
+        events.record_search("how?", 2)
         request.code = -32000
     events.request_id.reset(token)
     (found,) = seen
@@ -237,10 +237,10 @@ async def test_two_servers_in_one_process_share_no_reader(tmp_path: Path, caplog
     metrics, activity, seen = Metrics(dict, ("resources/read",)), Activity(), list[Event]()
     usage = Usage(UsageStore(str(tmp_path / "usage.db")), questions=True)
     own = attachments[0].events
-    AuditLog(str(tmp_path / "audit"), required=True).start(own)
-    metrics.start(own)
+    AuditLog(str(tmp_path / "audit"), required=True).subscribe_to(own)
+    metrics.subscribe_to(own)
     own.subscribe(activity.take)
-    Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).start(own)
+    Tracing(TracerProvider(shutdown_on_exit=False), (), lambda _: None).subscribe_to(own)
     log_requests(own)
     stop = usage.start(own)
     attachments[1].events.subscribe(seen.append)

@@ -58,7 +58,7 @@ def server() -> Events:
 @pytest.fixture
 def tracer(provider: tuple[TracerProvider, InMemorySpanExporter], server: Events) -> InMemorySpanExporter:
     """The spans of a server."""
-    Tracing(provider[0], (*LEGACY.shapes, "read_skill_file"), canonical).start(server)
+    Tracing(provider[0], (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(server)
     return provider[1]
 
 
@@ -78,7 +78,7 @@ async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
     write_skill(tmp_path / "a", body=BODY)
     server = Server[Any]("mine")
     attachment = attach(server, Registry([tmp_path]), watch=False)
-    Tracing(provider[0], LEGACY.shapes, canonical).start(attachment.events)
+    Tracing(provider[0], LEGACY.shapes, canonical).subscribe_to(attachment.events)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as one:
             await one.read_resource("skill://a/SKILL.md")

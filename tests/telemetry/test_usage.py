@@ -69,15 +69,15 @@ def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) ->
     clock = Clock()
     store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
-    usage.serves(Changes({}, skill("a", "b", "never")))
-    usage.take(event(use("load")))
-    usage.take(event(use("load", digest="sha256:2"), use("read")))
-    usage.take(event(use("run"), outcome="begun"))
-    usage.take(event(use("run"), outcome="refused"))  # it ended with another exit code: it ran all the same
-    usage.take(event(use("load", "b"), at=NOW - DAY))
-    usage.take(event(use("dropped", "b"), at=NOW - DAY))
-    usage.take(event(use("load", "b"), outcome="failed"))
-    usage.take(event(use(""), outcome="ok"))
+    usage.on_changes(Changes({}, skill("a", "b", "never")))
+    usage.record(event(use("load")))
+    usage.record(event(use("load", digest="sha256:2"), use("read")))
+    usage.record(event(use("run"), outcome="begun"))
+    usage.record(event(use("run"), outcome="refused"))  # it ended with another exit code: it ran all the same
+    usage.record(event(use("load", "b"), at=NOW - DAY))
+    usage.record(event(use("dropped", "b"), at=NOW - DAY))
+    usage.record(event(use("load", "b"), outcome="failed"))
+    usage.record(event(use(""), outcome="ok"))
     usage.flush()
     report = store.report("skill", 2)
     first, second, last = report.lines
@@ -99,7 +99,7 @@ def test_host_programs_that_clients_make_up_do_not_fill_the_store(
     usage = Usage(store)
     for at in (NOW - DAY, NOW):
         for number in range(10):
-            usage.take(event(use("load"), at=at)._replace(host=f"made up {at} {number}"))
+            usage.record(event(use("load"), at=at)._replace(host=f"made up {at} {number}"))
     usage.flush()
     found = {each.name: each.loads for each in store.report("host", 2).lines}
     assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
@@ -110,19 +110,19 @@ def test_skills_loaded_lately_come_latest_first(tmp_path: Path) -> None:
     store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
     for name, age in (("a", 3), ("b", 1), ("c", 40), ("d", 2)):
-        usage.take(event(use("load", name), at=NOW - age * DAY))
-    usage.take(event(use("read", "e")))
+        usage.record(event(use("load", name), at=NOW - age * DAY))
+    usage.record(event(use("read", "e")))
     usage.flush()
-    assert (store.lately(), store.lately(1)) == (["b", "d", "a"], ["b"])
+    assert (store.recently_loaded(), store.recently_loaded(1)) == (["b", "d", "a"], ["b"])
 
 
 def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
     store = UsageStore(str(tmp_path / "usage.db"))
     usage = Usage(store)
-    usage.serves(Changes({}, skill("a", "b")))
+    usage.on_changes(Changes({}, skill("a", "b")))
     usage.flush()
-    usage.serves(Changes(skill("b"), {}))
-    usage.serves(Changes(skill("a"), skill("a")))
+    usage.on_changes(Changes(skill("b"), {}))
+    usage.on_changes(Changes(skill("a"), skill("a")))
     usage.flush()
     assert [each.name for each in store.report().lines] == ["a"]
 
@@ -131,8 +131,8 @@ def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
 def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(tmp_path: Path, kept: bool) -> None:
     store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store, questions=kept)
-    usage.take(event(found=3, question="refunds"))
-    usage.take(event(found=0, question="teleport"))
+    usage.record(event(found=3, question="refunds"))
+    usage.record(event(found=0, question="teleport"))
     usage.flush()
     report = store.report()
     assert (report.searches, report.empty) == (2, 1)
@@ -144,10 +144,10 @@ def test_old_days_are_forgotten(tmp_path: Path) -> None:
     clock = Clock()
     store = UsageStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
-    usage.take(event(use("load")))
+    usage.record(event(use("load")))
     usage.flush()
     clock.now += (KEPT_DAYS + 1) * DAY
-    usage.take(event(use("load", "b"), at=clock.now))
+    usage.record(event(use("load", "b"), at=clock.now))
     usage.flush()
     with sqlite3.connect(tmp_path / "usage.db") as opened:
         assert opened.execute("SELECT skill FROM used").fetchall() == [("b",)]
@@ -166,7 +166,7 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
 
     monkeypatch.setattr(store, "add", full)
     for _ in range(3):
-        usage.take(event(use("load")))
+        usage.record(event(use("load")))
         usage.flush()
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
     monkeypatch.setattr(store, "add", add)
@@ -176,12 +176,12 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
 
 ADDING = """
 import sys, time
-from mcp_skills_server.telemetry.usage import Batch, Count, Sum, UsageStore, day_of
+from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 print("ready", flush=True)
 sys.stdin.readline()
 store, now = UsageStore(sys.argv[1]), time.time()
 for number in range(50):
-    counts = {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}
+    counts = {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Tally(3, now)}
     store.add(Batch(counts, {"x": 1}, served={"a": True, "never": True}))
 """
 
@@ -242,9 +242,9 @@ def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
     usage = Usage(UsageStore(str(file)))
     import time
 
-    usage.serves(Changes({}, skill("a", "never")))
-    usage.take(event(use("load", "a\x1b[31m"), at=time.time()))
-    usage.take(event(found=0, at=time.time()))
+    usage.on_changes(Changes({}, skill("a", "never")))
+    usage.record(event(use("load", "a\x1b[31m"), at=time.time()))
+    usage.record(event(found=0, at=time.time()))
     usage.flush()
     table = shown("--usage", f"sqlite:{file}")
     assert "never" in table and "of which 1 found nothing" in table and "\x1b" not in table
@@ -256,7 +256,7 @@ def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
 def test_of_many_skills_the_most_used_are_printed_and_the_rest_is_counted(tmp_path: Path) -> None:
     file = tmp_path / "usage.db"
     usage = Usage(UsageStore(str(file)))
-    usage.serves(Changes({}, skill(*(f"skill-{number:03}" for number in range(50)))))
+    usage.on_changes(Changes({}, skill(*(f"skill-{number:03}" for number in range(50)))))
     usage.flush()
     assert shown("--usage", f"sqlite:{file}").splitlines()[-1] == "30 more, 30 of them never used; --all prints them"
     assert len(shown("--usage", f"sqlite:{file}", "--all").splitlines()) == 51

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_skills_server.format.frontmatter import parse
-from mcp_skills_server.validation.fixes import corrected
+from mcp_skills_server.validation.fixes import fix_text
 from mcp_skills_server.validation.rules import check
 from tables import each_row
 
@@ -14,7 +14,7 @@ def fixed(fields: str) -> str:
     """Correct a skill with these fields; return what stands in their place."""
     text = f"{HEAD}{fields}\n---\nText.\n"
     document = parse(text.encode())
-    made, done = corrected(text, [*document.problems, *check(document, "a")], "a")
+    made, done = fix_text(text, [*document.problems, *check(document, "a")], "a")
     assert bool(done) is (made != text)
     return made.removeprefix(HEAD).removesuffix("\n---\nText.\n")
 

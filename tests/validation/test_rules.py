@@ -99,7 +99,7 @@ def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], director
         assert "\n" not in each.message
 
 
-RULES = [row for table in (rules.RULES, text.RULES, lint.NAMES, lint.CATALOG) for row in table.rows]
+RULES = [row for table in (rules.RULES, text.RULES, lint.NAMES, lint.CATALOG) for row in table.rules]
 FOUND_ON_READING = {
     # Notes that take all files of a skill, or all skills.
     *("file-unused", "description-overlap"),
@@ -140,7 +140,7 @@ def test_no_function_stands_in_the_table_twice() -> None:
 
 def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Rules[SkillMd]()
-    tiny.rows = [*rules.RULES.rows]
+    tiny.rules = [*rules.RULES.rules]
     with pytest.raises(KeyError, match="'shouting' has no row"):
         tiny.rule("shouting")
     monkeypatch.setitem(CODES, "shouting", Code("warning", Standing.VALID, "", "write it in small letters"))

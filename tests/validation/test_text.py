@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rule import TextFile
-from mcp_skills_server.validation.suppressions import Suppression, suppressed
+from mcp_skills_server.validation.suppressions import Suppression, suppression_for
 from mcp_skills_server.validation.suppressions import find as suppressions
 from mcp_skills_server.validation.text import RULES
 from mcp_skills_server.validation.text import comments as find
@@ -231,4 +231,4 @@ def test_suppressions_are_found_with_their_lines_and_reasons(text: str, found: l
 ])  # fmt: skip
 def test_a_comment_is_about_its_own_line_and_the_next(code: str, line: int | None, is_suppressed: bool) -> None:
     comment = Suppression("secret", 5, "it is made up")
-    assert suppressed(problem(code, "", line), [comment]) == (comment if is_suppressed else None)
+    assert suppression_for(problem(code, "", line), [comment]) == (comment if is_suppressed else None)

@@ -27,7 +27,7 @@ _MOST_SEGMENTS: Final = 64
 EVERY_SKILL: Final = "**"
 """The pattern that matches every skill, and the segment that matches any number of segments."""
 _SEGMENTS: Final = "(?:[^/]*+/)*"
-_NOT_TAKEN: Final = frozenset("?[]{}\\")
+_FOREIGN_WILDCARDS: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would match literally here and are refused."""
 _LAST: Final = "\U0010ffff"
 _MOST_KNOWN: Final = 4096
@@ -62,11 +62,11 @@ class Pattern:
         object.__setattr__(self, "_regex", re.compile(_translated(segments)))
 
     @property
-    def fits_all(self) -> bool:
+    def matches_all(self) -> bool:
         """Return whether the pattern matches every skill path."""
         return self.text == EVERY_SKILL
 
-    def fits(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Return whether the pattern matches a skill path."""
         return self._regex.fullmatch(f"{path}/") is not None
 
@@ -77,10 +77,8 @@ def _check(text: str, segments: Sequence[str]) -> None:
         raise PatternError("a pattern is empty" if not text else f"a pattern has more than {most}")
     if not text.isprintable():
         raise PatternError("a pattern has characters that cannot be printed")
-    if text.startswith("!") or not _NOT_TAKEN.isdisjoint(text):
-        raise PatternError(
-            "a pattern has no wildcards but * and **, and nothing is taken back by !"
-        )
+    if text.startswith("!") or not _FOREIGN_WILDCARDS.isdisjoint(text):
+        raise PatternError("a pattern has no wildcards but * and **, and ! does not negate it")
     for each in segments:
         if each in {"", ".", ".."}:
             raise PatternError("a pattern has an empty segment, or . or ..")
@@ -123,12 +121,12 @@ class Grant:
 
     def covers(self, path: str) -> bool:
         """Return whether the grant includes the skill of this path."""
-        return any(each.fits(path) for each in self.skills)
+        return any(each.matches(path) for each in self.skills)
 
     @property
     def covers_all(self) -> bool:
         """Return whether the grant includes every skill."""
-        return any(each.fits_all for each in self.skills)
+        return any(each.matches_all for each in self.skills)
 
 
 def is_who(text: str) -> bool:
@@ -154,27 +152,27 @@ class Permissions:
     def __hash__(self) -> int:
         return hash(self._given)
 
-    def reads(self, path: str) -> bool:
+    def can_read(self, path: str) -> bool:
         """Return whether the skill of this path may be read."""
         return any(each.covers(path) for each in self.grants)
 
     @property
-    def reads_all(self) -> bool:
+    def can_read_all(self) -> bool:
         """Return whether every skill may be read."""
         return any(each.covers_all for each in self.grants)
 
-    def may(self, what: str, path: str) -> bool:
+    def permits(self, what: str, path: str) -> bool:
         """Return whether the action `what`, out of `MAY`, is permitted on the skill at a path."""
         if what == "read":
-            return self.reads(path)
+            return self.can_read(path)
         return any(what in each.may and each.covers(path) for each in self.grants)
 
-    def may_any(self, what: str) -> bool:
+    def permits_any(self, what: str) -> bool:
         """Return whether any grant permits the action `what`, even if it matches no skill now."""
         return any(what in each.may for each in self.grants)
 
     @property
-    def may_admin(self) -> bool:
+    def is_admin(self) -> bool:
         """Return whether the operator's data may be seen, which needs "admin" on every skill."""
         return any("admin" in each.may and each.covers_all for each in self.grants)
 
@@ -185,13 +183,13 @@ class Permissions:
         """
         seen: set[str] = set()
         for pattern in {each for grant in self.grants for each in grant.skills}:
-            for path in _beginning(pattern.prefix, paths):
-                if path not in seen and pattern.fits(path):
+            for path in _with_prefix(pattern.prefix, paths):
+                if path not in seen and pattern.matches(path):
                     seen.add(path)
                     yield path
 
 
-def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
+def _with_prefix(prefix: str, paths: Sequence[str]) -> Sequence[str]:
     """Return the paths that begin with a prefix, or that equal it without its final slash."""
     whole = prefix.removesuffix("/")
     at = bisect_left(paths, whole)

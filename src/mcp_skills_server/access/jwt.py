@@ -39,35 +39,35 @@ _REASONS: Final = (
     (jwt.ExpiredSignatureError, "it has expired"),
     (jwt.ImmatureSignatureError, "it is not valid yet; compare the clocks"),
     (jwt.InvalidAudienceError, "it is for another audience"),
-    (jwt.InvalidIssuerError, "it is of another issuer"),
-    (jwt.MissingRequiredClaimError, "a claim is missing that it must have"),
-    (jwt.InvalidKeyError, "the issuer's key for it is too weak, or none"),
+    (jwt.InvalidIssuerError, "it is from another issuer"),
+    (jwt.MissingRequiredClaimError, "a required claim is missing"),
+    (jwt.InvalidKeyError, "the issuer's key for it is too weak or invalid"),
 )
 
 
-def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
+def precheck_token(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
     """Check a token without its key, and return the algorithm and key id from its header.
 
     Raises:
         RefusedError: the token is invalid under any key.
     """
     if len(token) > LONGEST or not token.isascii():
-        raise RefusedError("it is no signed token")
+        raise RefusedError("it is not a signed token")
     parts = token.split(".")
     if len(parts) != 3:
-        raise RefusedError("it is no signed token")
-    header, claims = (_object(_decoded(part)) for part in parts[:2])
+        raise RefusedError("it is not a signed token")
+    header, claims = (_parse_object(_decoded(part)) for part in parts[:2])
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "jwt")
     if not isinstance(algorithm, str) or algorithm not in settings.algorithms:
-        raise RefusedError("it is not signed by an algorithm that is allowed")
+        raise RefusedError("its signature algorithm is not allowed")
     if not (kid is None or isinstance(kid, str)):
-        raise RefusedError("its key has no name")
+        raise RefusedError("its key id is not text")
     if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
-        raise RefusedError("it is no access token")
+        raise RefusedError("it is not an access token")
     if "crit" in header or header.get("b64", True) is not True:
-        raise RefusedError("it wants what this server does not know")
+        raise RefusedError("its header requires an extension that this server does not support")
     if claims.get("iss") != settings.issuer:
-        raise RefusedError("it is of another issuer")
+        raise RefusedError("it is from another issuer")
     for name in ("exp", "nbf"):
         when = claims.get(name, 0)
         if (
@@ -75,14 +75,14 @@ def look(token: str, settings: OAuthSettings) -> tuple[str, str | None]:
             or not isinstance(when, int | float)
             or not -1 <= when <= _LAST_TIME
         ):
-            raise RefusedError(f"{name} is no time in seconds")
+            raise RefusedError(f"{name} is not a time in seconds")
     return algorithm, kid
 
 
-def prove(
+def verify_token(
     token: str, key: jwt.PyJWK, algorithm: str, settings: OAuthSettings
 ) -> tuple[Principal, float]:
-    """Verify a token that passed `look`; return (principal, expiry in seconds since the epoch).
+    """Verify a token that passed `precheck_token`; return (principal, expiry in epoch seconds).
 
     Raises:
         RefusedError: the signature or a claim is invalid, such as the expiry or the audience.
@@ -102,15 +102,15 @@ def prove(
         for kind, words in _REASONS:
             if isinstance(error, kind):
                 raise RefusedError(words) from None
-        raise RefusedError("its signature or its subject is wrong") from None
+        raise RefusedError("its signature or its subject is invalid") from None
     _check_kind(claims)
     name: str = claims["sub"]
     if not name or len(name) > _LONGEST_NAME:
-        raise RefusedError("its subject is no name")
+        raise RefusedError("its subject is empty or too long")
     groups = _words(_claim(claims, settings.groups_claim), "groups")
     scopes = _words(claims.get("scope"), "scope") | _words(claims.get("scp"), "scp")
     if missing := [each for each in settings.scopes if each not in scopes]:
-        raise ScopeError(f"it has not all scopes that are wanted; missing: {' '.join(missing)}")
+        raise ScopeError(f"it lacks required scopes: {' '.join(missing)}")
     label = _label(_claim(claims, settings.principal_claim))
     return Principal("user", name, settings.issuer, groups, scopes, label), claims[
         "exp"
@@ -121,9 +121,9 @@ def _check_kind(claims: dict[str, Any]) -> None:
     """Refuse other kinds of token, and tokens that are bound to a key."""
     kinds = {str(claims.get(name, "")).lower() for name in ("typ", "token_use")}
     if kinds & _OTHER_TOKEN_TYPES or claims.keys() & _ID_TOKEN_CLAIMS:
-        raise RefusedError("it is no access token")
+        raise RefusedError("it is not an access token")
     if claims.get("cnf") is not None:  # RFC 7800
-        raise RefusedError("it is bound to a key of its owner, which this server cannot ask for")
+        raise RefusedError("it is bound to a key (cnf), which this server does not support")
 
 
 def _claim(claims: dict[str, Any], name: str) -> Any:
@@ -155,7 +155,7 @@ def _words(value: Any, name: str) -> frozenset[str]:
     if not isinstance(value, list) or not all(
         isinstance(each, str) for each in cast("list[Any]", value)
     ):
-        raise RefusedError(f"{name} is no list of text")
+        raise RefusedError(f"{name} is not a list of text")
     words = cast("list[str]", value)
     if len(words) > _MOST_GROUPS:
         raise RefusedError(f"{name} has more than {_MOST_GROUPS} entries")
@@ -166,34 +166,34 @@ def _decoded(part: str) -> bytes:
     try:
         return urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except (binascii.Error, ValueError):
-        raise RefusedError("it is no signed token") from None
+        raise RefusedError("it is not a signed token") from None
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object; refuse duplicate names and numbers that are not finite."""
     try:
         found: Any = json.loads(
-            raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number
+            raw, object_pairs_hook=_no_duplicates, parse_constant=_reject, parse_float=_finite
         )
     except (ValueError, RecursionError):
-        raise RefusedError("it is no signed token, or says something twice") from None
+        raise RefusedError("it is not a signed token, or has a duplicate name") from None
     if not isinstance(found, dict):
-        raise RefusedError("it is no signed token")
+        raise RefusedError("it is not a signed token")
     return cast("dict[str, Any]", found)
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError
     return found
 
 
-def _no_number(_: str) -> Any:
+def _reject(_: str) -> Any:
     raise ValueError
 
 
-def _number(text: str) -> float:
+def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 import jwt
 
-from mcp_skills_server.access.jwt import look, prove
+from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
-from mcp_skills_server.access.settings import OAuthSettings, is_loopback, is_safe
+from mcp_skills_server.access.settings import OAuthSettings, is_loopback, is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _UNKNOWN_S: Final = 30.0
 _STALE_S: Final = 900.0
 """Seconds after which the keys are fetched again, so that a withdrawn key becomes invalid."""
 _RETRY_S: Final = 5.0
-_FITS: Final[Mapping[str, tuple[str, str | None]]] = {
+_KEY_TYPES: Final[Mapping[str, tuple[str, str | None]]] = {
     **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
     "ES256": ("EC", "P-256"),
     "ES384": ("EC", "P-384"),
@@ -59,14 +59,14 @@ class Issuer:
 
     def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
         self._url = url
-        self._places = metadata_urls(url)
+        self._metadata_urls = metadata_urls(url)
         self._fetch = fetch
         self._now = now
         self._raw: tuple[dict[str, Any], ...] = ()
         self._metadata: dict[str, Any] | None = None
         self._found_at = self._tried_at = -math.inf
         self._trouble = ""
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
         """Return the key with this id for this algorithm; fetch the keys if it is unknown.
@@ -77,14 +77,14 @@ class Issuer:
         """
         found = self._key(kid, algorithm)
         if found is None:
-            if self._looking is not None or self._may_look():
-                await asyncio.shield(self.look())
+            if self._refreshing is not None or self._may_refresh():
+                await asyncio.shield(self.refresh())
                 found = self._key(kid, algorithm)
             if found is None and self._trouble:
                 left = max(0.0, self._tried_at + _RETRY_S - self._now())
                 raise UnavailableError("the issuer does not answer", 1 + int(left))
         if found is None:
-            raise RefusedError("its key is none of the issuer's")
+            raise RefusedError("the issuer has no such key")
         return found
 
     async def metadata(self) -> Mapping[str, Any]:
@@ -93,8 +93,8 @@ class Issuer:
         Raises:
             UnavailableError: no fetch has succeeded yet, and the issuer cannot be reached now.
         """
-        if self._metadata is None and (self._looking is not None or self._may_look()):
-            await asyncio.shield(self.look())
+        if self._metadata is None and (self._refreshing is not None or self._may_refresh()):
+            await asyncio.shield(self.refresh())
         if self._metadata is None:
             raise UnavailableError("the issuer does not answer", 1 + int(_RETRY_S))
         self.keep_fresh()
@@ -103,28 +103,28 @@ class Issuer:
     def keep_fresh(self) -> None:
         """Fetch the keys in the background if they are stale."""
         if self._now() - self._found_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
-            self.look()
+            self.refresh()
 
-    def look(self) -> asyncio.Task[None]:
+    def refresh(self) -> asyncio.Task[None]:
         """Start to fetch the keys, or return the task of the current fetch; failures are logged."""
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
-        return self._looking
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        return self._refreshing
 
-    def _may_look(self) -> bool:
+    def _may_refresh(self) -> bool:
         pause = _UNKNOWN_S
         if self._trouble:
             pause = _RETRY_S
         return self._now() - self._tried_at >= pause
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         try:
-            self._take(await self._keys(await self._key_address()))
+            self._replace_keys(await self._fetch_keys(await self._fetch_keys_url()))
         except SkillsServerError as error:
             if not self._trouble:
-                has = "its tokens cannot be proved"
+                has = "its tokens cannot be verified"
                 if self._raw:
-                    has = "tokens by keys that are known are taken"
+                    has = "tokens signed by known keys are accepted"
                 logger.warning(
                     "the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has
                 )
@@ -136,12 +136,12 @@ class Issuer:
             self._found_at = self._now()
         finally:
             self._tried_at = self._now()
-            self._looking = None
+            self._refreshing = None
 
-    async def _key_address(self) -> str:
+    async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
-        failed: SkillsServerError = _UnusableError("it has no metadata of RFC 8414 or OpenID")
-        for place in self._places:
+        failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
+        for place in self._metadata_urls:
             try:
                 status, body = await self._fetch(place)
             except SkillsServerError as error:
@@ -151,35 +151,35 @@ class Issuer:
                 if status >= 500 or status == 429:
                     failed = _UnusableError(f"{place} answers with status {status}")
                 continue
-            metadata = _object(body, place)
+            metadata = _parse_object(body, place)
             if metadata.get("issuer") != self._url:
                 raise _UnusableError(
-                    f"{place} is of another issuer, {clipped(repr(metadata.get('issuer')))}"
+                    f"{place} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
                 )
             address = metadata.get("jwks_uri")
-            if not isinstance(address, str) or not is_safe(address) or not self._may_name(address):
-                raise _UnusableError(f"{place} names no https address of keys")
+            if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
+                raise _UnusableError(f"{place} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
-            self._places = [place, *(each for each in self._places if each != place)]
+            self._metadata_urls = [place, *(each for each in self._metadata_urls if each != place)]
             return address
         raise failed
 
-    def _may_name(self, address: str) -> bool:
+    def _allows(self, address: str) -> bool:
         """Return whether the URL is allowed: only a loopback issuer may name a loopback address."""
         return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(
             urlsplit(address).hostname or ""
         )
 
-    async def _keys(self, address: str) -> list[Any]:
+    async def _fetch_keys(self, address: str) -> list[Any]:
         status, body = await self._fetch(address)
         if status != 200:
             raise _UnusableError(f"{address} answers with status {status}")
-        keys: Any = _object(body, address).get("keys")
+        keys: Any = _parse_object(body, address).get("keys")
         if not isinstance(keys, list):
-            raise _UnusableError(f"{address} is no set of keys")
+            raise _UnusableError(f"{address} is not a key set (JWKS)")
         return cast("list[Any]", keys)
 
-    def _take(self, keys: list[Any]) -> None:
+    def _replace_keys(self, keys: list[Any]) -> None:
         """Replace the known keys."""
         raw = tuple(
             cast("dict[str, Any]", each)
@@ -188,7 +188,7 @@ class Issuer:
         )
         if len(raw) < len(keys):
             logger.debug(
-                "the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw)
+                "the issuer %s: %s of its keys are unusable here", self._url, len(keys) - len(raw)
             )
         if raw != self._raw:
             self._raw = raw
@@ -205,7 +205,7 @@ class Issuer:
             return jwt.PyJWK(fitting[0], algorithm)
         # Their messages show the key, so they are not logged.
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
-            logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
+            logger.warning("the issuer %s: one of its keys is invalid", self._url, extra=REPEATS)
             return None
 
 
@@ -235,9 +235,9 @@ class ResourceServer:
             found["scopes_supported"] = [*settings.requested_scopes]
         return found
 
-    def begin(self) -> None:
+    def prefetch_keys(self) -> None:
         """Prefetch the issuer's keys for the first request."""
-        self.issuer.look()
+        self.issuer.refresh()
 
     async def verify(self, token: str) -> Admission:
         """Return the admission of the bearer of this token.
@@ -247,9 +247,9 @@ class ResourceServer:
             UnavailableError: the issuer cannot be reached now.
         """
         self.issuer.keep_fresh()
-        algorithm, kid = look(token, self.settings)
+        algorithm, kid = precheck_token(token, self.settings)
         key = await self.issuer.key(kid, algorithm)
-        principal, expires = prove(token, key, algorithm, self.settings)
+        principal, expires = verify_token(token, key, algorithm, self.settings)
         return Admission(principal, hashlib.sha256(token.encode()).digest(), expires)
 
 
@@ -265,13 +265,13 @@ def metadata_urls(issuer: str) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def _object(body: bytes, place: str) -> dict[str, Any]:
+def _parse_object(body: bytes, place: str) -> dict[str, Any]:
     try:
         found: Any = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _UnusableError(f"{place} is no JSON object")
+        raise _UnusableError(f"{place} is not a JSON object")
     return cast("dict[str, Any]", found)
 
 
@@ -283,7 +283,7 @@ def _is_public(key: Any) -> bool:
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
-    kind, curve = _FITS[algorithm]
+    kind, curve = _KEY_TYPES[algorithm]
     operations: Any = key.get("key_ops", ["verify"])
     return (
         key["kty"] == kind

@@ -35,7 +35,7 @@ class QuotaSettings(NamedTuple):
     runs: int | None = None
 
     @property
-    def lasting(self) -> QuotaSettings:
+    def fixed(self) -> QuotaSettings:
         """Return the quotas that are fixed while the server runs: all except the rate limits."""
         return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
 

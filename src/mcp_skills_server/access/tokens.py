@@ -75,7 +75,7 @@ class Tokens(Collection[Token]):
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
-        self.removed: Callable[[frozenset[bytes]], object] = _ignore
+        self.on_removed: Callable[[frozenset[bytes]], object] = _ignore
         """Callback of `replace` with the hashes of the tokens that were removed or changed."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
         """Runs a function between requests, so that each request sees a consistent state. The call
@@ -91,7 +91,7 @@ class Tokens(Collection[Token]):
         return token in self._tokens
 
     def replace(self, tokens: Sequence[Token]) -> None:
-        """Replace the tokens, and report to `removed` those that are gone or have changed.
+        """Replace the tokens, and report to `on_removed` those that are gone or have changed.
 
         Raises:
             ValueError: the old or the new tokens are empty, which means an open server.
@@ -101,11 +101,11 @@ class Tokens(Collection[Token]):
         before, self._tokens = self._tokens, tuple(tokens)
         gone = frozenset(each.hashed for each in {*before} - {*tokens})
         if gone:
-            self.removed(gone)
+            self.on_removed(gone)
 
 
 def _ignore(_: frozenset[bytes]) -> None:
-    """Do nothing, as the default of `Tokens.removed`."""
+    """Do nothing, as the default of `Tokens.on_removed`."""
 
 
 def _call(work: Callable[[], object]) -> None:
@@ -113,7 +113,7 @@ def _call(work: Callable[[], object]) -> None:
     work()
 
 
-def find(tokens: Iterable[Token], secret: str) -> Token | None:
+def find_token(tokens: Iterable[Token], secret: str) -> Token | None:
     """Return the token with this secret, expired or not, in constant time, or None."""
     hashed = hash_of(secret)
     found: Token | None = None
@@ -129,29 +129,29 @@ class TokenLines:
 
     Attributes:
         tokens: tokens of the valid lines.
-        wrong: (name or "", reason) of each invalid line; a reason shows no token.
+        invalid: (name or "", reason) of each invalid line; a reason shows no token.
     """
 
     tokens: tuple[Token, ...]
-    wrong: tuple[tuple[str, str], ...] = ()
+    invalid: tuple[tuple[str, str], ...] = ()
 
-    def checked(self) -> list[Token]:
+    def require_valid(self) -> list[Token]:
         """Return the tokens.
 
         Raises:
             UsageError: a line is invalid; the message is about the first.
         """
-        for _, what in self.wrong:
+        for _, what in self.invalid:
             raise UsageError(what)
         return [*self.tokens]
 
-    def after(self, before: Iterable[Token]) -> list[Token]:
+    def merge(self, before: Iterable[Token]) -> list[Token]:
         """Return the tokens, and those of `before` whose name is in invalid lines only.
 
         A typing error in a line must not revoke the old token of its name. A token whose name is in
         no line is revoked.
         """
-        kept = {name for name, _ in self.wrong} - {each.name for each in self.tokens}
+        kept = {name for name, _ in self.invalid} - {each.name for each in self.tokens}
         known = {each.hashed for each in self.tokens}
         return [
             *self.tokens,
@@ -178,10 +178,10 @@ def read_tokens(text: str, source: str) -> TokenLines:
             continue
         place = f"{source}, line {number}"
         try:
-            token = _token_of(line, place)
+            token = _parse_line(line, place)
             if count[token.name] >= _ROTATED:
                 raise UsageError(
-                    f"{place}: the name {token.name} stands more than twice; remove the oldest "
+                    f"{place}: the name {token.name} appears more than twice; remove the oldest "
                     "token of it"
                 )
             if token.hashed in names:
@@ -200,7 +200,7 @@ def read_tokens(text: str, source: str) -> TokenLines:
     return TokenLines(tuple(tokens), tuple(wrong))
 
 
-def _token_of(line: str, place: str) -> Token:
+def _parse_line(line: str, place: str) -> Token:
     name, equals, rest = line.partition("=")
     name = name.strip()
     secret, *more = [each for each in rest.split(" ") if each] or [""]
@@ -219,7 +219,7 @@ def _token_of(line: str, place: str) -> Token:
         if not (secret.isascii() and secret.isprintable()):
             raise UsageError(f"{place}: the token has characters that are not printable ASCII")
         hashed = hash_of(secret)
-    expires, groups = _more(more, place)
+    expires, groups = _parse_fields(more, place)
     return Token(name, hashed, expires, groups)
 
 
@@ -247,13 +247,13 @@ def hashed_line(
     if groups:
         words.append(f"groups={','.join(groups)}")
     line = " ".join(words)
-    (found,) = read_tokens(line, "the new line").checked()
+    (found,) = read_tokens(line, "the new line").require_valid()
     if (found.name, found.groups) != (name, frozenset(groups)):
         raise UsageError(f"the new line: write {_FORM}")
     return line
 
 
-def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
+def _parse_fields(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
     """Parse the optional fields of a line and return (expiry, groups)."""
     given: dict[str, str] = {}
     for word in words:
@@ -271,11 +271,11 @@ def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
         )
     end = math.inf
     if "expires" in given:
-        end = _end(given["expires"], place)
+        end = _parse_expiry(given["expires"], place)
     return end, frozenset(groups)
 
 
-def _end(text: str, place: str) -> float:
+def _parse_expiry(text: str, place: str) -> float:
     try:
         if _DAY.fullmatch(text):
             return (
@@ -308,7 +308,7 @@ def _begins_line(part: str) -> bool:
     return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
 
 
-def read_token_file(path: str, *, again: bool = False) -> TokenLines:
+def read_token_file(path: str, *, is_reload: bool = False) -> TokenLines:
     """Read the lines of a token file; log a warning if all users can read it.
 
     With `again` (a reload) a FIFO is refused: a running server would wait for its writer forever.
@@ -316,7 +316,7 @@ def read_token_file(path: str, *, again: bool = False) -> TokenLines:
     Raises:
         UsageError: the file cannot be read, or has no line.
     """
-    text, mode = read_token_text(path, wait=not again)
+    text, mode = read_token_text(path, wait=not is_reload)
     if os.name == "posix" and mode & 0o007:
         logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
     return read_tokens(text, path)
@@ -336,11 +336,11 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
     except UnicodeDecodeError:
         raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
     if len(raw) > _LONGEST_FILE:
-        raise UsageError(f"{path}: too long to be tokens")
+        raise UsageError(f"{path}: too large for a token file")
     return text, stat.S_IMODE(status.st_mode)
 
 
-def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
+def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
     """Warn of tokens that have expired at `now` (seconds since the epoch) or will in 14 days."""
     ending = sorted(
         (each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires
@@ -348,11 +348,11 @@ def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
     gone = [each for each in ending if each.expires <= now]
     for words, some in (("have expired", gone), ("expire soon", ending[len(gone) :])):
         if some:
-            shown = ", ".join(f"{each.name} ({at(each.expires)})" for each in some[:20])
+            shown = ", ".join(f"{each.name} ({format_time(each.expires)})" for each in some[:20])
             more = f" and {len(some) - 20} more" if len(some) > 20 else ""
             logger.warning("tokens %s: %s%s; write new ones", words, shown, more)
 
 
-def at(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format seconds since the epoch as a UTC time, to the minute."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")

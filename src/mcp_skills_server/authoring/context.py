@@ -59,14 +59,14 @@ class ShownText(NamedTuple):
 
     title: str
     text: str
-    cut: int
+    cut_characters: int
 
 
 Part: TypeAlias = Literal["whole", "shortened", "absent"]
 """The part of a skill that texts show: its whole description, at least its name, or nothing."""
 
 
-def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
+def shown_unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     """Return the texts that the host shows its model unasked."""
     client = client_of(host.client)
     briefing = runtime.briefing
@@ -91,7 +91,7 @@ def unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     return texts
 
 
-async def loaded(runtime: Runtime, host: HostContext, skill: Skill) -> ShownText:
+async def shown_on_load(runtime: Runtime, host: HostContext, skill: Skill) -> ShownText:
     """Return the text that the host shows its model when it loads a skill with `skills_load`."""
     from mcp_skills_server.runtime.session import Session
 

@@ -17,7 +17,7 @@ from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
 from mcp_skills_server.runtime.search import Hit, Search
-from mcp_skills_server.runtime.search_text import reasons
+from mcp_skills_server.runtime.search_text import matched_fields
 
 PLACES: Final = 5
 """Top places of a ranking that count for hit@5."""
@@ -58,7 +58,7 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
             for at, entry in enumerate(_entries(found, place))
         ]
     raise UsageError(
-        f'{place}: holds no trigger set; write [{{"query": "...", "should_trigger": true}}]'
+        f'{place}: has no trigger set; write [{{"query": "...", "should_trigger": true}}]'
     )
 
 
@@ -72,7 +72,7 @@ def _entries(found: Any, place: str) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(
         isinstance(each, dict) for each in cast("list[Any]", found)
     ):
-        raise UsageError(f"{place}: is no list of objects")
+        raise UsageError(f"{place}: is not a list of objects")
     entries = cast("list[dict[str, Any]]", found)
     if len(entries) > _MOST_CASES:
         raise UsageError(
@@ -143,7 +143,7 @@ class RankingJudge:
 
     def ranked(self, query: str) -> list[Hit]:
         """Return the first `PLACES` hits for this prompt."""
-        return self._search.scored(query, PLACES, dialect.is_offered, by_meaning=True)
+        return self._search.find_scored(query, PLACES, dialect.is_offered, by_meaning=True)
 
     def choose(self, query: str, run: int) -> Sequence[str]:  # noqa: ARG002 - each run has the same ranking
         """Return the paths of the skills in the first places."""
@@ -244,7 +244,7 @@ def evaluate(
         if first and first[0] != skill.path:
             winner = first[0]
         if first and first[0] in snapshot.skills:
-            found = reasons(snapshot.skills[first[0]], case.query)
+            found = matched_fields(snapshot.skills[first[0]], case.query)
             words = list(dict.fromkeys(word for _, each in found for word in each))
         return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
@@ -309,12 +309,12 @@ def as_junit(results: Sequence[CaseResult]) -> str:
                 suite, "testcase", classname=printable(path), name=printable(each.case.query)
             )
             if not each.passed:
-                ElementTree.SubElement(case, "failure", message=printable(why(each)))
+                ElementTree.SubElement(case, "failure", message=printable(failure_reason(each)))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 
 
-def why(result: CaseResult) -> str:
+def failure_reason(result: CaseResult) -> str:
     """Return the reason why a case failed, as a phrase."""
     words = ""
     if result.words:

@@ -30,7 +30,7 @@ _OUTPUT: Final = "{output}"
 _SCAN_S: Final = 600.0
 _KIND: Final = "judge"
 """The kind of a judge's cached answers in the index."""
-_NO_FAILURE: Final = (0, 1)
+_OK_CODES: Final = (0, 1)
 """Exit codes of a successful scan; 1 means that there are findings."""
 _LEVELS: Final[dict[str, Severity]] = {
     "error": "error",
@@ -46,7 +46,7 @@ def _words_of_command(option: str, command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(
-            f"{option} {command}: cannot be taken apart ({error}); close the quotation mark"
+            f"{option} {command}: cannot be split into words ({error}); close the quotation mark"
         ) from None
     program = shutil.which(words[0]) if words else None
     if program is None:
@@ -57,9 +57,9 @@ def _words_of_command(option: str, command: str) -> list[str]:
 
 
 def _run(
-    words: Sequence[str], timeout_s: float, given: bytes = b"", *, fine: Collection[int] = (0,)
+    words: Sequence[str], timeout_s: float, given: bytes = b"", *, ok_codes: Collection[int] = (0,)
 ) -> bytes:
-    """Run a program and return its stdout; `fine` has the exit codes of success."""
+    """Run a program and return its stdout; `ok_codes` has the exit codes of success."""
     name = printable(os.path.basename(words[0]))
     try:
         ended = subprocess.run(  # noqa: S603
@@ -69,7 +69,7 @@ def _run(
         raise UsageError(f"{name} did not answer within {timeout_s:g} s") from None
     except OSError as error:
         raise UsageError(f"{name} could not be started ({error.strerror})") from None
-    if ended.returncode not in fine:
+    if ended.returncode not in ok_codes:
         lines = ended.stderr.decode(errors="replace").strip().splitlines() or [
             "it printed nothing on stderr"
         ]
@@ -113,7 +113,7 @@ class CommandJudge:
         self.runs = runs
         self.concurrency = concurrency
         self.cost_usd = 0.0
-        self.asked = 0
+        self.program_runs = 0
         self._words = _words_of_command("--judge", command)
         self._timeout_s = timeout_s
         self._answers = answers
@@ -150,7 +150,7 @@ class CommandJudge:
         names, cost = _parsed(output)
         if is_new:
             with self._lock:
-                self.asked += 1
+                self.program_runs += 1
                 self.cost_usd += cost
             if self._answers is not None:
                 self._answers.keep_memos(_KIND, {key: output.encode()})
@@ -166,7 +166,7 @@ def _parsed(output: str) -> tuple[list[str], float]:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"the judge printed what is no JSON ({error}): {clipped(printable(text))}"
+            f"the judge printed invalid JSON ({error}): {clipped(printable(text))}"
         ) from None
     cost = 0.0
     if isinstance(found, dict):
@@ -177,7 +177,7 @@ def _parsed(output: str) -> tuple[list[str], float]:
     if not isinstance(found, list) or not all(
         isinstance(each, str) for each in cast("list[Any]", found)
     ):
-        raise UsageError(f"the judge printed no list of names: {clipped(printable(text))}")
+        raise UsageError(f"the judge did not print a list of names: {clipped(printable(text))}")
     return cast("list[str]", found), cost
 
 
@@ -197,14 +197,14 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     with tempfile.TemporaryDirectory(prefix="skills-scan-") as scratch:
         output = Path(scratch, "findings.sarif")
         words = [each.replace(_OUTPUT, str(output)) for each in words]
-        raw = _run([*words, folder], _SCAN_S, fine=_NO_FAILURE)
+        raw = _run([*words, folder], _SCAN_S, ok_codes=_OK_CODES)
         if output.exists():
             raw = output.read_bytes()
     try:
         return list(_read_sarif(raw, folder, show))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
-            f"{os.path.basename(words[0])} wrote what is no SARIF 2.1.0 ({clipped(str(error))})"
+            f"{os.path.basename(words[0])} did not write valid SARIF 2.1.0 ({clipped(str(error))})"
         ) from None
 
 

@@ -11,20 +11,20 @@ ESTIMATE_RULE: Final = "one token for 4 bytes of UTF-8"
 _ENCODING: Final = "o200k_base"
 
 
-def estimated(text: str | bytes) -> int:
+def estimated_tokens(text: str | bytes) -> int:
     """Return the estimated number of tokens of a text, rounded up."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogatepass")
-    return estimated_size(len(text))
+    return estimated_tokens_of_bytes(len(text))
 
 
-def estimated_size(count: int) -> int:
+def estimated_tokens_of_bytes(count: int) -> int:
     """Return the estimated number of tokens of `count` bytes of text, rounded up."""
     return -(-count // 4)
 
 
 @cache
-def counter() -> tuple[Callable[[str], int], str]:
+def token_counter() -> tuple[Callable[[str], int], str]:
     """Return a function that counts tokens, and a description of its method.
 
     tiktoken fetches its vocabulary on first use; if that fails, the estimate is used.
@@ -35,7 +35,7 @@ def counter() -> tuple[Callable[[str], int], str]:
         encoding: Any = tiktoken.get_encoding(_ENCODING)
     # not installed, or without its vocabulary: the exception depends on the version
     except Exception:
-        return estimated, f"an estimate: {ESTIMATE_RULE}"
+        return estimated_tokens, f"an estimate: {ESTIMATE_RULE}"
     return lambda text: len(
         encoding.encode(text, disallowed_special=())
     ), f"counted by tiktoken, {_ENCODING}"

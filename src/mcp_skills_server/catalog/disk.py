@@ -30,9 +30,9 @@ _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_
 _SETTLED_NS: Final = 2_000_000_000
 """Minimum age of a file at its scan for reliable time stamps, even on FAT."""
 
-GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
+MISSING_ERRORS: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors of opening a directory that does not exist (any more)."""
-PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+TRANSIENT_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Transient errors: the process ran out of descriptors or memory."""
 
 Handle: TypeAlias = "int | str"
@@ -80,7 +80,7 @@ def is_digest(text: str) -> bool:
 _DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
-def is_foreign(found: os.stat_result, handle: Handle) -> bool:
+def is_foreign_hard_link(found: os.stat_result, handle: Handle) -> bool:
     """Tell whether a file is a hard link, owned by another user than its directory.
 
     Otherwise a user who may write into a folder could make the server read other users' files. Hard
@@ -167,7 +167,7 @@ def read(
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-            raise OSError(errno.EFBIG, "it is too large, or no regular file", path)
+            raise OSError(errno.EFBIG, "it is too large, or not a regular file", path)
         return _read_all(descriptor, found.st_size), found
     finally:
         os.close(descriptor)
@@ -193,11 +193,11 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
             parent, _, name = location.rpartition("/")
             with open_directory(root_path, parent) as handle:
                 raw, found = read(name, most_bytes, handle)
-                if is_foreign(found, handle):
+                if is_foreign_hard_link(found, handle):
                     raise FileNotFoundError(errno.ENOENT, "", path)
     except OSError as error:
         reason = error.strerror
-        if error.errno in GONE:
+        if error.errno in MISSING_ERRORS:
             reason = "it keeps changing"
         raise OSError(error.errno, reason, path) from None
     mark = signature(found)
@@ -224,13 +224,13 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
     )
     if any(is_ignored(part) for part in parts[common:]) or not is_utf8(location):
         return None
-    found = look(root_path, location)
+    found = lstat_below(root_path, location)
     if found is None or not stat.S_ISREG(found.st_mode):
         return None
     return file_from(found, root, location, time.time_ns())
 
 
-def look(root_path: str, location: str) -> os.stat_result | None:
+def lstat_below(root_path: str, location: str) -> os.stat_result | None:
     """Return the lstat result at a root-relative path; None if missing or a foreign hard link."""
     parent, _, last = location.rpartition("/")
     try:
@@ -239,7 +239,7 @@ def look(root_path: str, location: str) -> os.stat_result | None:
                 found = os.stat(last, dir_fd=handle, follow_symlinks=False)
             else:
                 found = os.lstat(f"{handle}/{last}")
-            if is_foreign(found, handle):
+            if is_foreign_hard_link(found, handle):
                 return None
             return found
     except OSError:
@@ -294,6 +294,6 @@ def is_utf8(name: str) -> bool:
     return True
 
 
-def spelled(name: str) -> str:
+def to_utf8(name: str) -> str:
     """Return the name with its bytes that are not UTF-8 escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

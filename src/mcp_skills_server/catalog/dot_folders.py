@@ -85,6 +85,6 @@ def _folders(root: Root, place: str) -> Iterator[tree.Directory]:
 
     with suppress(OSError), open_directory(root.path, place) as handle:
         depth = tree.MOST_LEVELS - place.count("/") - 1
-        found = tree.Walk(root.index, 1, hidden=True).look(handle, place, depth)
+        found = tree.Walk(root.index, 1, hidden=True).read_directory(handle, place, depth)
         if found is not None:
             yield from below(found)

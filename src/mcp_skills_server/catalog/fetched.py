@@ -10,13 +10,13 @@ import os
 from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.durable import read_regular
-from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
 
 UNKNOWN: Final = "an unknown site"
 """The origin of a skill whose record cannot be read."""
-RECORDS: Final = f"{OURS}/skills"
+RECORDS: Final = f"{STATE_DIR}/skills"
 """The folder of records in a folder of fetched skills, `NAME.json` for each."""
 _WELL_KNOWN: Final = "/.well-known/"
 """Separates the site from the rest of an index's address (RFC 8615)."""

@@ -71,10 +71,10 @@ class Selection:
         excluded = next((each for each in self._exclude if _fits(each, texts)), None)
         if excluded is not None:
             return GateRefusal(
-                problem("switched-off", f"exclude has the pattern {excluded!r}, which fits it")
+                problem("switched-off", f"the exclude pattern {excluded!r} matches it")
             )
         if self._include and not any(_fits(each, texts) for each in self._include):
-            return GateRefusal(problem("switched-off", "no pattern of include fits it"))
+            return GateRefusal(problem("switched-off", "no include pattern matches it"))
         return None
 
 

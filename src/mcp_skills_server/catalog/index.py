@@ -261,7 +261,7 @@ class Index:
     def _discard(self, reason: str) -> None:
         """Delete the file, to be rebuilt; stop using the index if deletion fails."""
         self.close()
-        then = "it is built anew"
+        then = "it is rebuilt"
         for suffix in ("", "-wal", "-shm"):
             try:
                 os.unlink(f"{self.path}{suffix}")

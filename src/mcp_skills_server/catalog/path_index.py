@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from mcp_skills_server.format.ignored import ENVIRONMENT
+from mcp_skills_server.format.ignored import VENV_MARKER
 from mcp_skills_server.model import SKILL_MD, Skill
 
 _V = TypeVar("_V")
@@ -49,7 +49,7 @@ def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str 
         if directory in skills:
             return directory
     parent, _, name = location.rpartition("/")
-    if name.lower() == SKILL_MD.lower() or name == ENVIRONMENT:
+    if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
         return parent
     if is_directory or not location:
         return location

@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
-_CHANGED: Final = disk.GONE | {errno.EFBIG}
+_CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
 _KEPT: Final = 64
 """Cached bodies, of at most `Limits.skill_md` bytes each."""
 

@@ -117,7 +117,7 @@ class Registry(Reader):
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
         self._lock = threading.RLock()
-        self._grace = GracePeriod(self._look_at_held, quiet_s)
+        self._grace = GracePeriod(self._rescan_kept, quiet_s)
         judge = None
         if gate is not None:
             judge = partial(gate, self)
@@ -323,7 +323,7 @@ class Registry(Reader):
             if found
         ]
 
-    def _look_at_held(self) -> None:
+    def _rescan_kept(self) -> None:
         with self._lock:
             self.refresh(
                 [os.path.join(self.roots[root].path, place) for root, place in self._grace.places]
@@ -402,16 +402,16 @@ class Registry(Reader):
 
     @property
     def permissions(self) -> None:
-        """None: the registry belongs to no principal. The counterpart of `Granted.permissions`."""
+        """None: the registry belongs to no principal. As `FilteredSkills.permissions`."""
         return
 
     @property
-    def held(self) -> int:
+    def weight(self) -> int:
         """Number of skills in the snapshot."""
         return len(self.snapshot.skills)
 
-    def left_of(self, changes: Changes) -> Changes:
-        """Return the changes unfiltered; the counterpart of `Granted.left_of`."""
+    def filter_changes(self, changes: Changes) -> Changes:
+        """Return the changes unfiltered; the counterpart of `FilteredSkills.filter_changes`."""
         return changes
 
     def of_root(self, root: Root) -> Snapshot:

@@ -72,7 +72,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             return
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
         if count := budget.take_suppressed():
-            logger.warning("%d more differences than are said in a minute", count)
+            logger.warning("%d more changes were not logged (limit: 100 lines a minute)", count)
         shown = budget.take(min(len(lines), _LINES_AT_ONCE))
         for level, text in lines[:shown]:
             logger.log(level, "%s", text)
@@ -84,7 +84,7 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             in_all = f"skills: {came} added, {went} removed, {len(changes.after) - came} changed"
             more = (
                 "and %d more skills and problems; %s; 'mcp-skills-server validate' shows "
-                "every problem of now"
+                "all current problems"
             )
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
@@ -250,7 +250,7 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
             return f"{printable(root.show(os.path.relpath(place, root.path)))} is a link now"
     if not os.path.lexists(os.path.join(registry.place(skill), SKILL_MD)):
         if root.origin is not None:
-            return "its source does not have it any more"
+            return "its source no longer has it"
         if not os.path.lexists(place):
             return "its folder is gone"
         return f"{root.show(join(skill.directory, SKILL_MD))} is gone"

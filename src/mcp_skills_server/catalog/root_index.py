@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from mcp_skills_server.catalog.disk import GONE, is_utf8
+from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
@@ -25,7 +25,7 @@ QUIET_S: Final = 1.0
 """Grace period in seconds: a SKILL.md that became worse must stay unchanged so long to count."""
 
 _SWITCH_ON: Final = (
-    f"nothing need be done; switch it on in 'ui', or take its line out of {SWITCHES}"
+    f"nothing need be done; switch it on in 'ui', or remove its line from {SWITCHES}"
 )
 
 Arm: TypeAlias = Callable[[str, str], None]
@@ -179,13 +179,13 @@ class RootIndex:
         except OSError as error:
             # Remove skills only if the directory is certainly gone: running out of descriptors,
             # say, is transient.
-            if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
+            if not part or error.errno not in MISSING_ERRORS or not os.path.isdir(self.root.path):
                 self._report_missing(error)
                 return Changes({}, {})
-        self._grace.settle(self.root.index, part, found.held)
+        self._grace.discard_others(self.root.index, part, found.kept)
         if self._judge is not None or self.root.off or self._refused:
             self._refuse(part, found, known)
-        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
+        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.skipped_dot_folders))
         self._note_problems(part, found.problems)
         gone = {
             directory: skill
@@ -272,12 +272,12 @@ class GracePeriod:
     may do either for a second. The author intends none of that. Guarded by the registry's lock.
 
     Args:
-        look_again: called in a timer thread when a state may have lasted long enough.
+        rescan: called in a timer thread when a state may have lasted long enough.
         quiet_s: seconds that a state must last; 0 turns the grace period off.
     """
 
-    def __init__(self, look_again: Callable[[], object], quiet_s: float = QUIET_S) -> None:
-        self._look_again = look_again
+    def __init__(self, rescan: Callable[[], object], quiet_s: float = QUIET_S) -> None:
+        self._rescan = rescan
         self._quiet_s = quiet_s
         self._since: dict[tuple[int, str], tuple[object, float]] = {}
         self._timer: threading.Timer | None = None
@@ -304,12 +304,12 @@ class GracePeriod:
             return False
         self._since[root, directory] = state, since
         if self._timer is None and not self._closed:
-            self._timer = threading.Timer(self._quiet_s, self._ring)
+            self._timer = threading.Timer(self._quiet_s, self._on_timer)
             self._timer.daemon = True
             self._timer.start()
         return True
 
-    def settle(self, root: int, part: str, still: Collection[str]) -> None:
+    def discard_others(self, root: int, part: str, still: Collection[str]) -> None:
         """Forget the directories at or below `part` that are not in `still`."""
         for key in [
             key
@@ -319,11 +319,11 @@ class GracePeriod:
             del self._since[key]
 
     def close(self) -> None:
-        """Cancel the timer; `look_again` is not called from here on."""
+        """Cancel the timer; `rescan` is not called from here on."""
         self._closed = True
         if (timer := self._timer) is not None:
             timer.cancel()
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._look_again()
+        self._rescan()

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mcp_skills_server.catalog.disk import spelled
+from mcp_skills_server.catalog.disk import to_utf8
 from mcp_skills_server.catalog.path_index import PathIndex, above
 from mcp_skills_server.catalog.plugins import Layout, read_layout
 from mcp_skills_server.catalog.switches import switched_off
@@ -210,7 +210,7 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
             ) from None
         if path not in seen:
             seen.add(path)
-            root = Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin)
+            root = Root(len(out), path, origin or to_utf8(shown), os.path.abspath(shown), origin)
             if origin is None:
                 root.layout, root.off = read_layout(path), switched_off(path)
             out.append(root)
@@ -222,7 +222,7 @@ def no_folder(shown: str) -> UsageError:
     if os.path.exists(shown):
         reason = "not a folder"
     elif os.path.islink(shown):
-        reason = f"a link that leads to nothing ({spelled(os.readlink(shown))})"
+        reason = f"a link that leads to nothing ({to_utf8(os.readlink(shown))})"
     else:
         reason = "no such file or folder"
     return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")

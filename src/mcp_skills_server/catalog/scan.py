@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.path_index import above, join, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem, standing
-from mcp_skills_server.format.ignored import ENVIRONMENT, is_entered
+from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _ODD: Final[Mapping[str, _Refusal]] = {
     "foreign": _Refusal("hard-link", _HARD_LINK),
     "unnamed": _Refusal("file-name", "the name of {} is not UTF-8, so the file is not served"),
     "denied": _Refusal(
-        "unreadable", "{} cannot be looked at: the folder may be read but not entered", _ADMIT
+        "unreadable", "{} cannot be inspected: the folder may be read but not entered", _ADMIT
     ),
     "link": _Refusal("link-outside", _LINK),
 }
@@ -75,8 +75,8 @@ class Scan:
         entering: called with the root-relative path of each directory before it is read.
         skills: by root-relative directory.
         problems: (root-relative path, problem) of each problem outside of every skill.
-        passed: root-relative paths of dot folders that were not entered.
-        held: the directories of skills in their grace period.
+        skipped_dot_folders: root-relative paths of dot folders that were not entered.
+        kept: the directories of skills in their grace period.
         unread: the directories of known skills for which no file was read.
     """
 
@@ -90,8 +90,8 @@ class Scan:
     entering: Entering | None = None
     skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
     problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
-    passed: list[str] = field(default_factory=list[str])
-    held: set[str] = field(default_factory=set[str])
+    skipped_dot_folders: list[str] = field(default_factory=list[str])
+    kept: set[str] = field(default_factory=set[str])
     unread: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class Scan:
                 self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
         levels = _levels(part)
         in_environment = any(
-            os.path.lexists(os.path.join(self.root.path, up, ENVIRONMENT))
+            os.path.lexists(os.path.join(self.root.path, up, VENV_MARKER))
             for up in above(part)
             if up
         )
@@ -136,7 +136,7 @@ class Scan:
                     self._visit(self._walk(handle, part), inside=False)
             except OSError as error:
                 if part:
-                    found = tree.instead(self.root.path, part, error)
+                    found = tree.fallback_entry(self.root.path, part, error)
                 if found is None:
                     raise
         self._visit(found, inside=False)
@@ -147,7 +147,7 @@ class Scan:
             self.root.index, self.limits.files, hidden=self.limits.hidden, entering=self.entering
         )
         # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
-        return walk.look(handle, path, tree.MOST_LEVELS - _levels(path))
+        return walk.read_directory(handle, path, tree.MOST_LEVELS - _levels(path))
 
     def _visit(self, here: Directory | None, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and those of the directories below."""
@@ -157,8 +157,8 @@ class Scan:
         skill = None
         if self._may_be_skill(here, inside=inside):
             skill = self._read_skill(here, inside=inside)
-        held = self._held(here, skill)
-        skill = held or skill
+        kept = self._in_grace(here, skill)
+        skill = kept or skill
         if skill is not None:
             self.skills[here.path] = skill
             if not here.path:
@@ -170,7 +170,7 @@ class Scan:
         if skill is None:
             if inside and not here.holds_manifest:
                 self._withhold(here)
-        elif held is None:
+        elif kept is None:
             self.skills[here.path] = self._completed(here, skill)
             if here.path in self.known and self._reads == reads:
                 self.unread.add(here.path)
@@ -205,7 +205,7 @@ class Scan:
             (place, problem(code, message, hint=hint).at(self.root.show(place), ""))
         )
 
-    def _held(self, here: Directory, found: Skill | None) -> Skill | None:
+    def _in_grace(self, here: Directory, found: Skill | None) -> Skill | None:
         """Return this directory's known skill if it stays for a grace period, or None."""
         old = self.known.get(here.path)
         if self.grace is None or old is None or old.standing is Standing.UNUSABLE:
@@ -220,14 +220,14 @@ class Scan:
             state = found.reading.problems
         if not self.grace.keep(self.root.index, here.path, state):
             return None
-        self.held.add(here.path)
+        self.kept.add(here.path)
         return old
 
     # SKILL.md
 
     def _manifest(self, here: Directory, *, inside: bool) -> SkillFile | Problem | None:
         """Return this directory's SKILL.md, why it is unreadable, or None if there is no skill."""
-        kind = here.odd.get(SKILL_MD)
+        kind = here.unserved.get(SKILL_MD)
         if SKILL_MD in here.files:
             if self._origins.is_copy(here.path):
                 return None
@@ -295,7 +295,7 @@ class Scan:
         try:
             raw = self._read(manifest)
         except OSError as error:
-            if error.errno in disk.PASSING:
+            if error.errno in disk.TRANSIENT_ERRORS:
                 raise
             return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
         if old is not None and known is not None and self._take(manifest) is known:
@@ -327,7 +327,7 @@ class Scan:
     def _directory_name(self, here: Directory) -> str:
         if here.path:
             return here.path.rpartition("/")[2]  # UTF-8: the walk enters no other name
-        return disk.spelled(os.path.basename(self.root.path) or "root")
+        return disk.to_utf8(os.path.basename(self.root.path) or "root")
 
     def _origin(self, place: str) -> str | None:
         """Return the origin of a skill; behind a link, that of the linked folder."""
@@ -374,7 +374,7 @@ class Scan:
             try:
                 self._read(found)
             except OSError as error:
-                if error.errno in disk.PASSING:
+                if error.errno in disk.TRANSIENT_ERRORS:
                     raise
                 is_news = old is None or old.digest
                 # an unreadable SKILL.md has a problem of its own
@@ -427,7 +427,7 @@ class Scan:
         over = list(_over_limits(here.path, files, self.limits, bundle.unkept))
         if over:
             findings += [each.at(self.root.show(here.path), skill.path) for each in over]
-            files = _as_far_as_allowed(files, self.limits)
+            files = _within_limits(files, self.limits)
         found = Skill(
             skill.path,
             skill.root,
@@ -461,13 +461,13 @@ class Scan:
         before = len(bundle.files)
         if here.holds_manifest and within_skill:
             bundle.nested.append(within_skill)
-        bundle.unkept += here.overfull
+        bundle.unkept += here.surplus
         for name, file in here.files.items():
             # interned: many skills have files of the same names
             bundle.files[sys.intern(prefix + name)] = file
             if "\\" in name:
                 find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
-        for name, kind in here.odd.items():
+        for name, kind in here.unserved.items():
             linked = None
             if kind == "link":
                 linked = self._link(here.path, name)
@@ -477,8 +477,8 @@ class Scan:
                 odd = _ODD[kind]
                 find(odd.code, odd.message.format(prefix + name), name, odd.hint)
         if here.unreadable:
-            find("unreadable", "the directory cannot be opened", "", _what_opens(self.root, here))
-        if here.cut:
+            find("unreadable", "the directory cannot be opened", "", _open_hint(self.root, here))
+        if here.is_truncated:
             find("too-deep", "files lie deeper than the scan goes", "")
         for inner in here.directories:
             self._collect(inner, skill, bundle)
@@ -555,7 +555,7 @@ class Scan:
                 and disk.owner_of(handle, SKILL_MD) != owner
             ):
                 return "leads to a directory whose SKILL.md belongs to another user"
-            if found is None or (not found.holds_manifest and self._held(found, None) is None):
+            if found is None or (not found.holds_manifest and self._in_grace(found, None) is None):
                 return "leads to a directory without a SKILL.md"
             self._visit(found, inside=False)
         return None
@@ -580,7 +580,7 @@ class Scan:
             hint = "move it there, or list its folder in the plugin's manifest"
             self._report("too-deep", message, here.path, hint)
         self._links += [join(here.path, name) for name in here.named("link")]
-        self.passed += [join(here.path, name) for name in here.named("dotted")]
+        self.skipped_dot_folders += [join(here.path, name) for name in here.named("dotted")]
         for name in here.named("unnamed"):
             message = f"the name {name} is not UTF-8, so nothing of it is served"
             self._report("file-name", message, join(here.path, name))
@@ -590,14 +590,14 @@ class Scan:
                 "unreadable",
                 "the directory cannot be opened",
                 here.path,
-                _what_opens(self.root, here),
+                _open_hint(self.root, here),
             )
         elif denied:
             odd = _ODD["denied"]
             self._report(
                 odd.code, odd.message.format(f"{len(denied)} of its names"), here.path, odd.hint
             )
-        if here.cut:
+        if here.is_truncated:
             message = (
                 f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not "
                 "searched"
@@ -653,7 +653,7 @@ def _equal(old: Skill, new: Skill) -> bool:
     )
 
 
-def _what_opens(root: Root, here: Directory) -> str | None:
+def _open_hint(root: Root, here: Directory) -> str | None:
     """Return a hint for an unreadable directory whose parent may not be entered, else None."""
     parent, _, name = here.path.rpartition("/")
     effective = os.access in os.supports_effective_ids
@@ -683,7 +683,7 @@ def _over_limits(
         )
 
 
-def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
+def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
     """Return the files within the limits: SKILL.md first, then by depth and path.
 
     This bounds what any client can make the server hash, copy or send of a skill.

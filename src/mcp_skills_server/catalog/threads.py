@@ -46,7 +46,7 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, "skills-work")
 
 
-class _Turns:
+class _LoopLimits:
     """Concurrency limits of one event loop."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class _Turns:
         self.all = asyncio.Semaphore(_LARGE_AT_ONCE)
 
 
-_turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]()
+_turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopLimits]()
 
 
 @asynccontextmanager
-async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
+async def limit_large_answers(size: int, owner: str | None) -> AsyncGenerator[None]:
     """Limit concurrent answers of more than a megabyte: one for each owner, two in all.
 
     An answer takes several times its size of memory until it is written, and blocks the event loop
@@ -67,7 +67,7 @@ async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
     if size <= _LARGE:
         yield
         return
-    turns = _turns.setdefault(asyncio.get_running_loop(), _Turns())
+    turns = _turns.setdefault(asyncio.get_running_loop(), _LoopLimits())
     lock = turns.owners.get(owner)
     if lock is None:
         lock = turns.owners[owner] = asyncio.Lock()

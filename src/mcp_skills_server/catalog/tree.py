@@ -11,19 +11,25 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import (
-    GONE,
-    PASSING,
+    MISSING_ERRORS,
+    TRANSIENT_ERRORS,
     Handle,
     close,
     enter,
     file_from,
-    is_foreign,
+    is_foreign_hard_link,
     is_utf8,
-    look,
+    lstat_below,
     open_directory,
-    spelled,
+    to_utf8,
 )
-from mcp_skills_server.format.ignored import ENVIRONMENT, FIRSTS, LASTS, is_entered, is_ignored
+from mcp_skills_server.format.ignored import (
+    FIRST_CHARS,
+    LAST_CHARS,
+    VENV_MARKER,
+    is_entered,
+    is_ignored,
+)
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 MOST_LEVELS: Final = 64
@@ -41,7 +47,7 @@ class Directory:
     Attributes:
         path: `/`-separated and root-relative, "" for the root itself.
         files: by name.
-        odd: kind by name, for each name that is neither a served file nor an entered directory.
+        unserved: kind by name, for each name that is neither served nor entered.
             "link"; "irregular", not a regular file; "foreign", a hard link to a file of another
             user than the folder's; "unnamed", not UTF-8, the name escaped; "denied", the directory
             may be read but not entered; "ignored" and "ignored folder", names that are never part
@@ -51,26 +57,26 @@ class Directory:
         holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
         folder_as_manifest: SKILL.md is a directory.
         unreadable: the directory could not be listed.
-        overfull: number of files beyond those kept.
-        cut: the directories below are deeper than the walk goes, and unknown.
+        surplus: number of files beyond those kept.
+        is_truncated: the directories below are deeper than the walk goes, and unknown.
         is_withheld: a nested skill without a SKILL.md now, whose files the outer skill must not
             have.
     """
 
     path: str
     files: dict[str, SkillFile] = field(default_factory=dict[str, SkillFile])
-    odd: dict[str, str] = field(default_factory=dict[str, str])
+    unserved: dict[str, str] = field(default_factory=dict[str, str])
     directories: Iterable[Directory] = ()
     holds_manifest: bool = False
     folder_as_manifest: bool = False
     unreadable: bool = False
-    overfull: int = 0
-    cut: bool = False
+    surplus: int = 0
+    is_truncated: bool = False
     is_withheld: bool = False
 
     def named(self, kind: str) -> list[str]:
-        """Return the names of one kind in `odd`."""
-        return [name for name, each in self.odd.items() if each == kind]
+        """Return the names of one kind in `unserved`."""
+        return [name for name, each in self.unserved.items() if each == kind]
 
 
 class Walk:
@@ -94,7 +100,7 @@ class Walk:
         self._entering = entering
         self._hidden = hidden
 
-    def look(
+    def read_directory(
         self, handle: Handle, path: str, depth: int, *, inside: bool = False
     ) -> Directory | None:
         """Classify the entries of an open directory; return None for a Python environment.
@@ -110,7 +116,7 @@ class Walk:
                 memory; iteration raises it, too.
         """
         here = Directory(path)
-        files, odd = here.files, here.odd
+        files, unserved = here.files, here.unserved
         prefix = ""
         if path:
             prefix = f"{path}/"
@@ -120,51 +126,51 @@ class Walk:
             for entry in entries:
                 name = entry.name
                 try:
-                    if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
-                        odd[spelled(name)] = _kind_of_ignored(entry)
+                    if (name[0] in FIRST_CHARS or name[-1] in LAST_CHARS) and is_ignored(name):
+                        unserved[to_utf8(name)] = _kind_of_ignored(entry)
                     elif not name.isascii() and not is_utf8(name):
-                        odd[spelled(name)] = "unnamed"
+                        unserved[to_utf8(name)] = "unnamed"
                     elif entry.is_dir(follow_symlinks=False):
                         inner.append(name)
                     elif entry.is_file(follow_symlinks=False):
                         if len(files) > self._most_files and name.lower() != _SKILL_MD_FOLDED:
-                            here.overfull += 1
+                            here.surplus += 1
                             continue
                         if by_descriptor:
                             found = entry.stat(follow_symlinks=False)
                         else:
                             found = os.lstat(entry.path)
-                        if found.st_nlink > 1 and is_foreign(found, handle):
-                            odd[name] = "foreign"
+                        if found.st_nlink > 1 and is_foreign_hard_link(found, handle):
+                            unserved[name] = "foreign"
                             continue
                         files[name] = file_from(found, root, prefix + name, now)
                     elif entry.is_symlink():
-                        odd[name] = "link"
+                        unserved[name] = "link"
                     else:
-                        odd[name] = "irregular"
+                        unserved[name] = "irregular"
                 except OSError as error:
-                    if error.errno in PASSING:
+                    if error.errno in TRANSIENT_ERRORS:
                         raise
-                    if error.errno not in GONE:  # otherwise it vanished meanwhile
-                        odd[name] = "denied"
-        if path and ENVIRONMENT in files:
+                    if error.errno not in MISSING_ERRORS:  # otherwise it vanished meanwhile
+                        unserved[name] = "denied"
+        if path and VENV_MARKER in files:
             return None
         here.folder_as_manifest = SKILL_MD in inner
-        here.holds_manifest = SKILL_MD in files or SKILL_MD in odd or here.folder_as_manifest
+        here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved or here.folder_as_manifest
         # A broken skill counts, too: a folder in a skill is no collection of skills.
         inside = (
             inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
         )
-        if odd and not inside:
+        if unserved and not inside:
             dotted = [
                 name for name in here.named("ignored folder") if is_entered(name, hidden=True)
             ]
             if self._hidden:
                 inner += dotted
             else:
-                odd.update(dict.fromkeys(dotted, "dotted"))
+                unserved.update(dict.fromkeys(dotted, "dotted"))
         if depth <= 0:
-            here.cut = bool(inner)
+            here.is_truncated = bool(inner)
         elif inner:
             below = self._below(handle, prefix, inner, depth - 1, inside=inside)
             here.directories = list(below) if inside else below
@@ -180,11 +186,11 @@ class Walk:
             try:
                 try:
                     opened = enter(handle, name)
-                    below = self.look(opened, prefix + name, depth, inside=inside)
+                    below = self.read_directory(opened, prefix + name, depth, inside=inside)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    if error.errno in PASSING:
+                    if error.errno in TRANSIENT_ERRORS:
                         raise  # otherwise half a tree would count as deleted
                     below = Directory(prefix + name, unreadable=True)
                 if below is not None:
@@ -200,22 +206,22 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
     return "ignored"
 
 
-def instead(root_path: str, path: str, error: OSError) -> Directory | None:
+def fallback_entry(root_path: str, path: str, error: OSError) -> Directory | None:
     """Return the result of a full walk at a directory that cannot be opened, None for nothing."""
     if isinstance(error, PermissionError):
         return Directory(path, unreadable=True)
-    if error.errno in GONE:
+    if error.errno in MISSING_ERRORS:
         return link_at(root_path, path)
     return None
 
 
 def link_at(root_path: str, path: str) -> Directory | None:
     """Return a Directory for the parent of a link, holding that link alone, or None for no link."""
-    found = look(root_path, path)
+    found = lstat_below(root_path, path)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
     parent, _, name = path.rpartition("/")
-    return Directory(parent, odd={name: "link"})
+    return Directory(parent, unserved={name: "link"})
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:
@@ -235,7 +241,7 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
     with suppress(OSError), open_directory(root_path, directory) as handle:
-        here = Walk(0, 0).look(handle, "", MOST_LEVELS, inside=True)
+        here = Walk(0, 0).read_directory(handle, "", MOST_LEVELS, inside=True)
         if here is not None:
             collect(here, "")
     return sorted(found)

@@ -40,7 +40,7 @@ _INLINE_MARKDOWN: Final = 1 << 14
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-SkillSet: TypeAlias = "Registry | Granted"
+SkillSet: TypeAlias = "Registry | FilteredSkills"
 """The skills behind a view, a conversation or a publication: all, or a filtered part."""
 
 
@@ -69,7 +69,7 @@ class View:
         """
         file = skill.files[path]
         raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
-        events.was_read(skill, path)
+        events.record_read(skill, path)
         return raw
 
     async def body(self, skill: Skill) -> Body:
@@ -80,7 +80,7 @@ class View:
         """
         quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN
         found = await off_loop(quick, self.skill_set.body, skill)
-        events.was_read(skill, SKILL_MD)
+        events.record_read(skill, SKILL_MD)
         return found
 
 
@@ -93,7 +93,7 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
     try:
         return await handler(View(skill_set))
     except StaleFileError as stale:
-        events.begins_again()
+        events.reset_uses()
         await in_thread(skill_set.rescan, stale.path)
     try:
         return await handler(View(skill_set))
@@ -114,9 +114,9 @@ class Views:
     def __init__(self, registry: Registry, grants: Grants | None = None) -> None:
         self.registry = registry
         self._grants = grants
-        self._live: WeakValueDictionary[Permissions, Granted] = WeakValueDictionary()
+        self._live: WeakValueDictionary[Permissions, FilteredSkills] = WeakValueDictionary()
         self._kept = LruCache(
-            self._granted, lambda _, each: each.held, _MOST_SKILLS, Granted.forget
+            self._granted, lambda _, each: each.weight, _MOST_SKILLS, FilteredSkills.forget
         )
         self._replaced: list[Callable[[Grants, Grants], None]] = []
         if grants is not None:
@@ -134,26 +134,26 @@ class Views:
             return None
         return grants.permissions(principal)
 
-    def may_admin(self, principal: Principal | None) -> bool:
+    def is_admin(self, principal: Principal | None) -> bool:
         """Tell whether a principal may see what only an operator may."""
         permissions = self.permissions(principal)
-        return permissions is None or permissions.may_admin
+        return permissions is None or permissions.is_admin
 
     def of(self, principal: Principal | None) -> SkillSet:
         """Return the skills of this principal; None is an anonymous client."""
         grants = self._grants
         if grants is None:
             return self.registry
-        return self.left_by(grants.permissions(principal))
+        return self.filtered(grants.permissions(principal))
 
-    def left_by(self, permissions: Permissions) -> Granted:
+    def filtered(self, permissions: Permissions) -> FilteredSkills:
         """Return the skills that these permissions can read."""
         return self._kept.of(permissions)
 
-    def _granted(self, permissions: Permissions) -> Granted:
+    def _granted(self, permissions: Permissions) -> FilteredSkills:
         found = self._live.get(permissions)
         if found is None:
-            found = self._live[permissions] = Granted(self.registry, permissions)
+            found = self._live[permissions] = FilteredSkills(self.registry, permissions)
         return found
 
     def replace(self, grants: Sequence[Grant]) -> None:
@@ -175,7 +175,7 @@ class Views:
 
     def difference(self, before: Permissions, after: Permissions) -> Changes:
         """Return the changes that a principal sees when its permissions change."""
-        old, new = self.left_by(before).snapshot.skills, self.left_by(after).snapshot.skills
+        old, new = (self.filtered(before).snapshot.skills, self.filtered(after).snapshot.skills)
         return Changes(_without_same(old, new), _without_same(new, old))
 
     def _note(self, changes: Changes) -> None:
@@ -183,7 +183,7 @@ class Views:
             each.notify(changes)
 
 
-class Granted:
+class FilteredSkills:
     """Filtered part of a registry: the skills that some permissions can read. Thread-safe.
 
     Made by `Views`.
@@ -199,7 +199,7 @@ class Granted:
     def __init__(self, registry: Registry, permissions: Permissions) -> None:
         self.permissions = permissions
         self._registry = registry
-        self._is_whole = permissions.reads_all
+        self._is_whole = permissions.can_read_all
         self._lock = threading.Lock()
         self._listeners = Listeners()
         self.forget()
@@ -238,7 +238,7 @@ class Granted:
 
     def rescan(self, path: str) -> Changes:
         """Run `Registry.rescan` and return the filtered changes."""
-        return self.left_of(self._registry.rescan(path))
+        return self.filter_changes(self._registry.rescan(path))
 
     def subscribe(
         self, listener: Callable[[Changes], None], *, problems: bool = False
@@ -249,7 +249,7 @@ class Granted:
     def notify(self, changes: Changes) -> None:
         """Notify the listeners of the filtered changes."""
         if len(self._listeners):
-            self._listeners.notify(self.left_of(changes))
+            self._listeners.notify(self.filter_changes(changes))
 
     def forget(self) -> None:
         """Drop the cached snapshot; the next request rebuilds it."""
@@ -261,11 +261,11 @@ class Granted:
             """The readable skills by path, as the registry has them, nested skills included."""
 
     @property
-    def held(self) -> int:
+    def weight(self) -> int:
         """Number of skills in the cached snapshot."""
         return len(self._whole)
 
-    def left_of(self, changes: Changes) -> Changes:
+    def filter_changes(self, changes: Changes) -> Changes:
         """Return the filtered changes."""
         before, after = self._all_left(changes.before), self._all_left(changes.after)
         return Changes(_without_same(before, after), _without_same(after, before))
@@ -278,14 +278,16 @@ class Granted:
         }
 
     def _left_of(self, skill: Skill) -> Skill | None:
-        if not self.permissions.reads(skill.path):
+        if not self.permissions.can_read(skill.path):
             return None
         return self._without_withheld(skill)
 
     def _without_withheld(self, skill: Skill) -> Skill:
         """Return a skill without the nested skills that have no grant of their own."""
         nested = nested_in(self._registry.snapshot, skill)
-        withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
+        withheld = [
+            each for each in nested if not self.permissions.can_read(f"{skill.path}/{each}")
+        ]
         if not withheld:
             return skill
         granted = nested.difference(withheld)
@@ -321,7 +323,9 @@ class Granted:
                 made[path] = own[path]
         # Problems of roots are for the operator only.
         problems = tuple(
-            found for found in whole.problems if found.skill and self.permissions.reads(found.skill)
+            found
+            for found in whole.problems
+            if found.skill and self.permissions.can_read(found.skill)
         )
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
@@ -366,9 +370,9 @@ def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> d
     return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}
 
 
-def held(skill_set: SkillSet, _: object) -> int:
+def weigh(skill_set: SkillSet, _: object) -> int:
     """Return the weight of a value keyed by a set of skills, for an `LruCache`."""
-    return skill_set.held
+    return skill_set.weight
 
 
 class LruCache(Generic[_K, _V]):

@@ -16,7 +16,7 @@ from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
 from mcp_skills_server.commands.options import FollowOptions, RootType
 from mcp_skills_server.commands.reloading import Reloader
-from mcp_skills_server.commands.running import leave, say_that_it_waits
+from mcp_skills_server.commands.running import exit_now, print_waiting_hint
 from mcp_skills_server.commands.runtime_options import (
     AllowOptions,
     EmbeddingOptions,
@@ -88,17 +88,17 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
         opened.append(found)
         views = make_views(found.registry, options.config, local=True)
         Reloader(context, views, found).start()
-        return views, partial(found.follow, options)
+        return views, partial(found.load_and_follow, options)
 
     offer = None
     if roots or options.lock is not None:
         words = _words(context, roots) if options.server else []
         offer = SkillsOffer(words, open_skills)
-    say_that_it_waits("an editor that speaks ACP")
+    print_waiting_hint("an editor that speaks ACP")
     code = run(agent, offer, grace=options.grace)
     for each in opened:
         each.stop()
-    leave(code)
+    exit_now(code)
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ _MASK: Final = "********"
 
 @click.group()
 def config() -> None:
-    """Prove a configuration file, and show what is in force.
+    """Check a configuration file, and show the values in force.
 
     \b
     Examples:
@@ -65,13 +65,12 @@ def check(file: str) -> int:
 def show(words: tuple[str, ...]) -> None:
     """Print each option of a command, its value and its origin: option, environment, file, default.
 
-    The words are those that the command gets, --config FILE among them. What may be a secret is
-    masked.
+    Give the words of the command itself, including --config FILE. Possible secrets are masked.
     """
-    from mcp_skills_server.commands.config_file import READERS, reader
+    from mcp_skills_server.commands.config_file import READERS, command_named
 
     name, given = (words[0], words[1:]) if words and words[0] in READERS else (READERS[0], words)
-    command = reader(name)
+    command = command_named(name)
     with command.make_context(name, [*given]) as made:
         rows = [
             _Row(key_of(each), _shown(each, made.params[each.name]), _origin(each, made))
@@ -111,12 +110,11 @@ def grants(options: GrantsOptions, who: str) -> None:
     configuration = options.config
     if configuration is None or configuration.grants is None:
         raise UsageError(
-            "there are no grants, so everybody who is let in reads every skill; give --config "
-            "FILE with some"
+            "there are no grants, so every client reads every skill; give --config FILE with grants"
         )
     if not is_who(who):
         raise UsageError(
-            f'{quoted(who)} is no principal; write "token:NAME", "user:SUBJECT", "group:NAME", '
+            f'{quoted(who)} is not a principal; write "token:NAME", "user:SUBJECT", "group:NAME", '
             '"local" or "*"'
         )
     principal = _principal(who, options.group, configuration)
@@ -164,7 +162,7 @@ def grants(options: GrantsOptions, who: str) -> None:
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
     """Return the principal that WHO names; None for an unauthenticated one."""
     from mcp_skills_server.access.principal import Principal
-    from mcp_skills_server.commands.config_file import reader
+    from mcp_skills_server.commands.config_file import command_named
 
     kind, _, name = who.partition(":")
     if kind == "group":
@@ -173,11 +171,11 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         return Principal("user", name, groups=frozenset(groups))
     if groups:
         raise UsageError(
-            f"--group is for users, whose groups an issuer says; leave it out for {who}"
+            f"--group is for users, whose groups come from the issuer; leave it out for {who}"
         )
     if kind != "token":
         return None
-    with reader("serve").make_context("serve", ["--config", configuration.file]) as made:
+    with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
         tokens = tokens_of(made.params["token_file"], made.params["tokens"])
     known = {each.name: each for each in tokens}
     if name not in known:
@@ -188,7 +186,7 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
 
 
 def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
-    patterns = [each.text for each in grant.skills if each.fits(path)]
+    patterns = [each.text for each in grant.skills if each.matches(path)]
     return {
         "place": place,
         "who": [each for each in grant.who if each in names],

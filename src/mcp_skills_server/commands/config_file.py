@@ -20,10 +20,10 @@ import click
 
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
 from mcp_skills_server.access.quotas import QuotaSettings
-from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
+from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_secure
 from mcp_skills_server.commands.fields import VARIABLE_NAME, key_of, located, traits_of
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.printing import and_more
+from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import SkillsServerError, UsageError, clipped
 from mcp_skills_server.format.nearest import nearest
@@ -42,7 +42,7 @@ _FIELDS: Final = {"skew": "skew_s", "refresh": "refresh_s"}
 """Field names of keys whose values are seconds."""
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
-_NO_RESOURCE: Final = "is no https URL, so clients cannot know the endpoint by it"
+_NO_RESOURCE: Final = "is not an https URL, so it cannot be the URL of the endpoint"
 
 _Place: TypeAlias = "tuple[str | int, ...]"
 _Reader: TypeAlias = Callable[[Any], Any]
@@ -74,7 +74,7 @@ class ConfigurationError(SkillsServerError, ValueError):
     """A configuration file cannot be used. `faults` has all its faults, in the order of lines."""
 
     def __init__(self, file: str, faults: Sequence[ConfigurationFault]) -> None:
-        more = and_more(len(faults) - 1, "; see 'mcp-skills-server config check'")
+        more = more_suffix(len(faults) - 1, "; see 'mcp-skills-server config check'")
         super().__init__(faults[0].show(file) + more)
         self.faults = tuple(faults)
 
@@ -238,7 +238,7 @@ _FLAG: Final = _Key("true or false", _flag)
 # Keys of options
 
 
-def reader(name: str) -> click.Command:
+def command_named(name: str) -> click.Command:
     """Return the command of this name among `READERS`."""
     return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
 
@@ -247,7 +247,7 @@ def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can set, by key."""
     found: dict[str, click.Parameter] = {}
     for name in READERS:
-        for each in reader(name).params:
+        for each in command_named(name).params:
             if traits_of(each).in_file:
                 found.setdefault(key_of(each), each)
     return found
@@ -322,24 +322,22 @@ _TABLES: Final[Mapping[str, _Table]] = {
                     "the https URL of the issuer as its metadata has it, such as "
                     '"https://login.example"'
                 ),
-                _text_that(lambda url: is_safe(url) and not urlsplit(url).query),
+                _text_that(lambda url: is_secure(url) and not urlsplit(url).query),
                 'issuer = "https://login.example"',
             ),
             "audience": _Key(
-                f'what aud of its tokens names, such as "{_ENDPOINT}"',
+                f'the aud of its tokens, such as "{_ENDPOINT}"',
                 _text,
                 f'audience = "{_ENDPOINT}"',
             ),
             "resource": _Key(
-                f'the https URL by which clients know the endpoint, such as "{_ENDPOINT}"',
-                _text_that(is_safe),
+                f'the https URL of the endpoint for clients, such as "{_ENDPOINT}"',
+                _text_that(is_secure),
             ),
             "groups-claim": _Key(
                 'the name of a claim, such as "groups" or "realm_access.roles"', _text
             ),
-            "scopes": _Key(
-                'a list of scopes that are all wanted, such as ["skills:read"]', _SCOPES
-            ),
+            "scopes": _Key('a list of scopes, all required, such as ["skills:read"]', _SCOPES),
             "algorithms": _Key(
                 f"a list of {_quoted(ALGORITHMS)}", _list_of(_one_of(ALGORITHMS), least=1)
             ),
@@ -347,7 +345,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
                 'a number from 0 to 600, or "60s", "5m"', _number(click.FloatRange(0, 600))
             ),
             "ui-client-id": _Key(
-                "the id by which the issuer knows the page of --ui, a public client", _text
+                "the client id of the page of --ui at the issuer, a public client", _text
             ),
             "principal-claim": _Key(
                 'the name of a claim to show beside sub, such as "email"', _text
@@ -378,7 +376,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
 def _has_resource(given: Mapping[str, Any]) -> bool:
     """Return True if `[oauth]` names the endpoint, by `resource` or by a URL as `audience`."""
     audience = given.get("audience")
-    return "resource" in given or not isinstance(audience, str) or is_safe(audience)
+    return "resource" in given or not isinstance(audience, str) or is_secure(audience)
 
 
 def oauth_settings(
@@ -552,7 +550,7 @@ class _FileReading:
             if root is None:
                 continue
             if root in seen:
-                self.blame(("source", number, "from"), "this root stands twice", "name it once")
+                self.blame(("source", number, "from"), "this root occurs twice", "name it once")
             seen.add(root)
             kind = kind_of(root)
             if "token-env" in source and not root.startswith("mcp+http"):

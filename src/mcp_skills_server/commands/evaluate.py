@@ -15,7 +15,7 @@ from mcp_skills_server.authoring import context as contexts
 from mcp_skills_server.authoring import evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, TriggerCase
 from mcp_skills_server.authoring.programs import CommandJudge
-from mcp_skills_server.authoring.tokens import counter
+from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.commands.fields import (
@@ -34,8 +34,8 @@ from mcp_skills_server.commands.options import (
     TextOptions,
     index_of,
     named_skill,
-    roots,
     roots_and_last,
+    roots_argument,
 )
 from mcp_skills_server.commands.printing import (
     progress,
@@ -50,7 +50,7 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.runtime.search_text import reasons
+from mcp_skills_server.runtime.search_text import matched_fields
 
 _MOST_BYTES: Final = 16 << 20
 
@@ -66,7 +66,7 @@ class EvaluateOptions(RootOptions):
     form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     min_pass: float = option(
         1.0,
-        "Exit with 1 where a smaller share of the cases passes.",
+        "Exit with 1 if a smaller share of the cases passes.",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
@@ -91,21 +91,21 @@ class EvaluateOptions(RootOptions):
 class OverlapOptions(TableOptions):
     least: float = option(
         0.5,
-        "Leave out pairs that have less in common.",
+        "Leave out pairs with less in common.",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(EvaluateOptions)
 def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     """Judge trigger sets: whether each prompt leads to the skill that it should, and to no other.
 
     A trigger set is a JSON array of {"query": ..., "should_trigger": true}; in evals.json each
     prompt should trigger. By default a prompt triggers the skill that skills_search ranks first.
-    Exit code 1 where too few cases pass.
+    Exit code 1 if too few cases pass.
 
     \b
     Examples:
@@ -129,7 +129,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         cost = (
             {}
             if by_program is None
-            else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.asked}
+            else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
         )
         say_json(evaluation.as_json(results) | cost)
     elif options.form == "junit":
@@ -138,8 +138,8 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         _say_results(results)
     if by_program is not None:
         remark(
-            f"{by_program.asked:,} runs of the judge, {by_program.cost_usd:.4f} USD as far as it "
-            "says so"
+            f"{by_program.program_runs:,} runs of the judge, "
+            f"{by_program.cost_usd:.4f} USD as far as it says so"
         )
     return int(evaluation.summary(results).pass_rate < options.min_pass)
 
@@ -206,7 +206,7 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
             return skill
     for name in filter(None, (named, file.stem)):
         try:
-            return identity.find(snapshot, name, Standing.LENIENT)
+            return identity.require(snapshot, name, Standing.LENIENT)
         except RequestError:
             continue
     if len(snapshot.skills) == 1:
@@ -232,7 +232,8 @@ def _say_results(results: Sequence[CaseResult]) -> None:
     for each in results:
         if not each.passed:
             wanted = "should trigger" if each.case.should_trigger else "should not trigger"
-            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {evaluation.why(each)}")
+            reason = evaluation.failure_reason(each)
+            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {reason}")
     whole = evaluation.summary(results)
     shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
     say(
@@ -263,7 +264,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
         hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
-    places = [(hit.skill.path, hit.score, dict(reasons(hit.skill, prompt))) for hit in hits]
+    places = [(hit.skill.path, hit.score, dict(matched_fields(hit.skill, prompt))) for hit in hits]
     if options.form == "json":
         say_json(
             {
@@ -285,12 +286,12 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(OverlapOptions)
 def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
     """List pairs of skills with similar descriptions, of which a model may take one for the other.
 
-    Compared are the words of names, titles, tags and descriptions. Exit code 1 where there is a
+    Compared are the words of names, titles, tags and descriptions. Exit code 1 if there is a
     pair.
 
     \b
@@ -330,18 +331,18 @@ class ContextOptions(TextOptions):
         words="The host. generic: one that cuts nothing.",
     )
     skills: tuple[str, ...] = many(
-        "Also show what loading this skill brings. May be repeated.", "--skill", metavar="NAME"
+        "Also show the result of loading this skill. May be repeated.", "--skill", metavar="NAME"
     )
     budget: int | None = option(
         None,
-        "Exit with 1 where what is shown unasked takes more.",
+        "Exit with 1 if the text shown unasked has more tokens.",
         type=click.IntRange(min=0),
         metavar="TOKENS",
     )
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(ContextOptions)
 def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     """Show the exact text that a host gives its model about skills below each ROOT, with tokens.
@@ -358,11 +359,11 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     host = contexts.HOSTS[options.host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
-        shown = contexts.unasked(runtime, host)
+        shown = contexts.shown_unasked(runtime, host)
         parts = contexts.parts_shown(shown, runtime.briefing.overview.offers)
         wanted = [named_skill(registry, name) for name in options.skills]
-        brought = [anyio.run(contexts.loaded, runtime, host, skill) for skill in wanted]
-    count, rule = counter()
+        brought = [anyio.run(contexts.shown_on_load, runtime, host, skill) for skill in wanted]
+    count, rule = token_counter()
     total = sum(count(each.text) for each in shown)
     over = options.budget is not None and total > options.budget
     names = {
@@ -375,7 +376,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
                 {
                     "title": each.title,
                     "text": each.text,
-                    "cut_characters": each.cut,
+                    "cut_characters": each.cut_characters,
                     "tokens": count(each.text),
                 }
                 for each in found
@@ -388,7 +389,9 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         )
         return int(over)
     for each in (*shown, *brought):
-        cut = f"; the host leaves out {each.cut:,} characters" if each.cut else ""
+        cut = ""
+        if each.cut_characters:
+            cut = f"; the host leaves out {each.cut_characters:,} characters"
         say(f"=== {each.title}: {len(each.text):,} characters, {count(each.text):,} tokens{cut}")
         say_lines(each.text)
         say("")

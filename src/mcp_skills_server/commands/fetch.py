@@ -63,48 +63,47 @@ class FetchOptions(GitOptions):
         metavar="DIR",
     )
     skills: tuple[str, ...] = many(
-        "This skill and no other. May be repeated.", "--skill", metavar="NAME"
+        "Fetch only this skill. May be repeated.", "--skill", metavar="NAME"
     )
-    only_list: bool = flag("Show what the site offers, and fetch nothing.", "--list")
+    only_list: bool = flag("List the skills of the site, and fetch nothing.", "--list")
     update: bool = flag(
-        "Ask again although the index is fresh; without URL, all that DIR was fetched from."
+        "Fetch the index even if it is fresh; without URL, from all sources of DIR."
     )
     prune: bool = flag("Remove fetched skills that the site no longer has.")
     force: bool = flag("Replace fetched skills that were edited.")
-    allow_rollback: bool = flag("Take an index that the site had before, and another one since.")
+    allow_rollback: bool = flag("Accept an index that is older than the last one fetched.")
     origins: tuple[str, ...] = many(
-        (
-            "Another origin that skills and redirects may lead to, such as "
-            "https://cdn.example.com. "
-            "May be repeated."
-        ),
+        "A further origin to which skills and redirects may lead, such as "
+        "https://cdn.example.com. May be repeated.",
         "--fetch-origin",
         metavar="ORIGIN",
     )
-    allow_private: bool = flag("Private and loopback addresses, too.")
-    allow_http: bool = flag("Plain http, too.")
+    allow_private: bool = flag("Also fetch from private and loopback addresses.")
+    allow_http: bool = flag("Also fetch over plain http.")
     token_env: str | None = option(
-        None, "Variable with a bearer token for the site, sent to it alone.", metavar="NAME"
+        None, "The environment variable with a bearer token, sent only to the site.", metavar="NAME"
     )
     headers: tuple[str, ...] = many(
-        "A header for the site alone. May be repeated.", "--header", metavar="NAME:VALUE"
+        "A header, sent only to the site. May be repeated.", "--header", metavar="NAME:VALUE"
     )
-    timeout: float = seconds(600, "All of it.", above=True)
-    download_timeout: float = seconds(60, "One download.", above=True)
-    read_timeout: float = seconds(10, "A connection, and each wait for bytes.", above=True)
-    max_bytes: int = count(50 << 20, "One skill, unpacked.", metavar="BYTES")
-    max_total_bytes: int = count(1 << 30, "All downloads together.", metavar="BYTES")
+    timeout: float = seconds(600, "Time limit of the whole fetch.", above=True)
+    download_timeout: float = seconds(60, "Time limit of one download.", above=True)
+    read_timeout: float = seconds(
+        10, "Time limit of connecting, and of each wait for bytes.", above=True
+    )
+    max_bytes: int = count(50 << 20, "Size of one skill, unpacked.", metavar="BYTES")
+    max_total_bytes: int = count(1 << 30, "Size of all downloads together.", metavar="BYTES")
     max_unpacked_bytes: int = count(
-        2 << 30, "All skills of the site together, unpacked.", metavar="BYTES"
+        2 << 30, "Size of all skills of the site together, unpacked.", metavar="BYTES"
     )
-    max_skills: int = count(20_000, "Entries of the index.")
+    max_skills: int = count(20_000, "Number of entries of the index.")
     require_signature: tuple[str, ...] = many(
         "Write only skills that this key signed, a public key or the certificate of an authority "
-        "in PEM. May be "
-        "repeated; one of them must have signed. What is in DIR already is not asked.",
+        "in PEM. May be repeated; one of them must have signed. Skills already in DIR are not "
+        "verified again.",
         metavar="KEY",
     )
-    connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64))
+    connections: int = option(6, "Concurrent downloads.", type=click.IntRange(1, 64))
 
 
 @click.command()
@@ -140,7 +139,9 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     settings = _settings(options)
     if url is not None:
         return _fetch(url, settings, options)
-    return max(_fetch(given, each, options) for given, each in _known(str(output), settings))
+    return max(
+        _fetch(given, each, options) for given, each in _recorded_sources(str(output), settings)
+    )
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -203,11 +204,11 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
         if not token:
             raise UsageError(f"--token-env {token_env}: there is no such variable, or it is empty")
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise UsageError(f"--token-env {token_env}: it holds what no token may hold")
+            raise UsageError(f"--token-env {token_env}: it has characters that a token cannot have")
         yield "Authorization", f"Bearer {token}"
 
 
-def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
+def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
     """Return the sources that a folder was fetched from, each with the settings of its record."""
     known = read_indexes(folder)
     if not known:
@@ -252,7 +253,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
         async def fetch(progress: Callable[[int, int], None] | None) -> FetchReport:
             return await reconcile(source, await source.resolve(anew=settings.revalidate), progress)
 
-        with _bar() as progress:
+        with _progress_bar() as progress:
             report = anyio.run(fetch, progress)
     except (wellknown.IndexRefusedError, SourceError) as error:
         remark(f"{label}: {relative_to_site(url, str(error))}")
@@ -343,7 +344,7 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
 
 
 @contextmanager
-def _bar() -> Generator[Callable[[int, int], None] | None]:
+def _progress_bar() -> Generator[Callable[[int, int], None] | None]:
     """Yield the function that draws a progress bar, None if stderr is no terminal.
 
     The bar shows no time left: the sizes of skills differ too much for an estimate.

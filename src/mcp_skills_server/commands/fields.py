@@ -145,7 +145,7 @@ def choice(*values: Any, words: str, **more: Any) -> Any:
     return option(values[0], words, type=click.Choice(values), **more)
 
 
-def output_format(*values: Any, words: str = "How to print.") -> Any:
+def output_format(*values: Any, words: str = "The output format.") -> Any:
     """Return a field for the option `--format`."""
     return option(values[0], words, "--format", type=click.Choice(values))
 

@@ -26,7 +26,7 @@ from mcp_skills_server.commands.fields import (
     seconds,
     takes,
 )
-from mcp_skills_server.commands.look import check, remark_problems
+from mcp_skills_server.commands.look import remark_problems, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark, say, say_lines, say_table
@@ -48,10 +48,10 @@ _SHOWN_LINES: Final = 3
 
 
 class InstallOptions(Options):
-    name: str = option("skills", "What the host calls the server.", show_default=True)
-    project: bool = flag("Write the host's file of this project, not the user's.")
+    name: str = option("skills", "The name of the server in the host.", show_default=True)
+    project: bool = flag("Write the host's file of this project instead of the user's.")
     config: str | None = option(
-        None, "Write this file, wherever the host keeps its own.", type=click.Path(), metavar="FILE"
+        None, "Write this file instead of the host's own.", type=click.Path(), metavar="FILE"
     )
     command: str | None = option(
         None,
@@ -65,25 +65,25 @@ class InstallOptions(Options):
     )
     url: str | None = option(
         None,
-        "Have the host reach the server at this MCP endpoint, instead of starting one.",
+        "Connect the host to the server at this MCP endpoint, instead of starting one.",
         metavar="URL",
     )
     token_env: str | None = option(
         None,
-        "With --url: the environment variable in which the host finds a bearer token.",
+        "With --url: the environment variable from which the host reads a bearer token.",
         metavar="VARIABLE",
     )
     include: tuple[str, ...] = many(
-        "Have only skills served whose path, name or tag fits. May be repeated.", metavar="PATTERN"
+        "Serve only skills whose path, name or tag matches. May be repeated.", metavar="PATTERN"
     )
     exclude: tuple[str, ...] = many(
-        "Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN"
+        "Leave out skills that match, likewise. May be repeated.", metavar="PATTERN"
     )
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
     listed: bool = flag(
-        "Print which hosts are here, and which start this server, and write nothing.", "--list"
+        "List the hosts that are installed, and which start this server; write nothing.", "--list"
     )
 
 
@@ -104,7 +104,7 @@ _EXCLUSIVE: Final = (
 def install(
     context: click.Context, options: InstallOptions, host: str | None, roots: tuple[str, ...]
 ) -> None:
-    """Have HOST start this server with the skills below each ROOT, or reach one that runs at a URL.
+    """Configure HOST to start this server with the skills below each ROOT, or to use one at a URL.
 
     HOST is one of those named at the end. Its configuration file keeps everything else that it
     holds, and a copy of it as it was stays beside it (.bak). Options of serve go into the entry's
@@ -155,7 +155,7 @@ def install(
     local = [root for root in roots if kind_of(root).is_path]
     if entry and local:  # URLs are not fetched
         registry = load_registry(local, RootOptions())
-        check(registry, list(registry.snapshot.skills.values()))
+        run_deep_checks(registry, list(registry.snapshot.skills.values()))
         remark_problems(registry)
 
 
@@ -192,9 +192,8 @@ def _local_entry(
     for root in roots:
         if _ENDPOINT.fullmatch(root):
             raise UsageError(
-                f"{printable(root)}: this is an MCP endpoint and no site; 'install HOST --url "
-                f"{printable(root)}' has "
-                "the host connect to it"
+                f"{printable(root)}: this is an MCP endpoint, not a site; 'install HOST --url "
+                f"{printable(root)}' has the host connect to it"
             )
         kind = kind_of(root)
         if kind.name == "folder" and not os.path.isdir(root):
@@ -261,7 +260,7 @@ def _edit(
     remark(f"{done} {path}{kept}; restart {host.title}")
     if host.expands is None:
         return
-    for word in edit.words_of(entry):
+    for word in edit.command_line_of(entry):
         if replaced := host.expands.search(word):
             change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
             remark(f"{change}; use a path without it if the server is missing")
@@ -315,11 +314,11 @@ class HostEntry(NamedTuple):
     name: str
     words: list[str]
     env: Mapping[str, str]
-    trouble: str
+    fault: str
 
 
 class DoctorOptions(Options):
-    timeout: float = seconds(20, "How long a server has to answer.", above=True)
+    timeout: float = seconds(20, "Timeout of a server's answer.", above=True)
 
 
 @click.command()
@@ -330,7 +329,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
     """Start this server as HOST, or as each host with an entry for it, and say what is wrong.
 
     It is started from another folder and with the short PATH of a program that was started from a
-    desktop. Exit code 1 where an entry does not work, or HOST has none.
+    desktop. Exit code 1 if an entry does not work, or HOST has none.
 
     \b
     Examples:
@@ -350,9 +349,9 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
         for entry in entries:
             found += 1
             began = time.monotonic()
-            trouble, count = entry.trouble, 0
+            trouble, count = entry.fault, 0
             if not trouble:
-                trouble, count = anyio.run(_try, entry, options.timeout)
+                trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
             state = trouble or f"works: {plural(count, 'skill')}, {took:.1f} s from start to list"
             say(printable(f"{key}: {entry.name!r} in {entry.path}: {state}"))
@@ -375,7 +374,7 @@ def _list_entries(platform: Platform) -> None:
             continue
         here = "yes" if path.exists() or path.parent.is_dir() else "no"
         for entry in entries:
-            rows.append((key, here, entry.name, entry.trouble or "configured", str(entry.path)))
+            rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
             rows.append((key, here, "-", "-", str(path)))
     say_table([tuple(map(printable, row)) for row in rows])
@@ -392,19 +391,19 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
         for name, entry in found.items():
-            words = edit.words_of(entry)
+            words = edit.command_line_of(entry)
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
             yield HostEntry(
-                path, name, words, {str(key): str(env[key]) for key in env}, _trouble(words)
+                path, name, words, {str(key): str(env[key]) for key in env}, _staleness(words)
             )
 
 
-def _trouble(words: list[str]) -> str:
+def _staleness(words: list[str]) -> str:
     """Return why a command line cannot work; "" if only a start can show it."""
     program = words[0]
     if not shutil.which(program, path=None if os.path.isabs(program) else _BARE_PATH):
-        return f"stale: {program} is no program that the host finds; run 'install' again"
+        return f"stale: the host finds no program {program}; run 'install' again"
     given = words[words.index("serve") + 1 :] if "serve" in words else []
     gone = [each for each in given if os.path.isabs(each) and not os.path.exists(each)]
     return (
@@ -412,7 +411,7 @@ def _trouble(words: list[str]) -> str:
     )
 
 
-async def _try(entry: HostEntry, patience: float) -> tuple[str, int]:
+async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:
     """Start an entry's server and list its skills. Return an error, or "" and the number."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client

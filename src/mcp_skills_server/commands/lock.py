@@ -16,8 +16,8 @@ from click.core import ParameterSource
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import option, output_format, takes
-from mcp_skills_server.commands.opening import elsewhere, if_path, open_roots, read_lock
-from mcp_skills_server.commands.options import SignedRootOptions, roots, without_skills
+from mcp_skills_server.commands.opening import if_path, open_roots, pinned_elsewhere, read_lock
+from mcp_skills_server.commands.options import SignedRootOptions, roots_argument, without_skills
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Skill, Standing
@@ -44,12 +44,10 @@ class OutdatedOptions(UpdateOptions):
 
 
 class DiffOptions(SignedRootOptions):
-    lock: str | None = option(
-        None, "Compare what this lock file names with what is there now.", metavar="FILE"
-    )
+    lock: str | None = option(None, "Compare this lock file with its sources now.", metavar="FILE")
 
 
-class SourceOffer(NamedTuple):
+class SourceState(NamedTuple):
     """A source at one moment, with the skills served of it; `revision` is "" for a folder."""
 
     given: str
@@ -73,16 +71,16 @@ class SourceOffer(NamedTuple):
         }
 
 
-class Moved(NamedTuple):
+class SourceChange(NamedTuple):
     """A source: its locked entry, its newest entry, its offer now, and the kind of each change."""
 
     source: LockedSource
     newest: LockedSource
-    offer: SourceOffer
+    state: SourceState
     kinds: dict[str, Kind]
 
 
-def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
+def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
     """Return the kind of change of each skill whose digest differs, by path, in their order."""
     kinds: dict[str, Kind] = {
         path: "changed" for path in before.keys() & now.keys() if before[path] != now[path]
@@ -93,15 +91,15 @@ def _kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]
 
 
 @contextmanager
-def offered(
+def open_sources(
     given: Sequence[str], options: SignedRootOptions, pin: str | None = None
-) -> Generator[tuple[Registry, list[SourceOffer]]]:
+) -> Generator[tuple[Registry, list[SourceState]]]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
     Skills without a signature that the options or a `[[source]]` require are left out, and named
     on stderr. `pin` is the revision of each root, None for the newest.
     """
-    opened = open_roots(given, options, options.config, pin=pin)
+    opened = open_roots(given, options, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:
@@ -117,7 +115,7 @@ def offered(
                     remark(f"left out: {each.path}: {each.message}")
             revisions = mirrors.revisions() if mirrors is not None else {}
             offers = [
-                SourceOffer(root, revisions.get(found.given, ""), {}, registry)
+                SourceState(root, revisions.get(found.given, ""), {}, registry)
                 for root, found in zip(given, registry.roots, strict=True)
             ]
             for path in snapshot.paths(Standing.LENIENT):
@@ -129,22 +127,28 @@ def offered(
 
 
 @contextmanager
-def moves(locked: Sequence[LockedSource], options: SignedRootOptions) -> Generator[list[Moved]]:
+def compare_with_lock(
+    locked: Sequence[LockedSource], options: SignedRootOptions
+) -> Generator[list[SourceChange]]:
     """Yield each source compared with its lock; files are readable while the context is open.
 
     If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
     """
     last = {each.given: number for number, each in enumerate(locked)}
-    with offered([*last], options) as (_, offers):
+    with open_sources([*last], options) as (_, offers):
         newest = {each.given: (each, each.locked()) for each in offers}
-        out: list[Moved] = []
+        out: list[SourceChange] = []
         for number, each in enumerate(locked):
             offer, now = newest[each.given]
-            wanted = now.skills.keys() - elsewhere(locked, each)
+            wanted = now.skills.keys() - pinned_elsewhere(locked, each)
             if last[each.given] != number:
                 wanted = now.skills.keys() & each.skills.keys()
             skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-            out.append(Moved(each, replace(now, skills=skills), offer, _kinds(each.skills, skills)))
+            out.append(
+                SourceChange(
+                    each, replace(now, skills=skills), offer, _change_kinds(each.skills, skills)
+                )
+            )
         yield out
 
 
@@ -163,14 +167,14 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(LockOptions)
 def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """Write a lock file: the revision of each ROOT now, and the digest of each of its skills.
 
-    `serve --lock` serves exactly these skills. What cannot be served, or is hidden by a skill of an
-    earlier ROOT, has no place in it, and is said. A ROOT without any skill is an error, and nothing
-    is written.
+    `serve --lock` serves exactly these skills. A skill that cannot be served, or is hidden by that
+    of an earlier ROOT, is left out and named on stderr. A ROOT without any skill is an error, and
+    nothing is written.
 
     \b
     Examples:
@@ -184,10 +188,10 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     for each in given:
         if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
             raise UsageError(
-                "an address with a password cannot be locked; have a credential helper know the "
-                "password"
+                "an address with a password cannot be locked; store the password in a credential "
+                "helper"
             )
-    with offered(given, options) as (registry, offers):
+    with open_sources(given, options) as (registry, offers):
         sources = [each.locked() for each in offers]
         _remark_left_out(registry)
         empty = without_skills(registry)
@@ -218,16 +222,16 @@ def _remark_left_out(registry: Registry) -> None:
 @click.command()
 @takes(OutdatedOptions)
 def outdated(options: OutdatedOptions) -> int:
-    """Say what the sources of a lock file have become since; change nothing.
+    """Show what has changed in the sources of a lock file; change nothing.
 
-    Exit code 0 where nothing is new, 1 where something is.
+    Exit code 0 if nothing is new, 1 if something is.
 
     \b
     Examples:
       mcp-skills-server outdated
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
-    with moves(read_lock(options.lock), options) as moved:
+    with compare_with_lock(read_lock(options.lock), options) as moved:
         is_new = any(each.kinds for each in moved)
         if options.form == "json":
             say_json(
@@ -254,7 +258,7 @@ def outdated(options: OutdatedOptions) -> int:
             for path, kind in sorted(kinds.items(), key=lambda each: _KINDS.index(each[1])):
                 say(f"  {kind:8} {path}")
         if not is_new:
-            remark(f"nothing is new: the skills are as {options.lock} has them")
+            remark(f"nothing is new: the skills match {options.lock}")
         return int(is_new)
 
 
@@ -262,10 +266,10 @@ def outdated(options: OutdatedOptions) -> int:
 @click.argument("names", nargs=-1, metavar="[SOURCE|SKILL]...")
 @takes(UpdateOptions)
 def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
-    """Move the pins of a lock file to what its sources have now.
+    """Update the pins of a lock file to the current state of its sources.
 
-    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, which then
-    moves alone; without any, everything moves.
+    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, to
+    update it alone; without any, everything is updated.
 
     \b
     Examples:
@@ -275,7 +279,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     locked = read_lock(options.lock)
     out: list[LockedSource] = []
     count = 0
-    with moves(locked, options) as moved:
+    with compare_with_lock(locked, options) as moved:
         known = {each.given for each in locked}
         known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
         for name in names:
@@ -288,17 +292,17 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
             chosen = each.kinds
             if names and each.source.given not in names:
                 chosen = {path: kind for path, kind in chosen.items() if path in names}
-            out += _after(each, {*chosen})
+            out += _updated_entries(each, {*chosen})
             count += len(chosen)
             for path, kind in chosen.items():
                 say(f"{kind:8} {path}")
-    _write_lock(options.lock, _without_hidden(_joined(out)))
+    _write_lock(options.lock, _without_hidden(_merge_entries(out)))
     if not count:
         of = f" of {', '.join(names)}" if names else ""
-        remark(f"nothing{of} is new: the skills are as {options.lock} has them")
+        remark(f"nothing{of} is new: the skills match {options.lock}")
 
 
-def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
+def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:
     """Return the lock file entries of a source after an update of the chosen skills."""
     rest = moved.kinds.keys() - chosen
     if not rest:
@@ -312,7 +316,7 @@ def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
     return [replace(moved.newest, skills=kept | now)]
 
 
-def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
+def _merge_entries(sources: Iterable[LockedSource]) -> list[LockedSource]:
     """Merge entries of the same source and revision; drop one without skills beside others."""
     out: dict[tuple[str, str], LockedSource] = {}
     for each in sources:
@@ -345,11 +349,11 @@ def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
 @click.argument("pair", nargs=-1, metavar="[A B]")
 @takes(DiffOptions)
 def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
-    """Show what is different between two roots, A and B, or between a lock file and the newest.
+    """Show the differences between two roots, A and B, or between a lock file and its sources.
 
-    Of each skill a reviewer sees first what decides when it is used and what it may do:
-    description, allowed-tools, scripts, hidden text, links. Then come the other fields and a
-    unified diff of the text files. Exit code 0 where nothing is different, 1 where something is.
+    For each skill, changes of its use and permissions come first: description, allowed-tools,
+    scripts, hidden text, links. Then come the other fields and a unified diff of the text files.
+    Exit code 0 if nothing is different, 1 if something is.
 
     \b
     Examples:
@@ -362,50 +366,48 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     is_different = False
     with ExitStack() as opened:
         if options.lock is not None and not pair:
-            moved = opened.enter_context(moves(read_lock(options.lock), options))
+            moved = opened.enter_context(compare_with_lock(read_lock(options.lock), options))
             found = (
                 difference for each in moved for difference in _differences_since(each, options)
             )
         elif len(pair) == 2:
-            before, after = (_open_offer(opened, each, options) for each in pair)
+            before, after = (_open_source(opened, each, options) for each in pair)
             found = _between(before, after, before.skills.keys() | after.skills.keys())
         else:
             raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
         for each in found:
             is_different = True
             say(f"{each.path}: {each.kind}")
-            for line in each.first:
+            for line in each.important:
                 say(f"  {line}")
-            say_lines("\n".join(each.rest))
+            say_lines("\n".join(each.others))
     return int(is_different)
 
 
-def _differences_since(moved: Moved, options: SignedRootOptions) -> Iterable[Difference]:
+def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
     source, kinds = moved.source, moved.kinds
     if kinds and kind_of(source.given).keeps_history:
         with ExitStack() as opened:
             yield from _between(
-                _open_offer(opened, source.given, options, source.revision), moved.offer, kinds
+                _open_source(opened, source.given, options, source.revision), moved.state, kinds
             )
         return
     for skill, kind in kinds.items():
         if kind == "added":
-            yield from _between(None, moved.offer, [skill])
+            yield from _between(None, moved.state, [skill])
         else:
-            yield Difference(
-                skill, kind, (), ("its locked text is no longer to be had from this source",)
-            )
+            yield Difference(skill, kind, (), ("the source no longer has the locked text",))
 
 
-def _open_offer(
+def _open_source(
     opened: ExitStack, root: str, options: SignedRootOptions, pin: str | None = None
-) -> SourceOffer:
-    _, (offer,) = opened.enter_context(offered([root], options, pin))
+) -> SourceState:
+    _, (offer,) = opened.enter_context(open_sources([root], options, pin))
     return offer
 
 
 def _between(
-    before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]
+    before: SourceState | None, after: SourceState, paths: Iterable[str]
 ) -> Iterable[Difference]:
     for path in sorted(paths):
         old = before.files(path) if before is not None else None

@@ -38,15 +38,17 @@ Format = Literal["text", "json"]
 def log_level(default: Level) -> Level:
     """Return a field for the option `--log-level`."""
     return option(
-        default, "What is logged on stderr.", type=click.Choice(get_args(Level)), is_live=True
+        default,
+        "The lowest level of log lines on stderr.",
+        type=click.Choice(get_args(Level)),
+        is_live=True,
     )
 
 
 def log_format() -> Format:
     """Return a field for the option `--log-format`."""
     words = (
-        "The form of what is logged. json: an object a line, with time, level, message and "
-        "what it is about."
+        "The format of log lines. json: one object a line, with time, level, message and details."
     )
     return choice("text", "json", words=words)
 
@@ -54,7 +56,7 @@ def log_format() -> Format:
 def log_to_stderr(level: str, form: Format = "text", *, queued: bool = False) -> None:
     """Log from this level up to stderr; `queued` writes in a thread, so that no request waits."""
     handler = LineQueue(sys.stderr) if queued else logging.StreamHandler(sys.stderr)
-    handler.addFilter(Seldom())
+    handler.addFilter(ClientLineRateLimit())
     handler.setFormatter(
         _Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s")
     )
@@ -94,8 +96,8 @@ class LineQueue(QueueHandler):
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             text = (
-                f"{dropped:,} lines of the log were dropped here; whatever reads stderr does "
-                "not keep up"
+                f"{dropped:,} lines of the log were dropped here, because the reader of stderr "
+                "does not keep up"
             )
             fields = {
                 "name": __name__,
@@ -113,7 +115,7 @@ class LineQueue(QueueHandler):
         super().close()
 
 
-class Seldom(logging.Filter):
+class ClientLineRateLimit(logging.Filter):
     """Rate limit of lines that clients cause: one a minute for each place in the code.
 
     The next line has the number of those left out. Clients cause all lines of other packages, which

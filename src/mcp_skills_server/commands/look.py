@@ -18,8 +18,8 @@ from mcp_skills_server.commands.options import (
     TableOptions,
     TextOptions,
     named_skill,
-    roots,
     roots_and_last,
+    roots_argument,
     without_skills,
 )
 from mcp_skills_server.commands.printing import (
@@ -44,7 +44,7 @@ _SERVED: Final = {
 }
 
 
-def check(registry: Registry, skills: Collection[Skill]) -> None:
+def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
     """Run the deep checks of these skills; the registry keeps the results."""
     for skill in progress(skills, "Checking skills"):
         registry.checks.of(skill)
@@ -83,7 +83,7 @@ def remark_problems(registry: Registry) -> None:
 
 
 @click.command("list")
-@roots
+@roots_argument
 @takes(TableOptions)
 def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     """List the skills below each ROOT, with those that cannot be served.
@@ -98,7 +98,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     registry = load_registry(roots, options)
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
-    check(registry, skills)
+    run_deep_checks(registry, skills)
     problems = registry.problems()
     counts = Counter(problem.skill for problem in problems)
     empty, passed = report_absent(registry)
@@ -135,10 +135,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         say_table(rows, colours)
     for each in sources:
         say(
-            (
-                f"{each['root']}: revision "
-                f"{each['revision'] or 'unknown, since not all of it is here'}"
-            ),
+            f"{each['root']}: revision "
+            f"{each['revision'] or 'unknown, since the copy is incomplete'}",
             err=True,
         )
     for problem in shortened(snapshot.problems):

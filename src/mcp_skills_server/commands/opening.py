@@ -27,7 +27,7 @@ from mcp_skills_server.commands.options import (
     limits_of,
     path_or_none,
 )
-from mcp_skills_server.commands.printing import and_more
+from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class OpenedRoots:
     lock: str | None = None
     given: Sequence[str] = ()
 
-    def poll(self) -> None:
+    def start_polling(self) -> None:
         """Fetch the remote roots, and poll them from now on."""
 
         def load(folder: str) -> None:
@@ -92,16 +92,16 @@ class OpenedRoots:
             self.mirrors.report_to(self.registry.note)
             self.mirrors.start(load)
 
-    def fetch(self, first_load: float) -> None:
+    def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
-        self.poll()
+        self.start_polling()
         if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
 
-    def follow(self, options: FollowOptions) -> None:
+    def load_and_follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""
-        self.fetch(options.first_load)
+        self.start(options.first_load)
         watcher = make_watcher(self.registry, options)
         if watcher is None:
             self.registry.load()
@@ -113,13 +113,13 @@ class OpenedRoots:
         if self.mirrors is not None:
             self.mirrors.stop()
 
-    def look(self) -> None:
+    def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
         if self.mirrors is not None:
             self.mirrors.look()
         if self.registry.loaded.is_set():
             self.registry.refresh()
-        logger.info("looking at every source now")
+        logger.info("polling every source now")
 
     def relock(self) -> str:
         """Serve the lock file as it is now. Return the reason of a refusal, or "" if there is none.
@@ -131,7 +131,7 @@ class OpenedRoots:
         from mcp_skills_server.sources.source import SourceError
 
         try:
-            entries = _placed(self.entries, locked_roots(self.lock, self.given), self.lock)
+            entries = _assign_entries(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
             before = self.entries
@@ -142,7 +142,7 @@ class OpenedRoots:
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
-            return f"{error}; what was locked before stays in service"
+            return f"{error}; the former lock stays in force"
         self.entries = entries
         self.pins.replace(*_pinned(entries))
         if switch is not None:
@@ -150,7 +150,7 @@ class OpenedRoots:
         self.registry.loaded.wait()
         self.registry.refresh()
         count = sum(len(each.skills) for each in entries.values())
-        logger.info("%s was read again; it names %s skills", self.lock, f"{count:,}")
+        logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
         return ""
@@ -159,7 +159,6 @@ class OpenedRoots:
 def open_roots(
     given: Sequence[str],
     options: RootOptions,
-    configuration: Configuration | None = None,
     *,
     pin: str | None = None,
     locked: Sequence[LockedSource] | None = None,
@@ -170,8 +169,8 @@ def open_roots(
 
     Args:
         given: the roots.
-        options: how to read the roots; some classes also say how to verify and poll them.
-        configuration: has the rules of single roots; None for none.
+        options: how to read the roots; some classes also say how to verify and poll them. Its
+            configuration has the rules of single roots.
         pin: the revision of every root, None for the newest.
         locked: the lock file entry of each root, whose skills alone are served; None for no lock.
         indexed: start from the index of an earlier process, and keep one if a watcher follows the
@@ -183,7 +182,7 @@ def open_roots(
     """
     from mcp_skills_server.catalog.gates import all_of, by_root
 
-    rules = [configuration and configuration.rules_of(each) for each in given]
+    rules = [options.config and options.config.rules_of(each) for each in given]
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
@@ -227,9 +226,8 @@ def open_roots(
     served = {root.given for root in registry.roots}
     if lost := [folder for folder in by_folder if folder not in served]:
         raise UsageError(
-            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another "
-            "root, or a file; "
-            "name the folder itself, once"
+            f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
+            "file; name the folder itself, once"
         )
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
@@ -263,8 +261,8 @@ def _token_of(rule: SourceRules | None) -> str:
     token = os.environ.get(rule.token_env, "").strip()
     if not token or not (token.isascii() and token.isprintable()):
         raise UsageError(
-            f"a [[source]] has token-env = {rule.token_env!r}, and this variable holds no token; "
-            "set it"
+            f"a [[source]] has token-env = {rule.token_env!r}, and this variable has no valid "
+            "token; set it"
         )
     return token
 
@@ -279,9 +277,9 @@ def _gates(
 
         gates.append(Selection(chosen.include, chosen.exclude))
     if keys:
-        from mcp_skills_server.provenance.signatures import Proofs, SignatureGate, Verifier
+        from mcp_skills_server.provenance.signatures import ProofCache, SignatureGate, Verifier
 
-        proofs = Proofs(cache_folder(cache_dir) / "signatures")
+        proofs = ProofCache(cache_folder(cache_dir) / "signatures")
         gates.append(SignatureGate(Verifier([*map(Path, keys)]), proofs))
     return gates
 
@@ -322,7 +320,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         locked = locked_roots(options.lock, given)
         roots = [each.given for each in locked]
     elif options.frozen:
-        raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
+        raise UsageError("--frozen is for a lock file; give --lock FILE too")
     elif not given:
         if sys.stderr.isatty():
             from mcp_skills_server.commands.welcome import say_folders
@@ -331,7 +329,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         raise UsageError(
             "there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE"
         )
-    opened = open_roots(roots, options, options.config, locked=locked, indexed=True)
+    opened = open_roots(roots, options, locked=locked, indexed=True)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
@@ -343,7 +341,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             reason = reasons.get(unserved[0], "it is not there")
             raise UsageError(
                 f"{options.lock}: {unserved[0]} cannot be served: "
-                f"{reason}{and_more(len(unserved) - 1)}; see "
+                f"{reason}{more_suffix(len(unserved) - 1)}; see "
                 "'outdated' and 'diff', then 'update', or leave out --frozen"
             )
     return opened
@@ -375,7 +373,7 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
     return [each for name, each in locked if not roots or name in wanted]
 
 
-def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
+def pinned_elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
     """Return the skills that other entries pin to other revisions of the same source."""
     others = (each for each in locked if each.given == source.given and each is not source)
     return frozenset(path for each in others for path in each.skills)
@@ -397,11 +395,11 @@ def _pinned(
     locked = [*entries.values()]
     return (
         {folder: each.skills for folder, each in entries.items()},
-        {folder: elsewhere(locked, each) for folder, each in entries.items()},
+        {folder: pinned_elsewhere(locked, each) for folder, each in entries.items()},
     )
 
 
-def _placed(
+def _assign_entries(
     before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
 ) -> dict[str, LockedSource]:
     """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
@@ -411,8 +409,8 @@ def _placed(
         same = [folder for folder, known in free.items() if known.given == each.given]
         if not same:
             raise UsageError(
-                f"{lock}: {each.given} stands there with a revision more than at the start; "
-                "restart the server for it"
+                f"{lock}: {each.given} has one more revision there than at the start; restart the "
+                "server"
             )
         folder = next((found for found in same if free[found].revision == each.revision), same[0])
         del free[folder]
@@ -494,7 +492,7 @@ def open_registry(
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = FollowOptions(cache_dir=cache, allow_private=allow_private)
     opened = open_roots([os.fspath(each) for each in roots], options, kinds=kinds)
-    opened.fetch(options.first_load)
+    opened.start(options.first_load)
     try:
         yield opened.registry
     finally:

@@ -68,9 +68,9 @@ class RootType(click.Path):
 
 
 _argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)
-roots: Final = _argument(required=True, metavar="ROOT...")
+roots_argument: Final = _argument(required=True, metavar="ROOT...")
 """Decorator that adds the argument of roots: folders, archives, sites and repositories."""
-roots_or_lock: Final = _argument(required=False, metavar="[ROOT...]")
+optional_roots: Final = _argument(required=False, metavar="[ROOT...]")
 """Decorator that adds the same argument as optional, since a lock file may name the roots."""
 
 
@@ -91,15 +91,11 @@ class LimitOptions(Options, heading="Which skills there are"):
         32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64)
     )
     include: tuple[str, ...] = many(
-        (
-            "Serve only skills whose path, name or one of whose tags fits, such as 'acme/*'. May "
-            "be "
-            "repeated."
-        ),
+        "Serve only skills whose path, name or tag matches, such as 'acme/*'. May be repeated.",
         metavar="PATTERN",
     )
     exclude: tuple[str, ...] = many(
-        "Leave out skills that fit, likewise. May be repeated.", metavar="PATTERN"
+        "Leave out skills that match, likewise. May be repeated.", metavar="PATTERN"
     )
     hidden: bool = switch(
         False,
@@ -117,32 +113,26 @@ class LimitOptions(Options, heading="Which skills there are"):
 class SiteOptions(Options, heading="Roots that are fetched"):
     cache_dir: str | None = option(
         None,
-        (
-            "Where copies of what is fetched and indexes for the next start are kept; by default "
-            "the "
-            "user's cache."
-        ),
+        "The folder of fetched copies, and of indexes for the next start; by default the "
+        "user's cache.",
         type=click.Path(file_okay=False),
         metavar="DIR",
     )
     cache_size: int = count(
         10 << 30,
-        (
-            "What copies may take there; what was not used for the longest goes first, what is "
-            "served "
-            "never."
-        ),
+        "Size of the copies there; least recently used copies are evicted first, served ones "
+        "never.",
         metavar="BYTES",
     )
-    allow_private: bool = flag("Fetch from private and loopback addresses, too.")
+    allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag(
-        "Fetch over plain http from other machines, too.", "--allow-http", "--allow-insecure"
+        "Also fetch over plain http from other machines.", "--allow-http", "--allow-insecure"
     )
     allow_rollback: bool = flag(
-        "Take from a site an index that it had before, and another one since."
+        "Accept an index of a site that is older than the last one fetched."
     )
     fetch_origins: tuple[str, ...] = many(
-        "Another origin that skills of a site may be fetched from. May be repeated.",
+        "A further origin from which skills of a site may be fetched. May be repeated.",
         "--fetch-origin",
         metavar="ORIGIN",
     )
@@ -150,14 +140,11 @@ class SiteOptions(Options, heading="Roots that are fetched"):
 
 class GitOptions(Options, heading="Roots in git"):
     signers: str | None = file(
-        (
-            "Take a commit only if it is signed with an ssh key that this file of allowed signers "
-            "names."
-        ),
+        "Accept only commits signed with an ssh key in this file of allowed signers.",
         "--require-signed-commits",
     )
     accept_rewritten: bool = flag(
-        "Take what a branch was rewritten to (force-push), or a tag moved to."
+        "Accept a branch that was rewritten (force-push), or a tag that was moved."
     )
 
 
@@ -181,8 +168,8 @@ class ConfigOptions(Options, heading="Configuration"):
     config: Configuration | None = option(
         None,
         "Take from this TOML file the options that neither the command line nor the environment "
-        "gives: "
-        "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
+        "gives: page-size = 20. 'config check' checks it, 'config show' shows the values in "
+        "force.",
         type=click.Path(),
         metavar="FILE",
         in_file=False,
@@ -210,28 +197,27 @@ class TableOptions(RootOptions):
 class WatchOptions(Options, heading="Following changes"):
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(
-        False, "Look at time stamps instead of waiting for events, for network file systems."
+        False, "Poll time stamps instead of waiting for events, for network file systems."
     )
     reconcile: float = seconds(
-        300, "Look at everything again after so long, in case an event was lost.", least=1
+        300, "How often to rescan everything, in case an event was lost.", least=1
     )
 
 
 class RefreshOptions(Options, heading="Following changes"):
     refresh: float = seconds(
         60,
-        "How often to look whether a root in git or a registry has changed. A site says so itself.",
+        "How often to poll roots in git or a registry for changes. Sites set their own interval.",
         least=1,
         is_live=True,
     )
-    first_load: float = seconds(5, "How long a first list waits for what was never fetched before.")
+    first_load: float = seconds(5, "How long a first list waits for roots that were never fetched.")
 
 
 class SignatureOptions(Options, heading="What is pinned and signed"):
     require_signature: tuple[str, ...] = many(
-        "Take only skills that this key signed, a public key or the certificate of an authority "
-        "in PEM. May be "
-        "repeated; one of them must have signed.",
+        "Accept only skills that this key signed, a public key or the certificate of an "
+        "authority in PEM. May be repeated; one of them must have signed.",
         type=click.Path(dir_okay=False),
         metavar="KEY",
     )
@@ -245,9 +231,7 @@ class PinOptions(SignatureOptions, heading="What is pinned and signed"):
     lock: str | None = file(
         "Serve exactly the skills that this lock file names, of the ROOTs that it names."
     )
-    frozen: bool = flag(
-        "With --lock: refuse to start where a skill that it names cannot be served."
-    )
+    frozen: bool = flag("With --lock: refuse to start if a skill that it names cannot be served.")
 
 
 class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
@@ -296,7 +280,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
 
     snapshot = registry.snapshot
     try:
-        return identity.find(snapshot, name, standing)
+        return identity.require(snapshot, name, standing)
     except RequestError as error:
         if snapshot.named(name, standing):
             raise UsageError(str(error)) from None  # whose message has their paths
@@ -310,7 +294,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         if near := nearest(name, names):
             hint = f"did you mean {' or '.join(near)}?"
         elif os.path.isdir(name):
-            hint = "this is a folder; write the name of a skill behind the folders"
+            hint = "this is a folder; write the name of a skill after the folders"
         raise UsageError(f"{error}; {hint}") from None
 
 
@@ -335,10 +319,10 @@ def limits_of(options: LimitOptions) -> Limits:
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """Return the validated tokens of `--token-file` or `--tokens`; warn if they expire soon."""
-    from mcp_skills_server.access.tokens import warn_of_ends
+    from mcp_skills_server.access.tokens import warn_of_expiry
 
-    found = token_lines_of(file, lines).checked()
-    warn_of_ends(found, time.time())
+    found = token_lines_of(file, lines).require_valid()
+    warn_of_expiry(found, time.time())
     return found
 
 
@@ -353,7 +337,7 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
     if lines is not None:
         return read_token_value(lines, "MCP_SKILLS_TOKENS")
     if file is not None:
-        return read_token_file(file, again=again)
+        return read_token_file(file, is_reload=again)
     return TokenLines(())
 
 

@@ -78,7 +78,7 @@ def say_json(value: Any) -> None:
     click.echo(written)
 
 
-def and_more(count: int, hint: str = "") -> str:
+def more_suffix(count: int, hint: str = "") -> str:
     """Return " (and 3 more)" for the end of a message; "" for a `count` of 0."""
     if count < 1:
         return ""

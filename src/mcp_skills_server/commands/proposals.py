@@ -32,20 +32,20 @@ class LookOptions(ProposalOptions):
 
 
 class ListOptions(LookOptions):
-    every: bool = flag("List those that are decided, too.", "--all")
+    every: bool = flag("Also list decided proposals.", "--all")
 
 
 class DecisionOptions(LookOptions, AuditOptions, heading="The decision"):
-    message: str = option("", "What to tell the proposer.", metavar="TEXT")
+    message: str = option("", "A message to the proposer.", metavar="TEXT")
 
 
 class ApproveProposalOptions(DecisionOptions, heading="The decision"):
-    scripts: bool = flag("Take the scripts that it brings, too: you have read them.")
+    scripts: bool = flag("Also accept the scripts that it brings, which you have read.")
 
 
 @click.group()
 def proposals() -> None:
-    """Look at what models proposed to a server with --proposals, and approve or reject it.
+    """Review the proposals of models to a server with --proposals: approve or reject them.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def proposals() -> None:
 @proposals.command("list")
 @takes(ListOptions)
 def list_(options: ListOptions) -> None:
-    """Print the proposals that wait for a decision, the newest first."""
+    """Print the pending proposals, the newest first."""
     found = [each for each in _store(options).list() if options.every or each.state == "pending"]
     if options.form == "json":
         say_json([each.as_json() for each in found])
@@ -70,7 +70,7 @@ def list_(options: ListOptions) -> None:
         ]
         say_table([("ID", "SKILL", "PRINCIPAL", "STATE", "REASON"), *rows])
     else:
-        say("no proposal waits for a decision")
+        say("no proposal is pending")
 
 
 @proposals.command()
@@ -125,13 +125,13 @@ def diff(options: LookOptions, id_: str) -> int:
     if options.form == "json":
         say_json(
             proposal.as_json()
-            | {"first": found.first if found else (), "lines": found.rest if found else ()}
+            | {"first": found.important if found else (), "lines": found.others if found else ()}
         )
     elif found is not None:
         say(f"{proposal.name}: {proposal.id}")
-        for line in found.first:
+        for line in found.important:
             say(f"  {line}")
-        say_lines("\n".join(found.rest))
+        say_lines("\n".join(found.others))
     return int(found is not None)
 
 
@@ -153,7 +153,7 @@ def approve(options: ApproveProposalOptions, id_: str) -> None:
 @click.argument("id_", metavar="ID")
 @takes(DecisionOptions)
 def reject(options: DecisionOptions, id_: str) -> None:
-    """Record that ID is not wanted; its proposer sees --message."""
+    """Reject ID; its proposer sees --message."""
     events = _audited(options)
     made = approval.reject(_store(options), id_, reviewer=LOCAL, message=options.message)
     _record(events, "reject", made)

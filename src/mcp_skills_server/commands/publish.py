@@ -21,7 +21,12 @@ from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
 from mcp_skills_server.commands.fields import flag, option, seconds, takes
 from mcp_skills_server.commands.opening import load_registry, make_registry
-from mcp_skills_server.commands.options import RootOptions, roots, roots_and_last, without_skills
+from mcp_skills_server.commands.options import (
+    RootOptions,
+    roots_and_last,
+    roots_argument,
+    without_skills,
+)
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
@@ -45,10 +50,11 @@ class PackOptions(RootOptions):
     """Options of the skills to pack, and of reading their roots."""
 
     allow_partial: bool = flag(
-        "Publish the others where a skill cannot be; without it nothing is, and it exits with 1."
+        "Publish the others if a skill cannot be; without this option nothing is, and the exit "
+        "code is 1."
     )
     with_evals: bool = flag(
-        "Publish the folder evals of each skill, too. That of a signed skill always is."
+        "Also publish the folder evals of each skill. That of a signed skill always is."
     )
 
 
@@ -65,7 +71,7 @@ class PublishOptions(PackOptions):
     headers: bool = flag("Also write DIR/_headers, for Netlify and Cloudflare Pages.")
     keep: float = option(
         7,
-        "Keep what the index no longer names for so long, for clients with an older index.",
+        "How long to keep what the index no longer names, for clients with an older index.",
         type=click.FloatRange(min=0),
         metavar="DAYS",
     )
@@ -73,7 +79,7 @@ class PublishOptions(PackOptions):
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(PublishOptions)
 def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     """Publish the skills below each ROOT as files that any web server can serve.
@@ -141,7 +147,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
     registry.keep_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
-    remark(f"published {len(edition.skills)} skills in {shown}, {done}")
+    remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
 
 
@@ -307,7 +313,7 @@ class PackageOptions(PackOptions):
     """Options that `bundle` and `plugin` share."""
 
     name: str | None = option(
-        None, "What hosts call it; by default the name of the first folder.", metavar="NAME"
+        None, "The name in hosts; by default that of the first folder.", metavar="NAME"
     )
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
 
@@ -323,13 +329,13 @@ class BundleOptions(PackageOptions):
 
 class PluginOptions(PackageOptions):
     output: str = option(
-        "", "The folder to write; it must not be there yet.", required=True, type=click.Path()
+        "", "The folder to write, which must not exist yet.", required=True, type=click.Path()
     )
     server: bool = flag("Also have hosts start this server with the skills (mcp.json), by uvx.")
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(BundleOptions)
 def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     """Write the skills below each ROOT and what starts this server into an MCP Bundle (.mcpb).
@@ -353,7 +359,7 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(PluginOptions)
 def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json and skills/NAME.
@@ -365,7 +371,7 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     name = _name_of(options, roots)
     if os.path.lexists(options.output):
         raise UsageError(
-            f"--output {printable(options.output)}: is there already; give another folder, or "
+            f"--output {printable(options.output)}: already exists; give another folder, or "
             "remove it"
         )
     skills = _packaged_files(options, roots)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.access.tokens import warn_of_ends
+from mcp_skills_server.access.tokens import warn_of_expiry
 from mcp_skills_server.commands.fields import key_of, parsed_again, traits_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.commands.options import token_lines_of, warn_of_unknown_variables
-from mcp_skills_server.commands.printing import and_more
+from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 """Seconds between polls; a changed file is read once it is equal at two polls (debounce)."""
 _DAY_S: Final = 86_400.0
 
@@ -77,17 +77,17 @@ class Reloader:
         self._tokens = tokens
         self._warned = self.read_at = time.time()
         self.refused = ""
-        self._asked: SimpleQueue[None] = SimpleQueue()
-        self._seen = self._look()
+        self._requests: SimpleQueue[None] = SimpleQueue()
+        self._seen = self._stat_files()
 
     def start(self) -> None:
         """Follow the files until the process ends, and warn of variables that no command reads."""
         warn_of_unknown_variables(self._context)
         threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
 
-    def ask(self) -> None:
+    def request_reload(self) -> None:
         """Request a reload and a poll of every source; reentrant, for handlers of signals."""
-        self._asked.put(None)  # the lock of an Event is not reentrant
+        self._requests.put(None)  # the lock of an Event is not reentrant
 
     def state(self) -> str:
         """Return one line for `/readyz?verbose`, "" if there is no file to follow."""
@@ -118,7 +118,7 @@ class Reloader:
             in_force = "all other lines are in force"
             if tokens is None:
                 in_force = "the tokens stay as they were"
-            troubles.append(f"{wrong[0][1]}{and_more(len(wrong) - 1)}; {in_force}")
+            troubles.append(f"{wrong[0][1]}{more_suffix(len(wrong) - 1)}; {in_force}")
         grants: Sequence[Grant] | None = None
         if (
             was is not None
@@ -131,12 +131,12 @@ class Reloader:
         for each in troubles:  # logged after the valid changes are in force
             logger.warning("%s", each)
         if was is not None and now is not None and was != now:
-            self._take(before, was, now)
+            self._apply(before, was, now)
         if self._sources is not None and (refused := self._sources.relock()):
             logger.warning("%s", refused)
             troubles.append(refused)
         if self.refused and not troubles:
-            logger.info("the files are right again, and all that they say is in force")
+            logger.info("the files are valid again, and fully in force")
         self.read_at, self.refused = time.time(), printable(" / ".join(troubles))
 
     def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
@@ -152,9 +152,9 @@ class Reloader:
             at_once = swap if self._tokens is None else partial(self._tokens.between_requests, swap)
             at_once()
         if tokens is not None:
-            logger.info("the tokens were read again; there are %s of them", len(tokens))
+            logger.info("the tokens were reloaded; there are %s of them", len(tokens))
         if grants is not None:
-            logger.info("the grants were read again; there are %d of them", len(grants))
+            logger.info("the grants were reloaded; there are %d of them", len(grants))
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
         """Return the tokens of the file, None if they are unchanged, and its invalid lines."""
@@ -162,18 +162,18 @@ class Reloader:
             return None, ()
         params = self._context.params
         lines = token_lines_of(params["token_file"], params["tokens"], again=True)
-        found = lines.after(self._tokens)
-        if not found and not lines.wrong and not self._tokens:
+        found = lines.merge(self._tokens)
+        if not found and not lines.invalid and not self._tokens:
             return None, ()
         if not found or not self._tokens:
-            lines.checked()
-            raise UsageError("whether tokens are wanted takes effect at the next start")
-        warn_of_ends(found, time.time())
+            lines.require_valid()
+            raise UsageError("turning tokens on or off takes effect at the next start")
+        warn_of_expiry(found, time.time())
         if {*self._tokens} == {*found}:
-            return None, lines.wrong
-        return found, lines.wrong
+            return None, lines.invalid
+        return found, lines.invalid
 
-    def _take(self, before: click.Context, was: Configuration, now: Configuration) -> None:
+    def _apply(self, before: click.Context, was: Configuration, now: Configuration) -> None:
         """Apply the live options and the rates, and log the changes that need a restart."""
         old, new = before.params, self._context.params
         later = sorted(
@@ -185,7 +185,7 @@ class Reloader:
         )
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
-        logger.info("%s was read again", now.file)
+        logger.info("%s was reloaded", now.file)
         if self._sources is not None and self._sources.mirrors is not None:
             for root in {*old["roots"], *new["roots"]}:
                 rules = now.rules_of(root)
@@ -200,7 +200,7 @@ class Reloader:
             later.append("oauth")
         if self._rates is not None and was.quotas != now.quotas:
             self._rates.replace(now.quotas)
-            if was.quotas.lasting != now.quotas.lasting:
+            if was.quotas.fixed != now.quotas.fixed:
                 later.append("quota")
         if later:
             logger.warning(
@@ -212,7 +212,7 @@ class Reloader:
         """True if there is any file to follow."""
         return bool(self._seen)
 
-    def _look(self) -> list[tuple[int, ...] | None]:
+    def _stat_files(self) -> list[tuple[int, ...] | None]:
         """Return a stat signature of each file; None for one that is missing."""
         files: list[str | None] = []
         if (configuration := self._context.params["config"]) is not None:
@@ -226,26 +226,26 @@ class Reloader:
     def _follow(self) -> None:
         last = self._seen
         while True:
-            is_asked = self._is_asked()
+            is_requested = self._wait_for_request()
             # stat before reading, so that a write in between counts as another change
-            before, last = last, self._look()
+            before, last = last, self._stat_files()
             if self._tokens is not None and time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
-                warn_of_ends(self._tokens, self._warned)
-            if not is_asked and (last == self._seen or last != before):
+                warn_of_expiry(self._tokens, self._warned)
+            if not is_requested and (last == self._seen or last != before):
                 continue
             self._seen = last
             try:
                 self.reload()
-                if self._sources is not None and is_asked:
-                    self._sources.look()
+                if self._sources is not None and is_requested:
+                    self._sources.poll_now()
             except Exception:  # a bug must not end the polling
-                logger.exception("the configuration could not be read again")
+                logger.exception("the configuration could not be reloaded")
 
-    def _is_asked(self) -> bool:
+    def _wait_for_request(self) -> bool:
         """Return True after a request, or False when the next poll of the files is due."""
         try:
-            self._asked.get(timeout=_LOOK_S if self._seen or self._tokens else None)
+            self._requests.get(timeout=_POLL_S if self._seen or self._tokens else None)
         except Empty:
             return False
         return True

@@ -10,9 +10,14 @@ from mcp_skills_server.commands.features.records import AuditOptions, start_audi
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, roots_or_lock
+from mcp_skills_server.commands.options import FollowOptions, optional_roots
 from mcp_skills_server.commands.reloading import Reloader
-from mcp_skills_server.commands.running import end_on_signals, leave, on_hangup, say_that_it_waits
+from mcp_skills_server.commands.running import (
+    end_on_signals,
+    exit_now,
+    on_hangup,
+    print_waiting_hint,
+)
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
 
 
@@ -22,7 +27,7 @@ class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
 
 
 @click.command(cls=Grouped)
-@roots_or_lock
+@optional_roots
 @takes(RpcOptions)
 def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     """Answer the Skills Protocol for the skills below each ROOT, on stdin and stdout.
@@ -54,7 +59,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     log_requests(runtime.events)
     views = make_views(opened.registry, options.config, local=True)
     methods = Methods(runtime, options.allow_code, views=views)
-    say_that_it_waits(
+    print_waiting_hint(
         "a client of the Skills Protocol",
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
@@ -62,12 +67,12 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     reloader = Reloader(context, views, opened)
     reloader.start()
     audit = start_audit(options, runtime.events, stdout_is_free=False)
-    on_hangup(reloader.ask, audit and audit.reopen)
-    opened.follow(options)  # the first call waits until the skills are there
+    on_hangup(reloader.request_reload, audit and audit.reopen)
+    opened.load_and_follow(options)  # the first call waits until the skills are there
     try:
         with runtime.events.serving():
             anyio.run(serve, Rpc(methods))
     finally:
         runtime.close()
         opened.stop()
-    leave()
+    exit_now()

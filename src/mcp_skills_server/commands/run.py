@@ -24,9 +24,9 @@ from mcp_skills_server.commands.runtime_options import (
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import RuntimeSettings
-from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
+from mcp_skills_server.runtime.scripts.approvals import Approval, default_file, update
 from mcp_skills_server.runtime.scripts.policy import canonical
-from mcp_skills_server.runtime.scripts.runner import Explained
+from mcp_skills_server.runtime.scripts.runner import DryRun
 
 _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR"))
 
@@ -79,8 +79,8 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     return 1 if outcome.exit_code is None else outcome.exit_code
 
 
-def _say_explained(explained: Explained) -> None:
-    command, box = explained.command, explained.box
+def _say_explained(explained: DryRun) -> None:
+    command, box = explained.command, explained.sandbox
     say(f"command:   {' '.join(command.argv)}")
     say(f"sandbox:   {'none: it has all rights of this user' if box is None else 'bubblewrap'}")
     for gap in () if box is None else box.gaps:
@@ -101,9 +101,9 @@ def _say_explained(explained: Explained) -> None:
 
 class ApproveOptions(ApprovalOptions, RootOptions):
     digest: str | None = option(
-        None, "Approve only what has this digest, as the server's message has it.", metavar="DIGEST"
+        None, "Approve only this digest, as in the server's message.", metavar="DIGEST"
     )
-    revoke: bool = flag("Take the approval back.")
+    revoke: bool = flag("Revoke the approval.")
 
 
 @click.command()
@@ -113,7 +113,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     """Let scripts of one skill of a site or an archive run, as long as no file of it changes.
 
     SKILL is the skill's name or its path. The server runs them if it was started with
-    --allow-scripts and --allow-scripts-of ORIGIN; a running one need not be started again. Read the
+    --allow-scripts and --allow-scripts-of ORIGIN; a running one need not be restarted. Read the
     skill first.
 
     \b
@@ -149,9 +149,9 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
             return [each for each in others if (each.origin, each.digest) != (origin, found)]
         return [*others, Approval(origin, skill.path, found, float(int(time.time())))]
 
-    change(file, changed)
+    update(file, changed)
     if options.revoke:
-        say(f"{skill.path} from {origin}: not approved any more")
+        say(f"{skill.path} from {origin}: no longer approved")
         return
     say(f"{skill.path} from {origin}: approved with the digest {found}")
     for path in dialect.scripts_of(skill):

@@ -36,7 +36,7 @@ def collect_from_now_on() -> None:
     gc.enable()
 
 
-def say_that_it_waits(peer: str, *ways: str) -> None:
+def print_waiting_hint(peer: str, *ways: str) -> None:
     """Tell a person at a terminal that the command waits for `peer`, and the ways to try it."""
     if not sys.stdin.isatty():
         return
@@ -78,7 +78,7 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
         signal.signal(signal.SIGHUP, hang_up)
 
 
-def leave(code: int = 0) -> NoReturn:
+def exit_now(code: int = 0) -> NoReturn:
     """End the process at once: a thread may be blocked forever in a write that no peer reads."""
     last = threading.Thread(target=_write_the_last_lines, daemon=True)
     last.start()

@@ -69,20 +69,20 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
         "required",
         "off",
         words=(
-            "Run scripts in bubblewrap. off: without, with all rights of the server's user, "
+            "Run scripts in bubblewrap. off: no sandbox, with all rights of the server's user, "
             "who must not be root."
         ),
     )
     script_timeout: float = seconds(
-        60, "Time of a script, unless the call says otherwise.", above=True
+        60, "Time limit of a script, unless the call sets one.", above=True
     )
     script_output: int = count(
-        256 << 10, "What is kept of a script's stdout, and of its stderr.", metavar="BYTES"
+        256 << 10, "The cap of a script's stdout, and of its stderr.", metavar="BYTES"
     )
     script_memory: int = option(
-        2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES"
+        2 << 30, "Memory limit of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES"
     )
-    script_concurrency: int = count(4, "Scripts at once.")
+    script_concurrency: int = count(4, "Scripts that run at once.")
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
     script_network_of: tuple[str, ...] = many(
         "Let sandboxed scripts of the skill at this path reach the network, and no others; "
@@ -117,7 +117,7 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
 
 class ExecutionOptions(Options, heading="Running scripts"):
     allow_code: bool = switch(
-        False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts."
+        False, "Skills Protocol: let run_code run code from a call. Needs --allow-scripts."
     )
     script_secrets: tuple[str, ...] = many(
         "Pass this variable of the server's environment to scripts of the skill at this path, if "
@@ -195,7 +195,7 @@ def make_runtime(
             ("--approvals", options.approvals),
         ):
             if value:
-                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+                raise UsageError(f"{name} is for scripts; give --allow-scripts too")
         if any(roots.values()):
             raise UsageError(
                 "a [[source]] has scripts = true, and scripts are off; give allow-scripts = true "
@@ -278,7 +278,7 @@ def _local(folder: str, model: str | None) -> Embedder:
     missing = [name for name in MODEL_FILES if not Path(folder, name).is_file()]
     if missing:
         raise UsageError(
-            f"--embeddings {folder}: no model2vec model is there, for it has no "
+            f"--embeddings {folder}: this is not a model2vec model, because it has no "
             f"{', '.join(missing)}"
         )
     _need("model2vec")
@@ -295,7 +295,7 @@ def _endpoint(url: str, model: str | None) -> Embedder:
     except ValueError:
         raise UsageError("--embeddings: the address cannot be read") from None
     if parts.username is not None or parts.password is not None:
-        raise UsageError(f"--embeddings: an address is no place for a key; set {KEY_VARIABLE}")
+        raise UsageError(f"--embeddings: an address must not have a key; set {KEY_VARIABLE}")
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
         raise UsageError(
             f"--embeddings {url}: give an address with https, or with http on this machine"
@@ -306,7 +306,9 @@ def _endpoint(url: str, model: str | None) -> Embedder:
         )
     secret = os.environ.get(KEY_VARIABLE)
     if secret is not None and not (secret.isascii() and secret.isprintable() and secret.strip()):
-        raise UsageError(f"{KEY_VARIABLE} is empty, or has what no key may have; set or unset it")
+        raise UsageError(
+            f"{KEY_VARIABLE} is empty, or has characters that a key cannot have; set or unset it"
+        )
     _need("numpy")
     return Endpoint(url, model, secret.strip() if secret is not None else None)
 

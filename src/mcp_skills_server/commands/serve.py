@@ -37,16 +37,16 @@ from mcp_skills_server.commands.opening import make_views, make_watcher, open_se
 from mcp_skills_server.commands.options import (
     FollowOptions,
     ProposalOptions,
-    roots_or_lock,
+    optional_roots,
     tokens_of,
 )
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
     end_on_signals,
-    leave,
+    exit_now,
     on_hangup,
-    say_that_it_waits,
+    print_waiting_hint,
     settle_after_load,
 )
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
@@ -62,18 +62,16 @@ logger = logging.getLogger(__name__)
 class ShownOptions(Options, heading="What clients are shown"):
     dialect: str = option(
         AUTO,
-        (
-            "What skills/list and skills/get speak. auto: all of them, to each client what it can "
-            "take."
-        ),
+        "The dialect of skills/list and skills/get. auto: all of them, chosen for each client.",
         type=click.Choice(names()),
     )
     tools: bool = switch(
-        True, "Offer tools to load, read and search skills, for hosts that know no skills."
+        True, "Offer tools to load, read and search skills, for hosts without support for skills."
     )
     prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
     prompt_choice: tuple[str, ...] = many(
-        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
+        "Only skills whose name or path matches appear as prompts, such as 'acme/*'. May be "
+        "repeated.",
         "--prompt",
         metavar="PATTERN",
     )
@@ -94,7 +92,7 @@ class ShownOptions(Options, heading="What clients are shown"):
     )
     max_loaded: int = count(8, "Skills that a session may have loaded at once.")
     load_dependencies: bool = switch(
-        False, "Load with a skill those that its dependencies.skills names, too, one level deep."
+        False, "Also load the skills in the dependencies.skills of a skill, one level deep."
     )
     local_paths: bool = switch(
         True,
@@ -104,22 +102,19 @@ class ShownOptions(Options, heading="What clients are shown"):
             "shell can run."
         ),
     )
-    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = count(
-        1000, "Prompts of one page; some hosts show the first page alone."
-    )
+    page_size: int = option(50, "Entries in a page of a listing.", type=click.IntRange(1, 1000))
+    prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
 
 
 class HttpOptions(Options, heading="Over HTTP (--transport http)"):
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
     allow_empty: bool = flag(
-        "Be ready although there is no skill yet in any folder; without it /readyz says 503."
+        "Be ready even if no folder has a skill yet; without this option /readyz returns 503."
     )
     allowed_host: tuple[str, ...] = many(
         "A name that the Host header may have. May be repeated; * for any. The names of this "
-        "machine may pass without "
-        "it where --host is one of them.",
+        "machine are allowed by default if --host is one of them.",
         metavar="NAME",
     )
     allowed_origin: tuple[str, ...] = many(
@@ -148,53 +143,44 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         is_live=True,
         if_empty="tokens",
     )
-    session_idle: float = seconds(
-        1800, "Close a legacy session that was not used for so long.", least=1
-    )
+    session_idle: float = seconds(1800, "Idle timeout of a legacy session.", least=1)
     max_sessions: int = count(
-        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one."
+        1000,
+        "Maximum of legacy sessions; over it, the client with most loses its oldest idle one.",
     )
     max_connections: int = count(
         1000,
-        "Connections at once. Then the client with most loses its oldest idle one. The process's "
-        "limit of open files "
-        "bounds it too.",
+        "Maximum of connections; over it, the client with most loses its oldest idle one. "
+        "The process's limit of open files applies, too.",
     )
     request_timeout: float = seconds(
         30,
-        "Close a connection that takes so long to send a request's head, or its body.",
+        "Time limit for receiving a request's head, and for its body.",
         above=True,
     )
-    max_body: int = count(1 << 20, "Size of a request.", metavar="BYTES")
+    max_body: int = count(1 << 20, "Size limit of a request.", metavar="BYTES")
 
 
 class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
     keep_alive: int = count(
         5,
-        (
-            "Close a connection that had no request for so long. A proxy must give its "
-            "connections up "
-            "before."
-        ),
+        "Keep-alive timeout of a connection. That of a proxy in front must be shorter.",
         metavar="SECONDS",
     )
     root_path: str = option(
         "",
-        (
-            "What stands before all paths that clients see, such as /skills, if a proxy takes it "
-            "off "
-            "or not."
-        ),
+        "The prefix of all paths that clients see, such as /skills, whether or not a proxy "
+        "strips it.",
         metavar="PATH",
     )
     trusted_proxy: tuple[str, ...] = many(
-        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for "
-        "whom it asks "
-        "(X-Forwarded-For and -Proto). May be repeated.",
+        "The address or network of a proxy, such as 10.0.0.0/8, whose X-Forwarded-For and "
+        "X-Forwarded-Proto are trusted. May be repeated.",
         metavar="CIDR",
     )
     drain: float = seconds(
-        0, "After SIGTERM answer requests for so long, and say at /readyz that it ends."
+        0,
+        "How long to drain after SIGTERM: requests are answered, and /readyz reports the shutdown.",
     )
 
 
@@ -215,7 +201,7 @@ class ServeOptions(
 
 
 @click.command(cls=Grouped)
-@roots_or_lock
+@optional_roots
 @takes(ServeOptions, *FEATURES)
 @click.pass_context
 def serve(
@@ -251,7 +237,7 @@ def serve(
     server.opened.stop()
     for each in features:
         each.stop()
-    leave()
+    exit_now()
 
 
 def _make_server(
@@ -307,7 +293,7 @@ def _make_server(
 def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...]) -> None:
     _warn_of_unused(context, server.options.config)
     given = shlex.join(roots or ["--lock", str(server.options.lock)])
-    say_that_it_waits(
+    print_waiting_hint(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
         f"mcp-skills-server list {given} (what it serves)",
@@ -327,8 +313,8 @@ def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...])
 def _follow(server: Server, reloader: Reloader) -> None:
     """Start to follow the operator's files and the remote roots."""
     reloader.start()
-    on_hangup(reloader.ask, *(each.reopen for each in server.features))
-    server.opened.fetch(server.options.first_load)
+    on_hangup(reloader.request_reload, *(each.reopen for each in server.features))
+    server.opened.start(server.options.first_load)
 
 
 def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:
@@ -345,7 +331,7 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
     if configuration is not None and any(each.startswith("quota.") for each in configuration.lines):
         unused.append("[quota]")
     if unused:
-        logger.warning("unused without --transport http: %s", ", ".join(unused))
+        logger.warning("no effect without --transport http: %s", ", ".join(unused))
 
 
 def _serve_http(context: click.Context, server: Server) -> None:

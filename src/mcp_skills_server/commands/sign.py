@@ -15,7 +15,7 @@ from mcp_skills_server.commands.options import (
     RootOptions,
     limits_of,
     path_or_none,
-    roots,
+    roots_argument,
 )
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.durable import replace_file
@@ -29,10 +29,10 @@ _FILE = click.Path(dir_okay=False)
 class SignOptions(LimitOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
     password_env: str | None = option(
-        None, "Variable with the password of the key.", metavar="NAME"
+        None, "The environment variable with the password of the key.", metavar="NAME"
     )
     certificates: tuple[str, ...] = many(
-        "The key's certificate, then those of who vouches for it. May be repeated.",
+        "The key's certificate, then the certificates of its issuers. May be repeated.",
         "--certificate",
         metavar="FILE",
     )
@@ -49,7 +49,7 @@ class VerifyOptions(RootOptions):
         metavar="FILE",
     )
     identity: str | None = option(
-        None, "Who signed without a key, by sigstore: an address.", metavar="NAME"
+        None, "The address of a signer without a key, by sigstore.", metavar="NAME"
     )
     issuer: str | None = option(
         None, "With --identity: the OpenID Connect issuer that vouches for it.", metavar="URL"
@@ -109,12 +109,12 @@ def sign(options: SignOptions, directory: str) -> int:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(VerifyOptions)
 def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
-    """Say of each skill below each ROOT whether it is signed as it is, by one of the keys.
+    """Check the signature of each skill below each ROOT against the keys.
 
-    Exit code 1 when one is not.
+    Exit code 1 if a skill has no valid signature by one of them.
 
     \b
     Examples:
@@ -130,7 +130,7 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
         )
     elif not options.keys:
         raise UsageError(
-            "verify needs --key FILE, the public key of who signed, or --identity and --issuer"
+            "verify needs --key FILE, the signer's public key, or --identity and --issuer"
         )
     verifier = signatures.Verifier([*map(Path, options.keys)], identity)
     registry = load_registry(roots, options)
@@ -145,7 +145,7 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
             say(f"{path}: {error} [{error.code}]")
     unusable = registry.snapshot.skills.keys() - {*usable}
     for path in sorted(unusable):
-        remark(f"{path}: not looked at, since it cannot be served; see 'validate'")
+        remark(f"{path}: not checked, since it cannot be served; see 'validate'")
     if not registry.snapshot.skills:
         remark("there is no skill to verify")
     return int(bool(failed or unusable) or not registry.snapshot.skills)

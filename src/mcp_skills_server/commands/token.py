@@ -14,18 +14,18 @@ from mcp_skills_server.errors import UsageError
 
 class NewTokenOptions(Options):
     token_file: str | None = file(
-        "Add the line to this file, which is made if it is not there. A running server reads it "
-        "again by itself."
+        "Add the line to this file, which is created if it does not exist. A running server "
+        "reloads it by itself."
     )
     expires: str | None = option(
-        None, "When it ends: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY"
+        None, "When it expires: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY"
     )
-    group: tuple[str, ...] = many("What its bearer belongs to. May be repeated.", metavar="NAME")
+    group: tuple[str, ...] = many("A group of the bearer. May be repeated.", metavar="NAME")
 
 
 @click.group()
 def token() -> None:
-    """Make the tokens that `serve --token-file` lets in.
+    """Make the tokens that `serve --token-file` accepts.
 
     \b
     Examples:
@@ -39,8 +39,8 @@ def token() -> None:
 def new(options: NewTokenOptions, name: str) -> None:
     """Print a new token for NAME on stdout, and make its line NAME=sha256:... of a token file.
 
-    Only the hash is kept, so the token cannot be shown again. A name may stand twice: add its new
-    token, give it to who uses the old one, and remove the old line.
+    Only the hash is kept, so the token cannot be shown again. A name may occur twice: add its new
+    token, hand it to the user of the old one, and remove the old line.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ def new(options: NewTokenOptions, name: str) -> None:
     made = new_token()
     line = hashed_line(name, made, expires=options.expires, groups=options.group)
     if options.token_file is None:
-        remark(f"let it in by this line of a token file: {line}")
+        remark(f"accept it with this line of a token file: {line}")
     else:
         _append(Path(os.path.realpath(options.token_file)), line)
     say(made)
@@ -65,7 +65,7 @@ def _append(file: Path, line: str) -> None:
 
     text, mode = read_token_text(str(file)) if os.path.exists(file) else ("", 0o600)
     whole = f"{text.rstrip()}\n{line}\n".lstrip("\n")
-    read_tokens(whole, str(file)).checked()
+    read_tokens(whole, str(file)).require_valid()
     try:
         replace_file(file, whole.encode(), mode)
     except OSError as error:

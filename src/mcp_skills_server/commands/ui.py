@@ -15,10 +15,14 @@ from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, roots_or_lock
+from mcp_skills_server.commands.options import (
+    FollowOptions,
+    ProposalOptions,
+    optional_roots,
+)
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
-from mcp_skills_server.commands.running import end_on_signals, leave
+from mcp_skills_server.commands.running import end_on_signals, exit_now
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ class UiOptions(FollowOptions, UsageOptions, ProposalOptions):
 
 # The variables are those of `serve`: MCP_SKILLS_HIDDEN for --hidden.
 @click.command(cls=Grouped)
-@roots_or_lock
+@optional_roots
 @takes(UiOptions)
 @click.pass_context
 def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> None:
@@ -64,7 +68,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.ui.app import PagePart
 
     opened = open_served(roots, options)
-    opened.fetch(options.first_load)
+    opened.start(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
     settings = Settings(
         proposals=proposals_at(options.proposals, [each.path for each in registry.roots])
@@ -99,7 +103,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     serve = partial(serve_http, parts=[page], listening=listening)
     anyio.run(serve, runtime, settings, http, watcher, views)
     opened.stop()
-    leave()
+    exit_now()
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:

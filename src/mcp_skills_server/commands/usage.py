@@ -21,23 +21,23 @@ _SINCE: Final = re.compile(r"([1-9][0-9]{0,2})d")
 _SHOWN: Final = 20
 """Lines that are printed without `--all`."""
 _BARS: Final = 30
-"""Days of a sparkline."""
+"""Days of a spark."""
 
 
 class ShowUsageOptions(Options):
     usage: str | None = option(
         None,
-        "Where the counts are: sqlite:FILE; by default in the user's state directory.",
+        "The store of the counts: sqlite:FILE; by default in the user's state directory.",
         metavar="STORE",
     )
     since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")
     by: Literal["skill", "principal", "host"] = choice(
-        "skill", "principal", "host", words="What a line is of."
+        "skill", "principal", "host", words="The grouping of the lines."
     )
     all: bool = flag(
         "Print every line, not only the 20 most used and the number of those never used."
     )
-    format: Literal["table", "json"] = choice("table", "json", words="How it is printed.")
+    format: Literal["table", "json"] = choice("table", "json", words="The output format.")
 
 
 @click.command()

@@ -22,9 +22,9 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
-from mcp_skills_server.commands.look import check, report_absent, shortened
+from mcp_skills_server.commands.look import report_absent, run_deep_checks, shortened
 from mcp_skills_server.commands.opening import load_registry, make_registry
-from mcp_skills_server.commands.options import RootOptions, roots
+from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.durable import replace_file
@@ -53,14 +53,14 @@ class ValidateOptions(RootOptions):
     )
     strict: bool = flag("Warnings count as errors.")
     select: tuple[str, ...] = many(
-        "Report only codes that begin so. May be repeated.", metavar="CODE"
+        "Report only codes with this prefix. May be repeated.", metavar="CODE"
     )
     ignore: tuple[str, ...] = many(
-        "Do not report codes that begin so. May be repeated.", metavar="CODE"
+        "Do not report codes with this prefix. May be repeated.", metavar="CODE"
     )
-    fix: bool = flag("Show the safe corrections as a difference, and write them after a question.")
-    yes: bool = flag("With --fix: write without the question.")
-    watch: bool = flag("Stay, and report again after each change, until Ctrl-C.")
+    fix: bool = flag("Show the safe corrections as a diff, and write them after confirmation.")
+    yes: bool = flag("With --fix: write without confirmation.")
+    watch: bool = flag("Keep running, and report again after each change, until Ctrl-C.")
     scanners: tuple[str, ...] = many(
         "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
         "or to the file that "
@@ -104,7 +104,7 @@ class _Report:
 
 
 @click.command()
-@roots
+@roots_argument
 @takes(ValidateOptions)
 def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     """Check every skill at each ROOT against the Agent Skills rules, and say how to fix faults.
@@ -129,20 +129,20 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
     if options.watch:
         return _follow(options, roots)
     registry = load_registry(roots, options)
-    report = _look(registry, options)
+    report = _check_roots(registry, options)
     if options.fix and _fix(report.corrections, ask=not options.yes):
         registry.refresh()
-        report = _look(registry, options)
+        report = _check_roots(registry, options)
     _print(registry, report, options)
     return int(not report.is_ok(strict=options.strict))
 
 
-def _look(registry: Registry, options: ValidateOptions) -> _Report:
+def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     empty, passed = report_absent(registry)
     # Check each root alone first: a skill that another root hides may be served without that root.
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
-    check(registry, skills)
+    run_deep_checks(registry, skills)
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
     for snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
@@ -194,7 +194,7 @@ def _suppression_of(
         place = problem.path
         if problem.line is None:
             place = os.path.join(place.removesuffix(SKILL_MD), SKILL_MD)
-        return suppressions.suppressed(problem, comments(place))
+        return suppressions.suppression_for(problem, comments(place))
 
     return suppression
 
@@ -251,7 +251,7 @@ def _say_counts(report: _Report, *, err: bool) -> None:
 
 def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
     by_place: dict[str, list[Problem]] = {}
-    for each in filter(fixes.can_correct, report.problems):
+    for each in filter(fixes.has_fix, report.problems):
         by_place.setdefault(each.path, []).append(each)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
@@ -264,7 +264,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             before = registry.read(file).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        after, done = fixes.corrected(
+        after, done = fixes.fix_text(
             before, by_place[shown], os.path.basename(registry.place(skill))
         )
         if done:
@@ -305,7 +305,7 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
         while True:
             changed.wait()
             changed.clear()
-            _print(registry, _look(registry, options), options)
+            _print(registry, _check_roots(registry, options), options)
             say("")
 
 

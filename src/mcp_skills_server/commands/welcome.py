@@ -188,7 +188,7 @@ _VARIABLE = "_MCP_SKILLS_SERVER_COMPLETE"
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what SHELL reads to complete commands and options of this program.
+    """Print the completion script of this program for SHELL.
 
     \b
     Examples:

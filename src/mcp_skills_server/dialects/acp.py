@@ -286,11 +286,11 @@ def entry(skill: Skill) -> AvailableSkill:
     Empty fields are omitted. Hidden characters are removed, except in `_meta`.
     """
     fields = skill.frontmatter
-    out: dict[str, Any] = {"name": skill.name, "description": hidden.without(skill.description)}
+    out: dict[str, Any] = {"name": skill.name, "description": hidden.strip(skill.description)}
     for key in ("license", "compatibility"):
         value = fields.get(key)
         if value:
-            out[key] = hidden.without(value) if isinstance(value, str) else value
+            out[key] = hidden.strip(value) if isinstance(value, str) else value
     tools = split_tools(fields.get("allowed-tools"))
     if tools:
         out["allowedTools"] = tools

@@ -38,7 +38,7 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     slashes). If empty, all skills match.
     """
     withheld = skill.frontmatter.get("user-invocable", True)
-    shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
     if skill.standing < LEAST or not shown or _is_false(withheld):
         return False
     return not chosen or any(
@@ -56,7 +56,7 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
         hint = f"[{', '.join(map(str, hint))}]"  # YAML parses a hint in brackets as a list
     if not isinstance(hint, str) or not hint.strip():
         return None
-    return {"name": ARGUMENTS, "description": hidden.without(hint)}
+    return {"name": ARGUMENTS, "description": hidden.strip(hint)}
 
 
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
@@ -112,7 +112,7 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
         f'Use the skill "{printable(name)}" for what I ask next.',
         element("skill", attributes, body),
     ]
-    if remark := hidden.remark(body):
+    if remark := hidden.hidden_warning(body):
         lines.append(f"The skill holds {remark}.")
     if words.strip():
         lines.append(f"Arguments: {words}")
@@ -168,7 +168,7 @@ def answer(
         messages.append(_message("\n".join(("Files that it refers to:", *lines))))
     return {
         "resultType": "complete",
-        "description": hidden.without(skill.description),
+        "description": hidden.strip(skill.description),
         "messages": messages,
     }
 

@@ -30,11 +30,11 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
 
     Hidden characters are removed from name and description; `_meta` is verbatim.
     """
-    out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": hidden.without(skill.name)}
+    out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": hidden.strip(skill.name)}
     if title:
         out["title"] = title
     if skill.description:
-        out["description"] = hidden.without(skill.description)
+        out["description"] = hidden.strip(skill.description)
     out["mimeType"] = media.MARKDOWN
     out["size"] = skill.files[SKILL_MD].size
     meta: dict[str, Json] = {

@@ -33,7 +33,7 @@ def entry(subject: Subject) -> dict[str, Json]:
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, subject.snapshot, subject.least)}
     _put(out, "title", identity.title(skill))
-    _put(out, "description", hidden.without(skill.description))
+    _put(out, "description", hidden.strip(skill.description))
     _put(out, "version", identity.version(given))
     _put(out, "tags", tags_of(given))
     if not given.keys().isdisjoint(_RARE):
@@ -88,7 +88,7 @@ def _dependencies(subject: Subject) -> dict[str, Json]:
 def _argument(argument: Mapping[str, Json]) -> Json:
     out: dict[str, Json] = {"name": argument["name"]}
     for key in ("title", "description"):
-        _put(out, key, hidden.without(fields.text(argument.get(key)) or ""))
+        _put(out, key, hidden.strip(fields.text(argument.get(key)) or ""))
     if isinstance(argument.get("required"), bool):
         out["required"] = argument["required"]
     return out
@@ -121,7 +121,7 @@ DIALECT: Final = Dialect(
     entry=entry,
     needs_served=lambda skill: FIELD in skill.frontmatter,
     parameter="name",
-    find=identity.find,
+    find=identity.require,
     result=InstructionsResult(definition),
     # X-12; the other protocol has no such notification (S40-33)
     notifications={"skillsListChanged": LIST_CHANGED},

@@ -227,7 +227,7 @@ def skill_list(
     for each in manifests:
         entry: dict[str, Json] = {field: each.fields[field] for field in ("name", "version")}
         if detail == "summary":
-            entry["description"] = hidden.without(str(each.fields["description"]))
+            entry["description"] = hidden.strip(str(each.fields["description"]))
             entry |= {field: each.fields[field] for field in ("namespace", "kind")}
         entries.append(entry)
     return {"skills": entries, "next_cursor": next_cursor}

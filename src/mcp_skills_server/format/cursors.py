@@ -62,7 +62,7 @@ def decode(cursor: object) -> tuple[str, str]:
     return kind, key
 
 
-def key_of(params: Mapping[str, Any], kind: str) -> str | None:
+def start_key(params: Mapping[str, Any], kind: str) -> str | None:
     """Return the key after which a request continues the list `kind`, or None for its beginning.
 
     Raises:
@@ -77,13 +77,13 @@ def key_of(params: Mapping[str, Any], kind: str) -> str | None:
     return key
 
 
-def weight(skill: Skill) -> int:
+def entry_bytes(skill: Skill) -> int:
     """Return the approximate bytes of a skill's entry: its frontmatter and its files."""
     files = len(skill.files) * (_FILE + 3 * len(skill.path)) + 3 * sum(map(len, skill.files))
     return len(json.dumps(dict(skill.frontmatter))) + files
 
 
-def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
+def first_page(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
     """Return the first entries that fit in a page by their bytes (`weigh`), at least one."""
     out: list[_T] = []
     left = MOST_BYTES

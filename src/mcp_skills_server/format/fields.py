@@ -81,7 +81,7 @@ def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
         found = value.split(",")
     else:
         found = value.split()
-    return [tag for each in found if (tag := hidden.without(each).strip())]
+    return [tag for each in found if (tag := hidden.strip(each).strip())]
 
 
 def is_allowed_icon(source: str) -> bool:
@@ -89,7 +89,7 @@ def is_allowed_icon(source: str) -> bool:
 
     A host puts the URL into a page, where a scheme such as `javascript:` would run code.
     """
-    plain = _IGNORED.sub("", hidden.without(source))
+    plain = _IGNORED.sub("", hidden.strip(source))
     return _SCHEME.match(plain) is None or (
         _ALLOWED.match(plain) is not None and _ALLOWED.match(source) is not None
     )

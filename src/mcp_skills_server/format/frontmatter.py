@@ -108,7 +108,7 @@ def _no_opening(text: str) -> Problem:
         )
     if text.lstrip().startswith("---\n"):
         return problem(
-            "frontmatter-missing", "blank lines stand before the first '---'", 1, "remove them"
+            "frontmatter-missing", "blank lines precede the first '---'", 1, "remove them"
         )
     return problem("frontmatter-missing", "the file does not begin with a line '---'", 1)
 
@@ -151,7 +151,7 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
         else:
             hint = f"put the value of {each.key} in single quotes"
         message = (
-            f"the value of {each.key} holds a colon and no quotes stand around it: other "
+            f"the value of {each.key} holds a colon but is not quoted: other "
             "readers refuse the skill"
         )
         again.problems.append(problem("yaml-colon", message, each.line + 2, hint))

@@ -74,7 +74,7 @@ def count(text: str) -> int:
     return sum(1 for _ in find(text))
 
 
-def without(text: str) -> str:
+def strip(text: str) -> str:
     """Return the text without its hidden characters."""
     if text.isascii():
         return _HIDDEN_IN_ASCII.sub("", text)
@@ -83,11 +83,11 @@ def without(text: str) -> str:
     return _hidden().sub("", text)
 
 
-def remark(*texts: str) -> str:
+def hidden_warning(*texts: str) -> str:
     """Return a warning that counts the hidden characters of these texts, or "" for none."""
     found = sum(map(count, texts))
     if found:
-        return f"{found:,} hidden characters, which no person who looked at it has seen"
+        return f"{found:,} hidden characters, which are invisible to people"
     return ""
 
 

@@ -39,7 +39,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
     return name
 
 
-def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
+def lookup(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
     """Return the skill of this path or unambiguous name, or None."""
     if len(name) > LONGEST_PATH:
         return None
@@ -52,13 +52,13 @@ def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
     return None
 
 
-def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
+def require(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     """Return the skill of this name or skill path.
 
     Raises:
         RequestError: no skill matches, or several share the name.
     """
-    skill = known(snapshot, name, least)
+    skill = lookup(snapshot, name, least)
     if skill is not None:
         return skill
     named = ()
@@ -102,7 +102,7 @@ def title(skill: Skill) -> str | None:
     )
     if found is None:
         return None
-    return hidden.without(found) or None
+    return hidden.strip(found) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:
@@ -111,5 +111,5 @@ def version(frontmatter: Mapping[str, Json]) -> str | None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, str) and value:
-            return hidden.without(value) or None
+            return hidden.strip(value) or None
     return None

@@ -11,8 +11,8 @@ from typing import Final
 
 from mcp_skills_server.model import SKILL_MD, printable
 
-FIRSTS: Final = frozenset(".~#n_4")
-LASTS: Final = frozenset("~pox_")
+FIRST_CHARS: Final = frozenset(".~#n_4")
+LAST_CHARS: Final = frozenset("~pox_")
 """First and last characters of ignored names: two look-ups rule out most other names."""
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
@@ -28,9 +28,9 @@ _NEVER_ENTERED: Final = frozenset(
     (".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache")
 )
 """Dot folders of program state, which hold no skills even if dot folders are searched."""
-ENVIRONMENT: Final = "pyvenv.cfg"
+VENV_MARKER: Final = "pyvenv.cfg"
 """The file that marks a folder as a Python virtual environment, which holds no skills."""
-OURS: Final = ".mcp-skills"
+STATE_DIR: Final = ".mcp-skills"
 """Prefix of the folders of `fetch` and `publish`, which hold copies, records and locks."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _NAMES_SHOWN: Final = 5
@@ -51,7 +51,7 @@ def is_entered(name: str, *, hidden: bool) -> bool:
     counts.
     """
     return not is_ignored(name) or (
-        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(OURS)
+        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(STATE_DIR)
     )
 
 
@@ -92,7 +92,7 @@ def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
     return not is_ignored(name) and (inside or not dotted)
 
 
-def some_of(paths: list[str]) -> str:
+def summarize(paths: list[str]) -> str:
     """Format the first five paths and the number of the others for a one-line message."""
     shown = ", ".join(printable(path[:_LONGEST_SHOWN]) for path in paths[:_NAMES_SHOWN])
     if len(paths) > _NAMES_SHOWN:

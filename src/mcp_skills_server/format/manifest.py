@@ -55,12 +55,12 @@ class Version(NamedTuple):
     Attributes:
         text: the version as written.
         key: the sort key. Build metadata breaks ties, so that the order is total.
-        loose: whether the minor or patch number is missing; both count as zero then.
+        is_short: whether the minor or patch number is missing; both count as zero then.
     """
 
     text: str
     key: Key
-    loose: bool
+    is_short: bool
 
 
 def parse_version(text: str) -> Version | None:
@@ -170,13 +170,13 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
         version = parse_version(written)
     if written is not None and version is None:
         hint = "write three numbers, as in 1.0.0"
-        message = f"the version {written[:100]!r} is no semantic version"
+        message = f"the version {written[:100]!r} is not a semantic version"
         problems.append(problem("manifest-form", message, hint=hint))
     directory = None
     if above:
         directory = parse_version(last.removeprefix("v"))
     if directory is not None and (
-        not directory.loose or (version and version.key[:3] == directory.key[:3])
+        not directory.is_short or (version and version.key[:3] == directory.key[:3])
     ):
         # Each version has a directory named after it; the directory above is the skill.
         *above, last = above
@@ -262,7 +262,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
         )
     except _ManifestError as refused:
         problems.append(
-            problem("manifest-syntax", str(refused), hint="write it as text, or say less")
+            problem("manifest-syntax", str(refused), hint="write it as text, or shorten it")
         )
     # TOMLDecodeError, and an integer with more digits than Python reads
     except ValueError as error:
@@ -273,7 +273,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
             line = int(found[1])
         elif "at end of document" in str(error):
             line = text.count("\n") + 1
-        problems.append(problem("manifest-syntax", f"it is no TOML: {reason}", line))
+        problems.append(problem("manifest-syntax", f"it is not valid TOML: {reason}", line))
     return None
 
 
@@ -353,36 +353,38 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
         parsed = parse_version(version)
     if parsed is None:
         wrong(
-            "manifest-field", f"the version {str(version)[:100]!r} is no semantic version", numbers
+            "manifest-field",
+            f"the version {str(version)[:100]!r} is not a semantic version",
+            numbers,
         )
-    elif parsed.loose:
+    elif parsed.is_short:
         wrong(
             "manifest-form",
-            f"the version {parsed.text!r} leaves numbers out, and they count as zero",
+            f"the version {parsed.text!r} omits numbers, which count as zero",
             numbers,
         )
     for field in ("description", "namespace"):
         if not isinstance(fields[field], str):
-            wrong("manifest-field", f"{field} is no text", "write it in quotes")
+            wrong("manifest-field", f"{field} is not text", "write it in quotes")
     if fields["kind"] not in (ACTION, INSTRUCTION):
         wrong(
             "manifest-field",
-            f"the kind {str(fields['kind'])[:100]!r} is none",
+            f"the kind {str(fields['kind'])[:100]!r} is unknown",
             f'write "{ACTION}" or "{INSTRUCTION}"',
         )
     tags = fields.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        wrong("manifest-form", "tags is no list of texts", 'write tags = ["one", "two"]')
+        wrong("manifest-form", "tags is not a list of texts", 'write tags = ["one", "two"]')
     for field in ("runtime", "inputs", "permissions"):
         if not isinstance(fields.get(field, {}), dict):
-            wrong("manifest-form", f"{field} is no table", f"write it below [{field}]")
+            wrong("manifest-form", f"{field} is not a table", f"write it below [{field}]")
     if fields["kind"] == ACTION:
         entry = mapping(fields.get("runtime")).get("entrypoint")
         if not isinstance(entry, str):
             message = "an action without an entry point cannot be executed"
             wrong("manifest-runtime", message, "add entrypoint = ... below [runtime]")
         elif entry not in files:
-            message = f"the entry point {entry[:100]!r} is no file of the skill"
+            message = f"the entry point {entry[:100]!r} is not a file of the skill"
             wrong("manifest-runtime", message, "name a file by its path in the skill")
 
 
@@ -408,12 +410,12 @@ def _compare(
             differ.append("name")
     last = parse_version(path.rpartition("/")[2].removeprefix("v"))
     version = given.get("version")
-    if last is not None and not last.loose and isinstance(version, str) and version != last.text:
+    if last is not None and not last.is_short and isinstance(version, str) and version != last.text:
         message = f"it says version {version[:100]}, and its directory is {last.text}"
         problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
     if differ:
         message = (
-            f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the "
-            "Skills Protocol"
+            f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} takes "
+            "precedence in the Skills Protocol"
         )
         problems.append(problem("manifest-disagrees", message))

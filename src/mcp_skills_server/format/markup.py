@@ -37,10 +37,10 @@ def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
 
     The result is `<tag a="b">`, the content on its own lines, and `</tag>`.
     """
-    return around(tag, attributes, [contained(content)])
+    return wrap(tag, attributes, [contained(content)])
 
 
-def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str:
+def wrap(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str:
     """Return an element around trusted parts, such as other elements, each on its own lines.
 
     Raises:

@@ -140,7 +140,7 @@ class YamlReader:
         odd = _BREAK_IN_1_1.search(text)
         if odd:
             line = text.count("\n", 0, odd.start()) + 2
-            message = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 and none in 1.2"
+            message = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 but not in 1.2"
             self.problems.append(
                 problem(
                     "yaml-ambiguous", message, line, "remove it, or write it as an escape in quotes"
@@ -261,7 +261,7 @@ class YamlReader:
                 self._field = key
                 self.lines.setdefault(key, line)
             if key in out:
-                self._note("yaml-duplicate-key", event, f"the key {_shown(key)} stands twice")
+                self._note("yaml-duplicate-key", event, f"the key {_shown(key)} appears twice")
             value = self._next()
             if depth == 0 and value.__class__ is ScalarEvent:
                 self.written.setdefault(key, value.value)

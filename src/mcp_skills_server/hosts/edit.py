@@ -81,7 +81,7 @@ def install(
         entry = {**entry, **host.new}
     elif not _is_ours(old, host, command, _url_of(entry, host)):
         raise UsageError(f"{name!r} is another server there; choose another name with --name")
-    elif bool(words_of(old)) != bool(words_of(entry)):
+    elif bool(command_line_of(old)) != bool(command_line_of(entry)):
         return install(uninstall(raw, host, name, command), host, name, entry, command)
     if host.form == "toml":
         new = tomltext.put(text, host.section, name, entry)
@@ -89,7 +89,7 @@ def install(
         new = jsontext.put(text, (host.section, name), dict(entry), host.form)
     wanted = deepcopy(document)
     wanted.setdefault(host.section, {})[name] = {**(old or {}), **entry}
-    return _checked(bom, new, wanted, host)
+    return _verified(bom, new, wanted, host)
 
 
 def uninstall(
@@ -119,7 +119,7 @@ def uninstall(
             del wanted[host.section]
     else:
         new = jsontext.drop(text, (host.section, name), host.form)
-    return _checked(bom, new, wanted, host)
+    return _verified(bom, new, wanted, host)
 
 
 def entries_of(
@@ -135,7 +135,7 @@ def entries_of(
     return {
         name: entry
         for name, entry in entries.items()
-        if starts_this_server(words_of(entry), command)
+        if starts_this_server(command_line_of(entry), command)
     }
 
 
@@ -157,7 +157,7 @@ def _url_of(entry: object, host: Host) -> str | None:
 
 def _is_ours(old: object, host: Host, command: Sequence[str], url: str | None) -> bool:
     """Return True if an entry starts this server or has this URL."""
-    return starts_this_server(words_of(old), command) or (
+    return starts_this_server(command_line_of(old), command) or (
         url is not None and url == _url_of(old, host)
     )
 
@@ -185,23 +185,21 @@ def _read(text: str, host: Host) -> dict[str, Any]:
 def _entries(document: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
     entries = document.get(host.section, {})
     if not isinstance(entries, Mapping):
-        raise UsageError(f"{host.section!r} holds something else than named servers; {_CORRECT}")
+        raise UsageError(f"{host.section!r} holds something other than named servers; {_CORRECT}")
     return entries  # pyright: ignore[reportUnknownVariableType]
 
 
-def _checked(bom: str, new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
+def _verified(bom: str, new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
     try:
         same = _read(new, host) == wanted
     except UsageError:
         same = False
     if not same:
-        raise UsageError(
-            "it is written in a way that is not edited here; change it by hand, as --print shows"
-        )
+        raise UsageError("its form cannot be edited here; change it by hand, as --print shows")
     return (bom + new).encode("utf-8")
 
 
-def words_of(entry: object) -> list[str]:
+def command_line_of(entry: object) -> list[str]:
     """Return the command line of an entry in any host's form, or [] if it starts no program."""
     if not isinstance(entry, Mapping):
         return []

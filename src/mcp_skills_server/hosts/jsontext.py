@@ -92,7 +92,7 @@ def _parse(plain: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageError("the file holds no JSON object")
+        raise UsageError("the file is not a JSON object")
     return cast("dict[str, Any]", value)
 
 
@@ -112,7 +112,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
             return token
         if token.startswith("/*") and (len(token) < 4 or not token.endswith("*/")):
             raise UsageError(
-                f"the comment of line {text.count(chr(10), 0, match.start()) + 1} never ends"
+                f"the comment of line {text.count(chr(10), 0, match.start()) + 1} is not closed"
             )
         return _NOT_A_BREAK.sub(" ", token)
 
@@ -152,7 +152,7 @@ class _JsonObject:
     def find(self, key: str) -> _JsonMember | None:
         found = [member for member in self.members if member.key == key]
         if len(found) > 1:
-            raise UsageError(f"the key {key!r} stands there twice; keep one of the two")
+            raise UsageError(f"the key {key!r} occurs twice; keep one of the two")
         return next(iter(found), None)
 
 

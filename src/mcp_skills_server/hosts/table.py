@@ -289,12 +289,14 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
         found = [path for path in found if path.is_file()] or found
         if len(found) > 1:
             raise UsageError(
-                f"{host.title} is there several times, as in {found[0]}; choose a file with "
-                "--config"
+                f"{host.title} has several configuration files, such as {found[0]}; choose a file "
+                "with --config"
             )
         if found:
             return found[0]
-    raise UsageError(f"{host.title} has no known place on this system; name its file with --config")
+    raise UsageError(
+        f"{host.title} has no known configuration file on this system; name it with --config"
+    )
 
 
 def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:

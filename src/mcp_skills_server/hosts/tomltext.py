@@ -99,8 +99,7 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
             edits.append(_Edit(there.start, there.end, line + tail))
         elif key in old:
             raise UsageError(
-                f"{section}.{name}.{key} stands in a form that is not edited here; change it by "
-                "hand"
+                f"{section}.{name}.{key} has a form that cannot be edited here; change it by hand"
             )
         elif text[head.start : head.end].endswith("\n"):
             edits.append(_Edit(head.end, head.end, line + newline))
@@ -205,9 +204,7 @@ def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
     for each in statements:
         if each.kind == "table" and each.path == path:
             return each
-    raise UsageError(
-        f"{'.'.join(path)} stands in a form that is not edited here; change it by hand"
-    )
+    raise UsageError(f"{'.'.join(path)} has a form that cannot be edited here; change it by hand")
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:

@@ -19,9 +19,9 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import exchange, sync_paths
 from mcp_skills_server.errors import RequestError, listed
-from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.model import Skill
-from mcp_skills_server.proposals.intake import changed, files_of, place_in
+from mcp_skills_server.proposals.intake import files_of, place_in, with_proposal
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
 
@@ -62,15 +62,14 @@ def approve(
         if brought and not scripts:
             raise RequestError(
                 f"{id_} brings scripts ({listed(brought)}), which run here where --allow-scripts "
-                "is given; read them, "
-                "and say that you want them too (--scripts)"
+                "is given; read them, and accept them too (--scripts)"
             )
         registry.refresh()
         root, skill = _target(registry, proposal)
         before: Files = {}
         if skill is not None:
             before = files_of(registry, skill)
-        after = changed(before, written, proposal.removed)
+        after = with_proposal(before, written, proposal.removed)
         if (
             skill is None
             or before != after
@@ -78,7 +77,9 @@ def approve(
         ):
             _write(registry, store, proposal, after)
         else:
-            shutil.rmtree(_beside(_place(root, skill, proposal), proposal), ignore_errors=True)
+            shutil.rmtree(
+                _staging_path(_place(root, skill, proposal), proposal), ignore_errors=True
+            )
         decided = store.decide(proposal, "approved", reviewer, message)
     registry.refresh()
     return decided
@@ -111,7 +112,7 @@ def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None]
     for root in registry.roots:
         if root.path == os.path.realpath(proposal.root) and root.origin is None:
             return root, registry.of_root(root).skills.get(proposal.name)
-    raise RequestError(f"{proposal.root} is no folder that is served here; name it by --root")
+    raise RequestError(f"{proposal.root} is not a folder served here; name it with --root")
 
 
 def _place(root: Root, skill: Skill | None, proposal: Proposal) -> Path:
@@ -125,20 +126,20 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
     """Replace the folder of a skill, or make a new one; a failure leaves the folder as it was."""
     root, skill = _target(registry, proposal)
     place = _place(root, skill, proposal)
-    made = _beside(place, proposal)
+    staging = _staging_path(place, proposal)
     discarded = True
     try:
-        shutil.rmtree(made, ignore_errors=True)  # left by a killed process
+        shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         if skill is None:
             if not proposal.is_new:
-                raise RequestError(f"{proposal.name} is not there any more; reject the proposal")
+                raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
             _make_parents(Path(root.path), place)
-            made.mkdir()
-            _fill(made, after, (), place.parent)
-            made.rename(place)
+            staging.mkdir()
+            _write_files(staging, after, (), place.parent)
+            staging.rename(place)
             return
         if proposal.is_new:
-            raise RequestError(f"there is a skill {proposal.name} by now; reject the proposal")
+            raise RequestError(f"the skill {proposal.name} exists by now; reject the proposal")
         stamps = _stamps(place)
         if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory).link:
             raise RequestError(f"{proposal.name} {_MOVED}")
@@ -146,34 +147,34 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         store.keep_before(
             proposal, {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
         )
-        shutil.copytree(place, made, symlinks=True, copy_function=os.link)
-        _fill(
-            made,
+        shutil.copytree(place, staging, symlinks=True, copy_function=os.link)
+        _write_files(
+            staging,
             {path: each for path, each in after.items() if now.get(path) != each},
             now.keys() - after,
             place,
         )
-        exchange(made, place)
-        if _stamps(made) != stamps:
+        exchange(staging, place)
+        if _stamps(staging) != stamps:
             discarded = False  # `made` is now the edited folder: keep it if exchanging back fails
-            exchange(made, place)
+            exchange(staging, place)
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")
     except OSError as error:
         rest = "apply it by hand ('proposals show')"
         if not discarded:
-            rest = f"what was there is in {made}; move it back"
+            rest = f"the former content is in {staging}; move it back"
         raise RequestError(
             f"{place}: cannot be replaced ({error.strerror or error}); {rest}"
         ) from None
     finally:
         if discarded:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
 
 
-def _beside(place: Path, proposal: Proposal) -> Path:
+def _staging_path(place: Path, proposal: Proposal) -> Path:
     """Return the path at which the new folder is built; no scan enters it, even with `--hidden`."""
-    return place.with_name(f"{OURS}-{proposal.id}")
+    return place.with_name(f"{STATE_DIR}-{proposal.id}")
 
 
 def _make_parents(top: Path, place: Path) -> None:
@@ -184,33 +185,33 @@ def _make_parents(top: Path, place: Path) -> None:
         with suppress(FileExistsError):
             here.mkdir()
         if here.is_symlink() or not here.is_dir():
-            raise RequestError(f"{here} is no folder; reject the proposal")
+            raise RequestError(f"{here} is not a folder; reject the proposal")
     if os.path.lexists(place):
-        raise RequestError(f"{place} is there already; reject the proposal, or move it away")
+        raise RequestError(f"{place} already exists; reject the proposal, or move it away")
 
 
-def _fill(made: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
+def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
     """Write the files of a proposal into the new folder, none executable, and sync them to disk.
 
     If root approves, everything is given to the owner of the folder `like`.
     """
     for path in gone:
-        (made / path).unlink()
+        (staging / path).unlink()
     for path, (raw, _) in fresh.items():
-        place = made / path
+        place = staging / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        if place.parent.resolve() != made.resolve() / Path(path).parent:
+        if place.parent.resolve() != staging.resolve() / Path(path).parent:
             raise RequestError(f"{path} lies behind a link; reject the proposal")
         place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
         place.write_bytes(raw)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
         for place in (
-            made,
-            *(each for each in made.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1),
+            staging,
+            *(each for each in staging.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1),
         ):
             os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
-    sync_paths([*(str(made / path) for path in fresh), str(made)])
+    sync_paths([*(str(staging / path) for path in fresh), str(staging)])
 
 
 def _stamps(folder: Path) -> Mapping[str, object]:

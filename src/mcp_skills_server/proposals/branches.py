@@ -17,7 +17,7 @@ from mcp_skills_server.sources.git.history import working_copy
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 from mcp_skills_server.sources.source import UnreachableError
 
-FOLDER: Final = "mcp-skills-proposals"
+STORE_FOLDER: Final = "mcp-skills-proposals"
 """The folder of the proposal store in `.git`."""
 _PREFIX: Final = "refs/heads/proposals/"
 _SECONDS: Final = 20.0
@@ -34,18 +34,18 @@ class Branches:
         top = next(filter(None, (working_copy(Path(each)) for each in roots)), None)
         if top is None:
             raise UsageError(
-                f"--proposals git: {listed(roots)} lies in no working copy that is yours; name a "
-                "folder"
+                f"--proposals git: {listed(roots)} is not in a git working copy that you own; "
+                "name a folder"
             )
         self._top = top
-        self.folder = top / ".git" / FOLDER
+        self.folder = top / ".git" / STORE_FOLDER
         self._git = Git(top / ".git", "", "none")
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Commit a proposal to its own branch, on top of HEAD; raise RequestError if git fails."""
         place = Path(proposal.place)
         if not place.is_relative_to(self._top):
-            raise RequestError(f"{proposal.name} is in no working copy of git; tell the user")
+            raise RequestError(f"{proposal.name} is not in a git working copy; tell the user")
         inside = place.relative_to(self._top).as_posix()
         words = (
             f"Propose {proposal.name}\n\n{proposal.reason}\n\nProposal: {proposal.id}\nBy: "

@@ -50,7 +50,7 @@ def propose(
     """
     if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
         raise RequestError(
-            f"give a reason, of at most {_MOST_REASON:,} characters, for the person who decides"
+            f"give a reason, of at most {_MOST_REASON:,} characters, for the reviewer"
         )
     if hidden.count(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
@@ -62,12 +62,12 @@ def propose(
     removed = tuple(sorted(path for path, text in files.items() if text is None))
     _check_texts(files)
     skill = registry.snapshot.skills.get(draft.name)
-    root, before = _base(registry, draft, skill, written, removed)
-    after = changed(before, written, removed)
+    root, before = _root_and_files(registry, draft, skill, written, removed)
+    after = with_proposal(before, written, removed)
     _check_tree(after, skill)
     if after == before:
         raise RequestError("the proposal changes nothing")
-    problems = _errors(draft.name, root, after)
+    problems = _trial_errors(draft.name, root, after)
     if problems:
         raise RequestError(
             f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it "
@@ -87,7 +87,9 @@ def propose(
     return store.add(made, written)
 
 
-def changed(before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
+def with_proposal(
+    before: Files | None, written: Mapping[str, bytes], removed: Sequence[str]
+) -> Files:
     """Return the files of a skill with a proposal applied; written files are not executable."""
     kept = {path: each for path, each in (before or {}).items() if path not in removed}
     return kept | {path: (raw, False) for path, raw in written.items()}
@@ -118,7 +120,7 @@ def place_in(root: Root, name: str) -> str:
     return name.partition("/")[2]
 
 
-def explained(registry: Registry) -> list[str]:
+def error_texts(registry: Registry) -> list[str]:
     """Return the errors that `validate` finds in the skill of a trial, as text."""
     top = f"{registry.roots[0].shown}/"
     errors = [each for each in registry.problems() if each.severity == "error"]
@@ -134,7 +136,9 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
         total = sum(len((text or "").encode()) for text in files.values())
         check_paths(files)
     except UnicodeEncodeError:
-        raise RequestError("a file holds half of a surrogate pair; write plain text") from None
+        raise RequestError(
+            "a file has a lone surrogate, which is not valid text; write plain text"
+        ) from None
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
     if total > MOST_BYTES:
@@ -154,8 +158,8 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
             )
         if (text or "").count("\n") > MOST_LINES:
             raise RequestError(
-                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, for a person has "
-                "to read it"
+                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, because a person "
+                "has to read it"
             )
         folder, _, name = path.rpartition("/")
         if name.casefold() == SKILL_MD.casefold() and (folder or name != SKILL_MD):
@@ -164,7 +168,7 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
             )
 
 
-def _base(
+def _root_and_files(
     registry: Registry,
     draft: Proposal,
     skill: Skill | None,
@@ -180,7 +184,7 @@ def _base(
         return _root_for(registry, draft.name), None
     if skill.origin is not None:
         raise RequestError(
-            f"{skill.path} comes from {skill.origin}; propose the change to whoever publishes it"
+            f"{skill.path} comes from {skill.origin}; propose the change to its publisher"
         )
     root = registry.roots[skill.root]
     if not skill.directory or root.locate(skill.directory).link:
@@ -197,10 +201,10 @@ def _base(
     if draft.base != current:
         ask, lines = "give its digest as base", list[str]()
         if draft.base:
-            ask = "it changed since; make your change from what it is now"
-        found = compare(skill.path, before, changed(before, written, removed))
+            ask = "it has changed since; make your change to its current text"
+        found = compare(skill.path, before, with_proposal(before, written, removed))
         if found is not None:
-            lines = [*found.rest[:_MOST_SHOWN_LINES]]
+            lines = [*found.others[:_MOST_SHOWN_LINES]]
         raise RequestError(
             "\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines])
         )
@@ -215,7 +219,8 @@ def _root_for(registry: Registry, name: str) -> Root:
         raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
     if ignored.ignored([name]) or hidden.count(name):
         raise RequestError(
-            f"{quoted(name)} is no name that is served; name the new skill as in 'billing/refunds'"
+            f"{quoted(name)} is not a name that is served; name the new skill as in "
+            "'billing/refunds'"
         )
     for path in registry.snapshot.skills:
         folded, other = f"{name}/".casefold(), f"{path}/".casefold()
@@ -245,13 +250,14 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
         raise RequestError(f"a skill needs a {SKILL_MD}")
     if skill is not None and skill.nested:
         raise RequestError(
-            f"{skill.path} has skills in it ({listed(skill.nested)}), and is changed by hand alone"
+            f"{skill.path} has skills in it ({listed(skill.nested)}), and can only be changed by "
+            "hand"
         )
 
 
-def _errors(name: str, root: Root, files: Files) -> list[str]:
+def _trial_errors(name: str, root: Root, files: Files) -> list[str]:
     with trial(name, root, files) as registry:
-        found = explained(registry)
+        found = error_texts(registry)
         if [*registry.snapshot.skills] != [place_in(root, name)]:
             found.append("it is not found as one skill")
         return found

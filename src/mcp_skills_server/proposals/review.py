@@ -9,7 +9,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.proposals.approval import scripts_in
-from mcp_skills_server.proposals.intake import changed, explained, files_of, trial
+from mcp_skills_server.proposals.intake import error_texts, files_of, trial, with_proposal
 from mcp_skills_server.proposals.store import BEFORE, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Difference, Files, compare
 from mcp_skills_server.runtime.overlap import overlaps
@@ -53,9 +53,9 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Revi
     if proposal.state == "approved":
         before = {path: (raw, False) for path, raw in store.files(proposal, BEFORE).items()}
     written = store.files(proposal)
-    after = changed(before, written, proposal.removed)
+    after = with_proposal(before, written, proposal.removed)
     with trial(proposal.name, root, after) as alone:
-        problems = explained(alone)
+        problems = error_texts(alone)
         tried = next(iter(alone.snapshot.skills.values()), None)
         if tried is not None:
             alike = _alike(tried, proposal.name, registry)

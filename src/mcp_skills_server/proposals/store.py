@@ -43,7 +43,7 @@ _LOCK: Final = ".lock"
 _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
 _MOST_RECORD: Final = 64 << 10
 _MOST_FILE: Final = 1 << 20
-MOST_OF_ONE: Final = 20
+MOST_PER_PRINCIPAL: Final = 20
 """Pending proposals of one principal."""
 MOST_PENDING: Final = 200
 """Pending proposals of all principals."""
@@ -119,7 +119,7 @@ def decode(raw: bytes) -> Proposal:
     try:
         found: Mapping[str, Any] = tomllib.loads(raw.decode())
     except ValueError:
-        raise ProposalError("the record is no TOML") from None
+        raise ProposalError("the record is not valid TOML") from None
     removed: Any = found.get("removed", [])
     texts = {
         each.name: found.get(each.name, "") for each in fields(Proposal) if each.name != "removed"
@@ -128,7 +128,7 @@ def decode(raw: bytes) -> Proposal:
         not all(isinstance(value, str) for value in (*texts.values(), *removed))
         or texts["state"] not in STATES
     ):
-        raise ProposalError("the record has a field that is no text, or an unknown state")
+        raise ProposalError("the record has a field that is not text, or an unknown state")
     return Proposal(**texts, removed=tuple(removed))
 
 
@@ -168,7 +168,9 @@ class ProposalStore:
             try:
                 found.append(self._read(name))
             except (OSError, ProposalError) as error:
-                logger.warning("%s: is no proposal (%s)", self.folder / name, error, extra=REPEATS)
+                logger.warning(
+                    "%s: is not a proposal (%s)", self.folder / name, error, extra=REPEATS
+                )
         return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
 
     def get(self, id_: str) -> Proposal:
@@ -223,7 +225,7 @@ class ProposalStore:
                 "%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS
             )
             raise RequestError(
-                "the proposal cannot be kept: the server cannot write it; tell its operator"
+                "the proposal cannot be stored: the server cannot write it; tell its operator"
             ) from None
         return made
 
@@ -249,10 +251,10 @@ class ProposalStore:
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
-    if sum(each.principal == principal for each in pending) >= MOST_OF_ONE:
+    if sum(each.principal == principal for each in pending) >= MOST_PER_PRINCIPAL:
         raise RequestError(
-            f"{MOST_OF_ONE} of your proposals wait for a decision already; wait until some are "
-            "decided"
+            f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already; wait until some "
+            "are decided"
         )
     if len(pending) >= MOST_PENDING:
         raise RequestError(

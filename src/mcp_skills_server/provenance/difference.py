@@ -37,14 +37,14 @@ class Difference:
     Attributes:
         path: skill path.
         kind: "added", "removed" or "changed".
-        first: the lines that matter most to a reviewer.
-        rest: the other lines: other fields, files, unified diffs.
+        important: the lines that matter most to a reviewer.
+        others: the other lines: other fields, files, unified diffs.
     """
 
     path: str
     kind: str
-    first: tuple[str, ...]
-    rest: tuple[str, ...]
+    important: tuple[str, ...]
+    others: tuple[str, ...]
 
 
 def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:
@@ -112,7 +112,7 @@ def _hidden(old: Files, new: Files) -> Iterator[str]:
         )
         if now > was:
             yield (
-                f"hidden text: {each} has {now:,} characters that nobody sees, {now - was:,} "
+                f"hidden text: {each} has {now:,} invisible characters, {now - was:,} "
                 "more than before"
             )
 
@@ -147,10 +147,10 @@ def _files(path: str, old: Files, new: Files) -> Iterator[str]:
 def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     was, now = _text(before), _text(after)
     if was is None or now is None:
-        yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, no text"
+        yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, not text"
         return
     if path.endswith(f"/{SIGNATURE_FILE}"):
-        yield f"file {path} is another signature"
+        yield f"file {path} is a different signature"
         return
     old, new = _lines(was), _lines(now)
     start = _common_length(old, new)

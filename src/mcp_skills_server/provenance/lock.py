@@ -68,16 +68,16 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     if unknown := content.keys() - {"version", "source"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
     if not isinstance(found, list):
-        raise ValueError("'source' is no list of tables")
+        raise ValueError("'source' is not a list of tables")
     out = tuple(_source(number, each) for number, each in enumerate(cast("list[Any]", found), 1))
     if len({(each.given, each.revision) for each in out}) < len(out):
-        raise ValueError("a source stands there twice with one revision")
+        raise ValueError("a source appears twice with one revision")
     return out
 
 
 def _source(number: int, found: Any) -> LockedSource:
     if not isinstance(found, dict):
-        raise ValueError(f"source {number} is no table")
+        raise ValueError(f"source {number} is not a table")
     entry = cast("dict[str, Any]", found)
     given, revision, skills = entry.get("from"), entry.get("revision", ""), entry.get("skills", {})
     if (
@@ -99,7 +99,7 @@ def _source(number: int, found: Any) -> LockedSource:
     return LockedSource(given, revision, cast("dict[str, str]", skills))
 
 
-def text_of(sources: Sequence[LockedSource]) -> str:
+def to_toml(sources: Sequence[LockedSource]) -> str:
     """Return the text of a lock file: sources in their order, the skills of each sorted by path."""
     import tomli_w  # imported here: only writing needs it
 
@@ -134,7 +134,7 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     except (ValueError, RecursionError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise UsageError(
-            f"{shown}: this is no lock file: {reason}; make it anew with 'lock'"
+            f"{shown}: not a valid lock file: {reason}; recreate it with 'lock'"
         ) from None
 
 
@@ -146,7 +146,7 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
     """
     path = path.resolve()  # keeps a symlink and replaces its target
     try:
-        replace_file(path, text_of(sources).encode(), _mode(path))
+        replace_file(path, to_toml(sources).encode(), _mode(path))
     except OSError as error:
         raise UsageError(
             f"{printable(str(path))}: cannot be written ({error.strerror}); give another path"

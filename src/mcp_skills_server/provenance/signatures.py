@@ -81,7 +81,7 @@ class Verifier:
                 raise
             except Exception as error:  # of any type, for any fault that the library finds
                 raise _unusable(
-                    path, "this is no public key or certificate that can be used", error
+                    path, "this is not a usable public key or certificate", error
                 ) from None
         if identity is not None:
             self._configs.append(partial(_by_identity, identity))
@@ -89,12 +89,12 @@ class Verifier:
                 self._configs[-1]()
             except Exception as error:
                 reason = (
-                    "the trust root of sigstore cannot be had "
+                    "the trust root of sigstore cannot be loaded "
                     f"({' '.join(str(error).split())[:200]})"
                 )
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
 
-    def asked(self) -> str | None:
+    def cache_key(self) -> str | None:
         """Return the key for caching proofs, or None if they must not be cached.
 
         It has the digests of the keys, and the day if one is a certificate. Proofs by an identity,
@@ -123,7 +123,7 @@ class Verifier:
             )
         bundle = _bundle(files[SIGNATURE_FILE])
         with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
-            skill, signature = _written(Path(place), files), Path(place, SIGNATURE_FILE)
+            skill, signature = _write_files(Path(place), files), Path(place, SIGNATURE_FILE)
             signature.write_bytes(files[SIGNATURE_FILE])
             reasons: list[UnsignedError] = []
             for make in self._configs:  # each verification hashes the whole skill
@@ -196,7 +196,7 @@ def sign(
     )
     with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
         signature = Path(place, SIGNATURE_FILE)
-        config.sign(_written(Path(place), files), signature)
+        config.sign(_write_files(Path(place), files), signature)
         return signature.read_bytes()
 
 
@@ -225,7 +225,7 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def _written(place: Path, files: Files) -> Path:
+def _write_files(place: Path, files: Files) -> Path:
     """Write the files into a new folder for the library, and return the folder."""
     skill = place / "skill"
     skill.mkdir()
@@ -245,11 +245,11 @@ def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> Unsig
         if words.startswith("Signature mismatch"):
             return UnsignedError("signature-files", "its files are not those that were signed")
         return UnsignedError(
-            "signature-invalid", "the signature is not by a key that is trusted, or was changed"
+            "signature-invalid", "the signature is not by a trusted key, or was changed"
         )
     except Exception:  # untrusted input makes the library raise many types
         return UnsignedError(
-            "signature-invalid", "the signature is not by a key that is trusted, or was changed"
+            "signature-invalid", "the signature is not by a trusted key, or was changed"
         )
     return None
 
@@ -269,7 +269,7 @@ def _bundle(raw: bytes) -> dict[str, Any]:
         json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UnsignedError(
-            "signature-invalid", "the signature cannot be read, or an old program made it"
+            "signature-invalid", "the signature cannot be read, or an outdated program made it"
         ) from None
     return cast("dict[str, Any]", bundle)
 
@@ -290,9 +290,7 @@ def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
         ]
         names = {str(each["name"]) for each in signed}
     except (KeyError, TypeError):
-        raise UnsignedError(
-            "signature-invalid", "the signature does not say of which files it is"
-        ) from None
+        raise UnsignedError("signature-invalid", "the signature does not name its files") from None
     # A large file may be signed in parts, `name:start:end`.
     whole = names | {name.rsplit(":", 2)[0] for name in names}
     if any(path not in whole for path in files if path != SIGNATURE_FILE):
@@ -315,7 +313,7 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
             )
 
 
-class Proofs:
+class ProofCache:
     """A persistent cache of successful verifications, which take long: an empty file for each.
 
     The file's path is made of hashes of the cache key and the skill's digest. Folder and file must
@@ -326,17 +324,17 @@ class Proofs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def has(self, asked: str, digest: str) -> bool:
-        """Tell whether a skill with this digest was verified before under the cache key `asked`."""
-        place = self._place(asked)
+    def has(self, key: str, digest: str) -> bool:
+        """Tell whether a skill with this digest was verified before under the cache key `key`."""
+        place = self._place(key)
         try:
             return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)
         except OSError:
             return False
 
-    def keep(self, asked: str, digest: str) -> None:
-        """Record that a skill with this digest was verified under the cache key `asked`."""
-        place = self._place(asked)
+    def record(self, key: str, digest: str) -> None:
+        """Record that a skill with this digest was verified under the cache key `key`."""
+        place = self._place(key)
         with suppress(OSError):
             if not place.is_dir():
                 place.mkdir(mode=0o700, parents=True)
@@ -347,9 +345,9 @@ class Proofs:
                     os.open(place / _sha256(digest), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 )
 
-    def _place(self, asked: str) -> Path:
+    def _place(self, key: str) -> Path:
         # Another version of this program may check more.
-        return self._folder / _sha256(f"{__version__} {asked}")
+        return self._folder / _sha256(f"{__version__} {key}")
 
     def _remove_unused(self, but: Path) -> None:
         for each in self._folder.iterdir():
@@ -360,36 +358,36 @@ class Proofs:
 class SignatureGate:
     """A gate of the registry that refuses skills without a valid signature; results are cached."""
 
-    def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
+    def __init__(self, verifier: Verifier, proofs: ProofCache | None = None) -> None:
         self._verifier = verifier
-        self._kept = proofs
-        self._asked: str | None = None
-        """The cache key under which `_proved` is valid."""
-        self._proved: dict[str, GateRefusal | None] = {}
+        self._cache = proofs
+        self._cache_key: str | None = None
+        """The cache key under which `_refusals` is valid."""
+        self._refusals: dict[str, GateRefusal | None] = {}
 
     def __call__(self, reader: Reader, skill: Skill) -> GateRefusal | None:
         """Return the refusal of a skill, or None if its signature is valid."""
         if skill.standing is Standing.UNUSABLE:  # may have any size, and is not served anyway
             return GateRefusal(None)
-        digest, asked = reader.digest_over(skill), self._verifier.asked()
-        if asked != self._asked or len(self._proved) >= _MOST_PROVED:
-            self._asked = asked
-            self._proved.clear()
-        if digest not in self._proved:
-            self._proved[digest] = self._judge(reader, skill, digest, asked)
-        return self._proved[digest]
+        digest, key = reader.digest_over(skill), self._verifier.cache_key()
+        if key != self._cache_key or len(self._refusals) >= _MOST_PROVED:
+            self._cache_key = key
+            self._refusals.clear()
+        if digest not in self._refusals:
+            self._refusals[digest] = self._judge(reader, skill, digest, key)
+        return self._refusals[digest]
 
     def _judge(
-        self, reader: Reader, skill: Skill, digest: str, asked: str | None
+        self, reader: Reader, skill: Skill, digest: str, key: str | None
     ) -> GateRefusal | None:
-        if self._kept is not None and asked is not None and self._kept.has(asked, digest):
+        if self._cache is not None and key is not None and self._cache.has(key, digest):
             return None
         try:
             self._verifier.check(reader.read_all(skill))
         except UnsignedError as error:
             return GateRefusal(problem(error.code, str(error)))
-        if self._kept is not None and asked is not None:
-            self._kept.keep(asked, digest)
+        if self._cache is not None and key is not None:
+            self._cache.record(key, digest)
         return None
 
 

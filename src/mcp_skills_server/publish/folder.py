@@ -41,7 +41,7 @@ class OutputFolder:
 
     # Reading
 
-    def look_anew(self) -> None:
+    def reset(self) -> None:
         self._seen.clear()
         self._folders.clear()
         self.replaced = frozenset()
@@ -50,7 +50,7 @@ class OutputFolder:
         """Return a regular file's sha256 in hex, None if it is missing, "" for another kind."""
         if path in self._seen:
             return self._seen[path]
-        if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
+        if path.rpartition("/")[0] not in self._folders and not self._has_parents(path):
             return None
         place = f"{self.path}/{path}"
         try:
@@ -70,12 +70,12 @@ class OutputFolder:
         except UsageError:
             return ""
 
-    def _is_way(self, path: str) -> bool:
+    def _has_parents(self, path: str) -> bool:
         """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
         folder = path.rpartition("/")[0]
         if not folder or folder in self._folders:
             return True
-        if not self._is_way(folder):
+        if not self._has_parents(folder):
             return False
         try:
             found = os.lstat(f"{self.path}/{folder}")
@@ -84,7 +84,7 @@ class OutputFolder:
         if not stat.S_ISDIR(found.st_mode):
             if folder in self.replaced:
                 return False
-            raise UsageError(f"{self.shown}: {printable(folder)} is no folder there; move it away")
+            raise UsageError(f"{self.shown}: {printable(folder)} is not a folder; move it away")
         self._folders.add(folder)
         return True
 
@@ -103,9 +103,9 @@ class OutputFolder:
 
     def put(self, path: str, raw: bytes, *, lasting: bool) -> None:
         """Write a file atomically, and create its folders; `lasting` as for `replace`."""
-        if not self._is_way(path):
+        if not self._has_parents(path):
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
-            self._is_way(path)
+            self._has_parents(path)
         self.replace(path, raw, lasting=lasting)
         self._seen[path] = hashlib.sha256(raw).hexdigest()
 
@@ -117,7 +117,7 @@ class OutputFolder:
         _write(fresh, raw, lasting=lasting)
         os.replace(fresh, os.path.join(self.path, path))
         if lasting:
-            self.settle([], [os.path.dirname(path)])
+            self.sync([], [os.path.dirname(path)])
 
     def delete(self, path: str, digests: set[str]) -> None:
         """Delete a file if its current digest is one of `digests`, and folders left empty."""
@@ -135,7 +135,7 @@ class OutputFolder:
             except OSError:
                 break
 
-    def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
+    def sync(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
         """Sync these files with their parent folders, and these folders, to disk."""
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in parent_folders(folder)}
@@ -152,7 +152,7 @@ class OutputFolder:
             _remove(os.path.join(self.path, STAGING))
 
     @contextmanager
-    def alone(self) -> Generator[None]:
+    def locked(self) -> Generator[None]:
         if sys.platform == "win32":
             yield
             return
@@ -164,7 +164,7 @@ class OutputFolder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(
-                    f"{self.shown}: another process is publishing there; wait for its end"
+                    f"{self.shown}: another process is publishing there; wait until it ends"
                 ) from None
             yield
         finally:

@@ -25,9 +25,9 @@ _FORMAT: Final = 2
 _LINES: Final = (",\n", ": ")
 """One line for each file, for readable diffs of records."""
 HEADERS: Final = "_headers"
-PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
+OUTPUT_FOLDERS: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
 """Folders of all published files except the headers."""
-INDEXES: Final = frozenset(place + INDEX for place in PLACES)
+INDEXES: Final = frozenset(place + INDEX for place in OUTPUT_FOLDERS)
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
 
 
@@ -124,7 +124,7 @@ def make_plan(
             path not in claims or (path == HEADERS and found not in claims[path])
         ):
             raise UsageError(
-                f"{folder.shown}: {printable(path)} is not of this program's making; move it away"
+                f"{folder.shown}: {printable(path)} was not written by this program; move it away"
             )
         plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))
         plan.put.append(item)
@@ -146,9 +146,9 @@ def make_plan(
     return plan
 
 
-def is_place(path: str) -> bool:
+def is_output_path(path: str) -> bool:
     """Tell whether this program writes files at such a path; a record is not trusted for that."""
-    if not path.startswith(PLACES):
+    if not path.startswith(OUTPUT_FOLDERS):
         return path == HEADERS
     # the common case, without splitting the path
     if "/." not in path and "//" not in path and path[-1] != "/":

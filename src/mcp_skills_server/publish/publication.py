@@ -167,7 +167,7 @@ class Publication:
                 # Its last published version stays until the file stops changing.
                 made = (
                     self._published_before(skill)
-                    or f"a file cannot be read ({error.reason or 'it does not hold still'})"
+                    or f"a file cannot be read ({error.reason or 'it keeps changing'})"
                 )
             if isinstance(made, str):
                 picked.left_out.append((skill.path, made))

@@ -32,7 +32,7 @@ from mcp_skills_server.publish.plan import (
     decode_record,
     encode_journal,
     hex_of,
-    is_place,
+    is_output_path,
     make_plan,
 )
 from mcp_skills_server.publish.publication import Publication
@@ -93,7 +93,7 @@ class StaticSite:
         Retained artifacts are no difference.
         """
         with self._as_usage_error("read"):
-            self._folder.look_anew()
+            self._folder.reset()
             plan = self._plan(self._expected(publication, publication.edition()), self._claims())
             return _in_order(plan.differences)
 
@@ -104,8 +104,8 @@ class StaticSite:
         """
         with self._as_usage_error("written"):
             os.makedirs(self._folder.path, exist_ok=True)
-            with self._folder.alone():
-                self._folder.look_anew()
+            with self._folder.locked():
+                self._folder.reset()
                 self._folder.clear()
                 edition = publication.edition()
                 if edition.left_out and not partial:
@@ -128,9 +128,8 @@ class StaticSite:
         found = set(os.listdir(self._folder.path))
         if not {RECORD, JOURNAL} & found and found - {STAGING}:
             raise UsageError(
-                f"{self._folder.shown}: the folder is not empty and not of this program's making "
-                f"({RECORD} "
-                "is missing), and stays as it is; give --output a folder of its own"
+                f"{self._folder.shown}: the folder is not empty and not written by this program "
+                f"({RECORD} is missing), and stays as it is; give --output a folder of its own"
             )
         self._records()
 
@@ -146,8 +145,8 @@ class StaticSite:
     def _claims(self) -> dict[str, set[str]]:
         """Return by path the digests that a file of ours can have, killed runs included."""
         kept, begun = self._records()
-        claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
-        for path in filter(is_place, begun):
+        claims = {path: {digest} for path, digest in kept.files.items() if is_output_path(path)}
+        for path in filter(is_output_path, begun):
             claims.setdefault(path, set()).update(begun[path])
         return claims
 
@@ -185,7 +184,7 @@ class StaticSite:
             path = item.path.lstrip("/")
             if path in INDEXES and fresh:
                 # sync artifacts first: an index must not survive a power cut without them
-                self._folder.settle(fresh)
+                self._folder.sync(fresh)
                 fresh = []
             # Sync the index before stale artifacts are deleted: after a power cut an old index
             # needs them.
@@ -193,7 +192,7 @@ class StaticSite:
             self._folder.put(path, self._raw(path, item), lasting=lasting)
             if not lasting:
                 fresh.append(path)
-        self._folder.settle(fresh)
+        self._folder.sync(fresh)
         for path in plan.stale:
             self._folder.delete(path, claims[path])
         if plan.record != kept:

@@ -296,9 +296,9 @@ def _harvest(work: str, most: int) -> _Harvest:
     if directory is None:
         return _Harvest(None, {}, True)
     with directory:
-        result = directory.take(launcher.RESULT, MAX_RESULT)
+        result = directory.read(launcher.RESULT, MAX_RESULT)
         files: dict[str, bytes] = {}
-        inner = directory.inner(BLOBS_OUT)
+        inner = directory.open_subdirectory(BLOBS_OUT)
         if inner is None:
             return _Harvest(result, files, True)
         with inner:
@@ -306,7 +306,7 @@ def _harvest(work: str, most: int) -> _Harvest:
             for name in names:
                 if len(files) == MAX_OUTPUT_BLOBS:
                     break
-                raw = inner.take(name, most)
+                raw = inner.read(name, most)
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)

@@ -21,8 +21,8 @@ from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.path_index import join
-from mcp_skills_server.catalog.threads import in_thread, in_turn
-from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, held, retry_when_stale
+from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
+from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, retry_when_stale, weigh
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
@@ -37,7 +37,7 @@ from mcp_skills_server.dialects.skills_protocol import (
 from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import cursors, media
 from mcp_skills_server.format import manifest as manifests
-from mcp_skills_server.format.cursors import portion
+from mcp_skills_server.format.cursors import first_page
 from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing, printable
@@ -277,7 +277,7 @@ class Methods:
         }
         self.catalogues = Catalogues(runtime.registry)
         self._restricted = LruCache(
-            partial(Catalogues, logged=self.catalogues.logged), held, _MOST_SKILLS
+            partial(Catalogues, logged=self.catalogues.logged), weigh, _MOST_SKILLS
         )
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
@@ -335,7 +335,7 @@ class Methods:
         after = _after(request.cursor, kind)
         catalogue = await self._catalogue(view)
         page, more = catalogue.page(request.namespace, after, request.limit)
-        kept = portion(page, _weight)
+        kept = first_page(page, _weight)
         if len(kept) < len(page):
             more = kept[-1]
         cursor = None
@@ -357,7 +357,7 @@ class Methods:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _about(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
-        async with in_turn(0 if file is None else file.size, client.owner):
+        async with limit_large_answers(0 if file is None else file.size, client.owner):
             raw = await self._bytes(view, entry, request.path)
             if raw is None:
                 message = f"{request.name[:100]} has no file {request.path[:200]!r}"
@@ -387,7 +387,7 @@ class Methods:
             return dialect.run(
                 failed("not_executable", f"{request.name} is an instruction; read it")
             )
-        events.concerns([entry.skill])
+        events.record_mentions([entry.skill])
         permissions = view.skill_set.permissions
         return dialect.run(
             await self._executor.run(

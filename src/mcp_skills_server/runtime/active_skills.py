@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcp_skills_server.catalog.views import View, retry_when_stale
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
@@ -39,14 +39,14 @@ Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
 
 
 def begin_call() -> None:
-    """Reset `change_of_call` for a new call in this context."""
+    """Reset `call_change` for a new call in this context."""
     _own_change.set(None)
 
 
-def change_of_call() -> int | None:
+def call_change() -> int | None:
     """Return the session's change count after this call's own change, or None if it made none.
 
-    The session's `changed` may be higher, because concurrent calls change it as well.
+    The session's `change_count` may be higher, because concurrent calls change it as well.
     """
     return _own_change.get()
 
@@ -55,17 +55,17 @@ class ActiveSkills:
     """The loaded skills of a session, the latest last."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._shown_by = runtime
+        self._loaded_by = runtime
         """The runtime that made `_loaded`: a skill's name and files depend on the other skills in
         its view."""
         self._loaded: Active = {}
         """Copy-on-write: replaced atomically, never mutated."""
         self._unused: set[str] = set()
         """Paths of loaded skills of which the model requested only the instructions."""
-        self._awaited: tuple[tuple[str, str], ...] | None = None
+        self._pending: tuple[tuple[str, str], ...] | None = None
         """Path and digest of each skill that the next call loads after `restore`; None if none
         is pending."""
-        self.changed = 0
+        self.change_count = 0
         """The number of loads and unloads so far, for optimistic concurrency."""
         self._changing = Lock()
         """Serializes changes of `_loaded`, which wait for files."""
@@ -73,24 +73,24 @@ class ActiveSkills:
     @property
     def names(self) -> list[str]:
         """The names of the loaded skills, the latest last."""
-        return names_of(self._loaded)
+        return loaded_names(self._loaded)
 
     @property
     def digests(self) -> tuple[tuple[str, str], ...]:
         """Path and SKILL.md digest of each loaded or pending skill, the latest last."""
-        if self._awaited is not None:
-            return self._awaited
+        if self._pending is not None:
+            return self._pending
         return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
 
-    async def restore(self, digests: tuple[tuple[str, str], ...], changed: int) -> bool:
-        """Replace the loaded skills at the next call; return False if `changed` differs.
+    async def restore(self, digests: tuple[tuple[str, str], ...], change_count: int) -> bool:
+        """Replace the loaded skills at the next call; return False if `change_count` differs.
 
         The next call skips a skill that is absent or unusable by then.
         """
         async with self._changing:
-            if self.changed != changed:
+            if self.change_count != change_count:
                 return False
-            self._awaited = digests
+            self._pending = digests
             return True
 
     async def load(
@@ -108,18 +108,18 @@ class ActiveSkills:
             UnreadableError: a file keeps changing while it is read.
         """
         async with self._changing:
-            await self._settle(runtime)
+            await self._reload_if_needed(runtime)
             kept: Active = self._loaded if add else {}
             fresh = await retry_when_stale(
                 runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept)
             )
             self._replace({**kept, **fresh})
-            return loaded_of(fresh), self._loaded
+            return loaded_list(fresh), self._loaded
 
     async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
         """Unload skills by name, path or location, ignoring others, and return the rest."""
         async with self._changing:
-            await self._settle(runtime)
+            await self._reload_if_needed(runtime)
             gone = {_path_of(runtime, self._loaded, name) for name in names}
             self._replace({path: each for path, each in self._loaded.items() if path not in gone})
             return self._loaded
@@ -127,11 +127,11 @@ class ActiveSkills:
     async def unload_all(self) -> Active:
         """Unload every skill, after any load in progress, and return the empty mapping."""
         async with self._changing:
-            self._awaited = None
+            self._pending = None
             self._replace({})
             return self._loaded
 
-    def was_used(self, path: str) -> None:
+    def mark_used(self, path: str) -> None:
         """Record that the model used more of this skill than its instructions."""
         self._unused.discard(path)
 
@@ -139,17 +139,17 @@ class ActiveSkills:
         """Replace the loaded skills, and emit "dropped" for each one unloaded without any use."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
-                events.note(events.Use("dropped", path, SKILL_MD, before.digest))
+                events.record_use(events.Use("dropped", path, SKILL_MD, before.digest))
         self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
         self._loaded = loaded
-        self.changed += 1
-        _own_change.set(self.changed)
+        self.change_count += 1
+        _own_change.set(self.change_count)
 
     def clear(self) -> None:
         """Discard the loaded and the pending skills without locking, at the session's end."""
-        self._loaded, self._awaited = {}, None
+        self._loaded, self._pending = {}, None
 
-    async def keep_current(self, runtime: Runtime) -> Active:
+    async def refresh(self, runtime: Runtime) -> Active:
         """Return the loaded skills, reloading edited ones and dropping removed ones.
 
         If a file stays unreadable, nothing is reloaded. Then the result is empty if another
@@ -158,32 +158,35 @@ class ActiveSkills:
         if not self._is_current(runtime):
             async with self._changing:
                 with suppress(UnreadableError):
-                    await self._renew(runtime)
-                return self._loaded if self._shown_by is runtime else {}
+                    await self._reload(runtime)
+                return self._loaded if self._loaded_by is runtime else {}
         return self._loaded
 
     def _is_current(self, runtime: Runtime) -> bool:
         skills = runtime.skill_set.snapshot.skills
         same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
-        return same and self._awaited is None and self._shown_by is runtime
+        return same and self._pending is None and self._loaded_by is runtime
 
-    async def _settle(self, runtime: Runtime) -> None:
+    async def _reload_if_needed(self, runtime: Runtime) -> None:
         """Load pending skills, or reload those of another runtime. The caller holds `_changing`."""
-        if self._awaited is not None or self._shown_by is not runtime:
-            await self._renew(runtime)
+        if self._pending is not None or self._loaded_by is not runtime:
+            await self._reload(runtime)
 
-    async def _renew(self, runtime: Runtime) -> None:
+    async def _reload(self, runtime: Runtime) -> None:
         """Reload the loaded or pending skills from this runtime. The caller holds `_changing`."""
         self._loaded = await retry_when_stale(
             runtime.skill_set, lambda view: self._current(runtime, view)
         )
-        self._awaited, self._shown_by = None, runtime
+        self._pending, self._loaded_by = None, runtime
 
-    async def _fresh(self, of: Runtime, view: View, names: Sequence[str], kept: Active) -> Active:
+    async def _fresh(
+        self, runtime: Runtime, view: View, names: Sequence[str], kept: Active
+    ) -> Active:
         """Return the named skills and their dependencies, with all SKILL.md bodies read."""
-        most = of.settings.max_loaded
-        wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
-        if of.settings.load_dependencies:  # dependencies first: requested skills stay the latest
+        most = runtime.settings.max_loaded
+        wanted = {skill.path: skill for skill in _find_all(runtime, view.snapshot, names)}
+        # Dependencies first: requested skills stay the latest.
+        if runtime.settings.load_dependencies:
             needed, _ = dependencies_of(view.snapshot, wanted.values())
             wanted = {each.path: each for each in needed if each.path not in wanted} | wanted
         count = len(kept.keys() | wanted.keys())
@@ -194,7 +197,7 @@ class ActiveSkills:
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load "
                 "fewer, or unload "
-                f"some with {runtime.UNLOAD} first.{loaded}"
+                f"some with {dialect.UNLOAD} first.{loaded}"
             )
         size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
         if len(wanted) > 1 and size > MOST_BYTES:
@@ -204,33 +207,33 @@ class ActiveSkills:
                 'several. Load them one by one, with mode "add"'
             )
         # X-30
-        return {path: (skill, await _prepare(of, skill, view)) for path, skill in wanted.items()}
+        return {path: (each, await _prepare(runtime, each, view)) for path, each in wanted.items()}
 
-    async def _current(self, of: Runtime, view: View) -> Active:
+    async def _current(self, runtime: Runtime, view: View) -> Active:
         """Return the loaded or pending skills from this view, rereading those that changed."""
         now: dict[str, tuple[Skill, Loaded]] = {}
         for path, _ in self.digests:
             found = view.snapshot.skills.get(path)
-            known = self._loaded.get(path) if self._shown_by is of else None
+            known = self._loaded.get(path) if self._loaded_by is runtime else None
             if known is not None and found is known[0]:
                 now[path] = known
-            elif found is not None and runtime.is_usable(found):
-                now[path] = (found, await _prepare(of, found, view))
+            elif found is not None and dialect.is_usable(found):
+                now[path] = (found, await _prepare(runtime, found, view))
         return now
 
 
-def loaded_of(active: Active) -> list[Loaded]:
+def loaded_list(active: Active) -> list[Loaded]:
     """Return the loaded skills, the latest last."""
     return [loaded for _, loaded in active.values()]
 
 
-def names_of(active: Active) -> list[str]:
+def loaded_names(active: Active) -> list[str]:
     """Return the names of the loaded skills, the latest last."""
     return [loaded.name for _, loaded in active.values()]
 
 
-def chosen(
-    of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
+def find_active(
+    runtime: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
 ) -> Skill:
     """Return the loaded skill of this name, path or location, or the latest one for None.
 
@@ -239,39 +242,39 @@ def chosen(
     """
     if not active:
         raise RequestError(
-            f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}"
+            f"No skill is loaded; call {dialect.LOAD} with the name of a skill first{reminder}"
         )
     if name is None:
         path = next(reversed([*active]))
     else:
-        path = _path_of(of, active, name) or of.find(snapshot, name).path
+        path = _path_of(runtime, active, name) or runtime.find(snapshot, name).path
     skill = snapshot.skills.get(path)
     if path not in active or skill is None:
         raise RequestError(
-            f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. "
+            f"The skill {str(name)[:200]!r} is not loaded; call {dialect.LOAD} with it first. "
             "Loaded now: "
-            f"{', '.join(names_of(active))}"
+            f"{', '.join(loaded_names(active))}"
         )
     return skill
 
 
-def _path_of(of: Runtime, active: Active, wanted: str) -> str | None:
+def _path_of(runtime: Runtime, active: Active, wanted: str) -> str | None:
     """Return the path of the loaded skill of this name, skill path or location, or None."""
     for path, (_, loaded) in active.items():
         if wanted in {path, loaded.name, loaded.location}:
             return path
-    located = of.locate(of.skill_set.snapshot, wanted)
+    located = runtime.locate(runtime.skill_set.snapshot, wanted)
     if located is None or located.path not in active:
         return None
     return located.path
 
 
-def _find_all(of: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
+def _find_all(runtime: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
     found: list[Skill] = []
     errors: list[str] = []
     for name in names:
         try:
-            found.append(of.find(snapshot, name))
+            found.append(runtime.find(snapshot, name))
         except RequestError as error:
             errors.append(str(error))
         if len(errors) == _MOST_ERRORS:
@@ -289,7 +292,7 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
         given = skill.frontmatter.get(FIELD)
         names = references(given.get("skills"), "name") if isinstance(given, dict) else []
         for name in names[:_MOST_NEEDED]:
-            other = identity.known(snapshot, name, Standing.LENIENT)
+            other = identity.lookup(snapshot, name, Standing.LENIENT)
             if other is None:
                 missing[name] = None
             else:
@@ -297,19 +300,19 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
     return list(found.values()), list(missing)
 
 
-async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
+async def _prepare(runtime: Runtime, skill: Skill, view: View) -> Loaded:
     text = await view.body(skill)
     rest = (path for path in skill.files if path != SKILL_MD and path not in text.linked)
-    location = of.briefing.location
+    location = runtime.briefing.location
     return Loaded(
         name=name_of(skill, view.snapshot),
         location=location(skill),
-        root_dir=of.briefing.root_dir(skill),
+        root_dir=runtime.briefing.root_dir(skill),
         digest=skill.files[SKILL_MD].digest,
         properties=skill.frontmatter,
         instructions=text.text,
         files=(*text.linked, *rest),
-        problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, text.text)),
+        problems=(*dialect.problems(skill), *dialect.unseen(skill.frontmatter, text.text)),
         origin=identity.origin(skill),
         line=text.line,
     )

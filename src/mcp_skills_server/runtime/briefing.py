@@ -21,7 +21,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import UNKNOWN, Client
-from mcp_skills_server.runtime.overlap import grouped
+from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 
 _MOST_KEPT: Final = 4096
@@ -74,10 +74,10 @@ class Briefing:
         self._preferred_tags = frozenset(preferred_tags)
         self._texts: _Texts | None = None
         self._remembered: Snapshot | None = None
-        self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
-        self._moved = 0
-        self._moved_at: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
-        """Epoch seconds of each change, and the value of `moment` before it."""
+        self._changes: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
+        self._generation = 0
+        self._times: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
+        """Epoch seconds of each change, and the value of `generation` before it."""
         self._unsubscribe = registry.subscribe(self._note)
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class Briefing:
         skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
         offers = [
             self._offer(each, snapshot)
-            for each, _ in grouped(skill for skill in skills if runtime.is_offered(skill))
+            for each, _ in group_copies(skill for skill in skills if runtime.is_offered(skill))
         ]
         preferred = [*self._tagged(snapshot, offers), *self._preferred]
         return _Texts(snapshot, Overview(offers, more, preferred), {}, {})
@@ -221,13 +221,13 @@ class Briefing:
         ]
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
-        root, path = self._place(skill)
+        root, path = self._root_and_path(skill)
         location = self.location(skill) if self._absolute_paths else None
         return Offer(
-            name_of(skill, snapshot), hidden.without(skill.description), location, path, root
+            name_of(skill, snapshot), hidden.strip(skill.description), location, path, root
         )
 
-    def _place(self, skill: Skill) -> tuple[str, str]:
+    def _root_and_path(self, skill: Skill) -> tuple[str, str]:
         """Return the display name of a skill's root ("" for a single root), and its path."""
         roots = self._registry.roots
         if len(roots) == 1:
@@ -240,16 +240,16 @@ class Briefing:
     # Change notices
 
     @property
-    def moment(self) -> int:
+    def generation(self) -> int:
         """The number of changes so far, a version number to pass to `news` later."""
-        return self._moved
+        return self._generation
 
     def news(self, since: int) -> str | None:
         """Return one line with the net additions and removals since `since`; None for none."""
-        moved = self._moved - since
+        moved = self._generation - since
         if moved <= 0:
             return None
-        moves = list(self._moves)[-moved:]
+        moves = list(self._changes)[-moved:]
         balance: Counter[str] = Counter()
         for path, step in moves:
             balance[path] += step
@@ -259,23 +259,23 @@ class Briefing:
             return None
         return runtime.news(added, removed, uncounted=moved > len(moves))
 
-    def time_of(self, moment: int) -> float:
-        """Convert a `moment` to epoch seconds, which other processes can compare."""
-        return next((at for at, before in [*self._moved_at] if before >= moment), time.time())
+    def time_of(self, generation: int) -> float:
+        """Convert a `generation` to epoch seconds, which other processes can compare."""
+        return next((at for at, before in [*self._times] if before >= generation), time.time())
 
-    def moment_at(self, at: float) -> int:
-        """Convert epoch seconds to a `moment`, or the oldest known one for an earlier time."""
-        return next((before for then, before in [*self._moved_at] if then >= at), self._moved)
+    def generation_at(self, at: float) -> int:
+        """Convert epoch seconds to a `generation`, or the oldest known one for an earlier time."""
+        return next((before for then, before in [*self._times] if then >= at), self._generation)
 
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
             return  # the first scan finds existing skills, which are not news
         before, after = _offered(changes.before), _offered(changes.after)
         moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
-        self._moves.extend(moves)
+        self._changes.extend(moves)
         if moves:
-            self._moved_at.append((time.time(), self._moved))
-        self._moved += len(moves)
+            self._times.append((time.time(), self._generation))
+        self._generation += len(moves)
 
 
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
@@ -294,7 +294,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
     for skill in skills:
         tags = " ".join(map(str, tags_of(skill.frontmatter)))
         named.update({*words_of(f"{skill.name} {tags}")})
-        described.update({*words_of(hidden.without(skill.description))})
+        described.update({*words_of(hidden.strip(skill.description))})
     kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
     for word in kept:
         del described[word]

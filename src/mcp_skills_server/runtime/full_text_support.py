@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _NO_SQLITE: Final = "its Python was built without sqlite3"
 
 
-def missing() -> str | None:
+def full_text_problem() -> str | None:
     """Return why this Python has no full-text search, or None if it has."""
     try:
         import sqlite3

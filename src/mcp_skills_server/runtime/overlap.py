@@ -18,7 +18,7 @@ _DECIDING: Final = 4
 """The number of `texts_of` that are compared: name, title, tags and description."""
 _COMMON: Final = 200
 """Words of more skills than this select no candidate pairs."""
-_ALIKE: Final = 0.8
+_COPY_SIMILARITY: Final = 0.8
 """The minimum Jaccard similarity of the descriptions of copies of one name."""
 _COMPARED: Final = 16
 """The maximum number of skills of one name that each further one is compared with."""
@@ -85,10 +85,10 @@ def is_copy(one: Skill, other: Skill) -> bool:
     if one.description == other.description:
         return True
     first, second = {*words_of(one.description)}, {*words_of(other.description)}
-    return len(first & second) >= _ALIKE * len(first | second)
+    return len(first & second) >= _COPY_SIMILARITY * len(first | second)
 
 
-def grouped(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]:
+def group_copies(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]:
     """Return each skill that is not a copy, with its later copies, in the order given.
 
     Of many skills of one name only the first few are compared by words, to keep the time linear.

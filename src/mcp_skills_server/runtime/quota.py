@@ -14,13 +14,13 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from mcp_skills_server.errors import RequestError
 
 _SHARES: Final = 4
-"""The divisor of the whole that gives one owner's default share: a quarter."""
+"""The divisor of the total that gives one owner's default share: a quarter."""
 _IPV6_NETWORK: Final = 64
 """The prefix length of an IPv6 network that one client controls."""
 
 Owner: TypeAlias = str | None
 """The key of a quota's owner. None stands for indistinguishable clients, as on stdio, and may
-use the whole."""
+use the total."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -56,19 +56,19 @@ class Quota(Generic[_Key]):
     """An account of the keys that owners hold. Callers of `claim` close the keys it evicts.
 
     Args:
-        what: the unit in messages, such as "sessions".
-        whole: the limit of all owners together.
-        share: the limit of one owner; by default a quarter of the whole.
-        name: the quota's name in errors; by default `what`.
+        unit: the unit in messages, such as "sessions".
+        total: the limit of all owners together.
+        share: the limit of one owner; by default a quarter of the total.
+        name: the quota's name in errors; by default `unit`.
     """
 
     def __init__(
-        self, what: str, whole: int, share: int | None = None, *, name: str | None = None
+        self, unit: str, total: int, share: int | None = None, *, name: str | None = None
     ) -> None:
-        self.whole = whole
-        self.share = min(whole, max(1, whole // _SHARES) if share is None else share)
-        self._what = what
-        self._name = name or what
+        self.total = total
+        self.share = min(total, max(1, total // _SHARES) if share is None else share)
+        self._unit = unit
+        self._name = name or unit
         self._used = 0
         self._owners: dict[_Key, Owner] = {}
         self._held: dict[Owner, OrderedDict[_Key, int]] = {}
@@ -86,7 +86,7 @@ class Quota(Generic[_Key]):
 
     def limit(self, owner: Owner) -> int:
         """Return the amount that an owner may hold."""
-        return self.whole if owner is None else self.share
+        return self.total if owner is None else self.share
 
     def claim(
         self,
@@ -94,39 +94,39 @@ class Quota(Generic[_Key]):
         owner: Owner,
         amount: int = 1,
         *,
-        busy: Callable[[_Key], bool] | None = None,
+        is_busy: Callable[[_Key], bool] | None = None,
     ) -> list[_Key]:
         """Add a new key as its owner's latest, and return the owner's evicted keys, oldest first.
 
         Args:
             amount: the amount of the quota that the key uses.
-            busy: returns True for a key in use, which is not evicted.
+            is_busy: returns True for a key in use, which is not evicted.
 
         Raises:
             QuotaError: eviction would not free enough. Nothing has changed.
             ValueError: the key is counted already.
         """
         if key in self._owners:
-            raise ValueError("it is counted already")
+            raise ValueError("the key is counted already")
         limit = self.limit(owner)
         own = self.used(owner) + amount - limit
-        over = max(own, self._used + amount - self.whole)
+        over = max(own, self._used + amount - self.total)
         going: list[_Key] = []
         held = self._held.setdefault(owner, OrderedDict())
         for each, size in held.items():
             if over <= 0:
                 break
-            if busy is None or not busy(each):
+            if is_busy is None or not is_busy(each):
                 going.append(each)
                 over -= size
                 own -= size
         if over > 0:
             if not held:
                 del self._held[owner]
-            reason = f"all {self.whole:,} that this server keeps are taken; try again later"
+            reason = f"the server's limit of {self.total:,} is reached; try again later"
             if own > 0:
                 reason = f"one client may have at most {limit:,}"
-            raise QuotaError(f"Too many {self._what}: {reason}", self._name)
+            raise QuotaError(f"Too many {self._unit}: {reason}", self._name)
         for each in going:
             self.release(each)
         self._owners[key] = owner

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import LruCache, SkillSet, held
+from mcp_skills_server.catalog.views import LruCache, SkillSet, weigh
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
@@ -17,7 +17,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import Briefing, name_of
-from mcp_skills_server.runtime.session import Closing, Session
+from mcp_skills_server.runtime.session import ClosingMixin, Session
 from mcp_skills_server.telemetry.events import Events
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RuntimeSettings(NamedTuple):
     load_dependencies: bool = False
 
 
-class Runtime(Closing):
+class Runtime(ClosingMixin):
     """A factory of sessions, one per conversation, for a custom agent loop or an MCP server.
 
     Use it in a `with` or `async with` statement, which removes all work directories at the end.
@@ -99,16 +99,16 @@ class Runtime(Closing):
 
             self.scripts = Scripts(registry, scripts, self.events)
         self._restricted = LruCache(
-            self._restricted_to, held, _MOST_SKILLS, lambda each: each.briefing.close()
+            self._make_restricted, weigh, _MOST_SKILLS, lambda each: each.briefing.close()
         )
-        self.searches = LruCache(self._searched, held, _MOST_INDEXED)
-        self._bind(registry)
+        self.searches = LruCache(self._make_search, weigh, _MOST_INDEXED)
+        self._set_skill_set(registry)
 
     def _emit(self, changes: Changes) -> None:
         if self.registry.loaded.is_set():  # the first scan is not a change
             self.events.emit_changes(changes)
 
-    def _bind(self, skill_set: SkillSet) -> None:
+    def _set_skill_set(self, skill_set: SkillSet) -> None:
         self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
@@ -121,16 +121,16 @@ class Runtime(Closing):
             preferred_tags=self.settings.preferred_tags,
         )
 
-    def over(self, skill_set: SkillSet) -> Runtime:
+    def restricted_to(self, skill_set: SkillSet) -> Runtime:
         """Return a cached runtime restricted to a set of skills, which shares all other state."""
         return self if skill_set is self.registry else self._restricted.of(skill_set)
 
-    def _restricted_to(self, skill_set: SkillSet) -> Runtime:
+    def _make_restricted(self, skill_set: SkillSet) -> Runtime:
         made = copy(self)
-        made._bind(skill_set)
+        made._set_skill_set(skill_set)
         return made
 
-    def _searched(self, skill_set: SkillSet) -> Search:
+    def _make_search(self, skill_set: SkillSet) -> Search:
         from mcp_skills_server.runtime.search import Search
 
         return Search(skill_set, self.embeddings)
@@ -143,12 +143,13 @@ class Runtime(Closing):
             return self.scripts is not None
         snapshot = self.skill_set.snapshot
         if self._runs is None or self._runs[0] is not snapshot:
-            some = permissions.may_any("scripts")
+            some = permissions.permits_any("scripts")
             self._runs = (
                 snapshot,
                 some
                 and any(
-                    permissions.may("scripts", path) for path in snapshot.paths(Standing.LENIENT)
+                    permissions.permits("scripts", path)
+                    for path in snapshot.paths(Standing.LENIENT)
                 ),
             )
         return self._runs[1]
@@ -216,7 +217,7 @@ class Runtime(Closing):
         if located is not None:
             return located
         try:
-            return identity.find(snapshot, wanted, Standing.LENIENT)
+            return identity.require(snapshot, wanted, Standing.LENIENT)
         except RequestError as error:
             if snapshot.named(wanted, Standing.LENIENT):
                 raise  # the message lists all skills of this name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.overlap import grouped
+from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_index import SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
 from mcp_skills_server.runtime.thesaurus import thesaurus
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 Ranking: TypeAlias = Iterator[tuple[int, float]]
 """Rows of the index with their ranks, the lowest and best first."""
 
-_SOFTNESS: Final = 60
+_RRF_K: Final = 60
 """The constant of reciprocal rank fusion; its usual value."""
 FUSED: Final = 60
 """The number of places of each ranking that are fused."""
 _MOST_EQUALS: Final = 1_000
-_WEIGHT: Final = 3.0
+_FULL_TEXT_WEIGHT: Final = 3.0
 """The weight of the full-text ranking in a fusion with embeddings, for queries of few words."""
 
 
-def fused(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
+def fuse(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
     """Yield rows by weighted reciprocal rank fusion, then the other rows of `first`.
 
     `weight` is that of `first`; that of `second` is 1.
@@ -56,7 +56,7 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
             place, before = count, rank
         if place >= FUSED or count >= _MOST_EQUALS:
             return chain([(row, rank)], ranking)
-        scores[row] += weight / (_SOFTNESS + place)
+        scores[row] += weight / (_RRF_K + place)
     return ranking
 
 
@@ -66,25 +66,25 @@ _QUERY_WORDS: Final = 24
 _MOST_HITS: Final = 3_000
 """The maximum number of occurrences that a query ranks, which bounds its time. The most common
 words are dropped first."""
-_COUNTED: Final = _MOST_HITS + 1
+_COUNT_LIMIT: Final = _MOST_HITS + 1
 """The limit of counting: a word with this many occurrences is dropped in any case."""
-_FOLLOWED: Final = 6
+_MOST_CORRECTED: Final = 6
 """The maximum number of words of a query whose spelling is corrected."""
-_SENTENCE: Final = 3
+_MIN_SENTENCE_WORDS: Final = 3
 """The minimum number of words, without stop words, of a query that is a task, not a name."""
 _OPENING_WEIGHT: Final = 0.15
 """The weight of a body's opening relative to the fields; tuned with `bench.search`, as is that
 of the concepts."""
 _MOST_REPEATS: Final = 3
-_COPIES: Final = 10
+_COPY_FACTOR: Final = 10
 """The factor of hits that are fetched, in order to find copies."""
-_MANY: Final = 20
+_CUTOFF_MIN_SKILLS: Final = 20
 """The minimum number of skills at which low scores are cut off."""
-_WEAKEST: Final = 0.35
-_WEAKEST_SHARE: Final = 0.3
+_CUTOFF_FACTOR: Final = 0.35
+_CUTOFF_SHARE: Final = 0.3
 """The cut-off as a part of the best score; 97 % of the right answers of `bench.search` are above
-this and `_WEAKEST`, which is a factor of the logarithm of the number of skills."""
-_DISTANT: Final = 0.25
+this and `_CUTOFF_FACTOR`, which is a factor of the logarithm of the number of skills."""
+_SUGGESTION_SIMILARITY: Final = 0.25
 """The minimum similarity of a word to a name that is suggested if nothing was found."""
 
 
@@ -122,22 +122,22 @@ class Search:
         Raises:
             NoFullTextError: this Python has no full-text search.
         """
-        return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
+        return [hit.skill for hit in self.find_scored(query, limit, accept, by_meaning=by_meaning)]
 
-    def scored(
+    def find_scored(
         self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
     ) -> list[Hit]:
         """Return the results of `find` with their scores and copies."""
-        meant: list[tuple[str, float]] = []
+        semantic: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
-            meant = self._embeddings.ranked(query, among)
+            semantic = self._embeddings.ranked(query, among)
         most = max(limit, 0)
         with self._lock:
-            accepted = (hit for hit in self._current().find(query, meant) if accept(hit.skill))
-            hits = list(islice(accepted, most * _COPIES))
+            accepted = (hit for hit in self._current().find(query, semantic) if accept(hit.skill))
+            hits = list(islice(accepted, most * _COPY_FACTOR))
         scores = {hit.skill.path: hit.score for hit in hits}
-        found = grouped(hit.skill for hit in hits)
+        found = group_copies(hit.skill for hit in hits)
         return [
             Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)
         ]
@@ -163,29 +163,34 @@ class _Indexed:
         self.index = SearchIndex()
 
     def _hits(self, term: Term) -> int:
-        return self.index.hits(term, _COUNTED)
+        return self.index.hits(term, _COUNT_LIMIT)
 
-    def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
+    def _counted(self, words: Sequence[str]) -> dict[Term, int]:
+        return {term: self._hits(term) for term in map(Term, words)}
+
+    def find(self, query: str, semantic: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
         """Yield the matching skills: exact names and paths first, then by rank of their texts.
 
-        `meant` has the paths of semantically similar skills with their similarities.
+        `semantic` has the paths of semantically similar skills with their similarities.
         """
         words = words_of(query[:_QUERY_LENGTH])
-        exact = self.index.named("".join(words))
+        exact = self.index.exact_matches("".join(words))
         yield from (Hit(skill, None) for skill in self.index.skills(exact))
-        for rank, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
+        for rank, equals in groupby(self._ranked(words, semantic), key=itemgetter(1)):
             yield from (
                 Hit(skill, -rank)
                 for skill in self.index.skills(row for row, _ in equals if row not in exact)
             )
 
-    def _ranked(self, words: list[str], meant: Sequence[tuple[str, float]]) -> Ranking:
-        telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[
+    def _ranked(self, words: list[str], semantic: Sequence[tuple[str, float]]) -> Ranking:
+        keywords = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[
             :_QUERY_WORDS
         ]
-        if telling:
-            by_meaning = [(row, -share) for path, share in meant if (row := self.index.row(path))]
-            return self._by_texts(telling, words, by_meaning)
+        if keywords:
+            by_meaning = [
+                (row, -share) for path, share in semantic if (row := self.index.row(path))
+            ]
+            return self._by_texts(keywords, words, by_meaning)
         # The query has stop words only, which may still be part of a name, or its beginning while
         # the user types.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
@@ -194,48 +199,50 @@ class _Indexed:
         return self.index.ranked(terms, names_only=True)
 
     def _by_texts(
-        self, telling: list[str], words: list[str], by_meaning: list[tuple[int, float]]
+        self, keywords: list[str], words: list[str], by_meaning: list[tuple[int, float]]
     ) -> Ranking:
         """Rank by fields and concepts, for a sentence also by the openings of bodies.
 
         Embeddings have a third of the full-text weight for few words, and the same for a sentence.
         """
-        is_sentence = len(telling) >= _SENTENCE or len(words) > _SENTENCE
+        is_sentence = len(keywords) >= _MIN_SENTENCE_WORDS or len(words) > _MIN_SENTENCE_WORDS
         if is_sentence:
-            telling = [word for word in telling if word not in COMMON_WORDS] or telling
-        terms = self._terms(telling, words[-1])
+            keywords = [word for word in keywords if word not in COMMON_WORDS] or keywords
+        terms = self._terms(keywords, words[-1])
         # A concept of several words counts several times: BM25 adds up the repetitions of a term.
         meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
-        concepts = self._telling({(term := Term(each)): self._hits(term) for each in meanings})
+        concepts = self._selective({(term := Term(each)): self._hits(term) for each in meanings})
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
             found = self.index.ranked(terms)
             if not by_meaning:
                 return found
-            return fused(found, iter(by_meaning), _WEIGHT)
+            return fuse(found, iter(by_meaning), _FULL_TEXT_WEIGHT)
         scores: defaultdict[int, float] = defaultdict(float)
         for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
-        also = dict.fromkeys([*map(Term, telling), *terms])
-        opening = self._telling(
-            {term: self.index.opening_hits(term, _COUNTED) for term in also}, _MOST_HITS // 2
+        also = dict.fromkeys([*map(Term, keywords), *terms])
+        opening = self._selective(
+            {term: self.index.opening_hits(term, _COUNT_LIMIT) for term in also}, _MOST_HITS // 2
         )
         for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
-            return fused(iter(by_words), iter(by_meaning))
-        if by_words and len(self.index) >= _MANY:
-            floor = max(_WEAKEST * math.log(len(self.index)), -by_words[0][1] * _WEAKEST_SHARE)
+            return fuse(iter(by_words), iter(by_meaning))
+        if by_words and len(self.index) >= _CUTOFF_MIN_SKILLS:
+            floor = max(_CUTOFF_FACTOR * math.log(len(self.index)), -by_words[0][1] * _CUTOFF_SHARE)
             by_words = [(row, rank) for row, rank in by_words if -rank >= floor]
         return iter(by_words)
 
     def nearest(self, query: str) -> Iterator[Skill]:
         """Return the skills with names most similar to words of the query, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
-        telling = [word for word in words if word not in STOP_WORDS]
+        keywords = [word for word in words if word not in STOP_WORDS]
         alike = [
-            Term(each) for word in telling for each in self.index.descriptions.like(word, _DISTANT)
+            Term(each)
+            for word in keywords
+            for each in self.index.descriptions.similar(word, _SUGGESTION_SIMILARITY)
         ]
         return (
             skill
@@ -255,26 +262,22 @@ class _Indexed:
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
             hits = {term: self._hits(term) for term in terms}
-            if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _FOLLOWED:
+            if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _MOST_CORRECTED:
                 looked_at += 1
-                hits |= {
-                    term: self._hits(term) for term in map(Term, self.index.titles.meant(word))
-                }
+                hits |= self._counted(self.index.titles.corrections(word))
             if not any(hits.values()):
-                hits |= {
-                    term: self._hits(term) for term in map(Term, self.index.descriptions.like(word))
-                }
+                hits |= self._counted(self.index.descriptions.similar(word))
             found |= hits
         # If every word is in most skills, rank by the rarest one alone.
         rarest = sorted(found, key=lambda term: found[term] or len(self.index) + 1)[:1]
-        return self._telling(found) or [term for term in rarest if found[term]]
+        return self._selective(found) or [term for term in rarest if found[term]]
 
-    def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
+    def _selective(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
         """Return the terms of at most half of the skills, rarest first, within `most` hits."""
-        telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
+        selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
         chosen: list[Term] = []
         weighed = 0
-        for term, hits in sorted(telling.items(), key=lambda each: (each[1], each[0].word)):
+        for term, hits in sorted(selective.items(), key=lambda each: (each[1], each[0].word)):
             weighed += hits
             if weighed <= most or not chosen:
                 chosen.append(term)

@@ -9,13 +9,13 @@ from weakref import finalize
 from mcp_skills_server.dialects.runtime import LIST
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.full_text_support import missing, warn
+from mcp_skills_server.runtime.full_text_support import full_text_problem, warn
 from mcp_skills_server.runtime.search_text import (
     Texts,
-    described_words,
+    description_words,
     names_of,
-    spelt_words,
     texts_of,
+    title_words,
     words_of,
 )
 from mcp_skills_server.runtime.thesaurus import thesaurus
@@ -54,10 +54,10 @@ _TABLES: Final = (
 )
 """`names` maps a folded name or path, without separators, to the rows that it names exactly."""
 _MARKS: Final = ", ".join("?" * len(WEIGHTS))
-_PUT_IN: Final = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {_MARKS})"  # noqa: S608
-_TAKE_OUT: Final = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {_MARKS})"  # noqa: S608
-_PUT_IN_OPENING: Final = "INSERT INTO openings(rowid, opening) VALUES (?, ?)"
-_TAKE_OUT_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUES ('delete', ?, ?)"
+_INSERT: Final = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {_MARKS})"  # noqa: S608
+_DELETE: Final = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {_MARKS})"  # noqa: S608
+_INSERT_OPENING: Final = "INSERT INTO openings(rowid, opening) VALUES (?, ?)"
+_DELETE_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUES ('delete', ?, ?)"
 
 
 class NoFullTextError(RequestError):
@@ -79,11 +79,11 @@ class SearchIndex:
     """
 
     def __init__(self) -> None:
-        reason = missing()
+        reason = full_text_problem()
         if reason is not None:
             warn(reason)
             raise NoFullTextError(
-                f"Skills cannot be searched here, because {reason}; {LIST} goes through all of them"
+                f"Skills cannot be searched here, because {reason}; {LIST} lists all of them"
             )
         import sqlite3
 
@@ -92,8 +92,8 @@ class SearchIndex:
         finalize(self, self._db.close)
         for table in _TABLES:
             self._db.execute(table)
-        self.titles = Vocabulary(self._db, "titles", letters=2)
-        self.descriptions = Vocabulary(self._db, "descriptions", letters=3)
+        self.titles = Vocabulary(self._db, "titles", n=2)
+        self.descriptions = Vocabulary(self._db, "descriptions", n=3)
         self._snapshot = Snapshot({})
         self._rows: dict[str, int] = {}
         self._skills: dict[int, Skill] = {}
@@ -110,10 +110,10 @@ class SearchIndex:
         self._db.execute("BEGIN")
         for path in differing:
             if path in old:
-                self._take_out(path)
+                self._remove(path)
         for path in differing:
             if path in new and new[path].standing > Standing.UNUSABLE:
-                self._put_in(new[path])
+                self._add(new[path])
         self._db.execute("COMMIT")
         self._snapshot = snapshot
 
@@ -128,7 +128,7 @@ class SearchIndex:
         """Return the row of the skill at this path, or None."""
         return self._rows.get(path)
 
-    def named(self, name: str) -> Iterable[int]:
+    def exact_matches(self, name: str) -> Iterable[int]:
         """Return the rows of the skills with exactly this name or path, in folded form."""
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
@@ -176,7 +176,7 @@ class SearchIndex:
             (_any_of(terms), most),
         )
 
-    def _take_out(self, path: str) -> None:
+    def _remove(self, path: str) -> None:
         row = self._rows.pop(path, None)
         if row is None:
             return
@@ -185,14 +185,14 @@ class SearchIndex:
             "DELETE FROM names WHERE name = ? AND row = ?",
             [(name, row) for name in names_of(texts)],
         )
-        self.titles.remove(spelt_words(texts))
-        self.descriptions.remove(described_words(texts))
+        self.titles.remove(title_words(texts))
+        self.descriptions.remove(description_words(texts))
         *fields, opening = _with_concepts(texts)
-        self._db.execute(_TAKE_OUT, (row, *fields))
+        self._db.execute(_DELETE, (row, *fields))
         if opening:
-            self._db.execute(_TAKE_OUT_OPENING, (row, opening))
+            self._db.execute(_DELETE_OPENING, (row, opening))
 
-    def _put_in(self, skill: Skill) -> None:
+    def _add(self, skill: Skill) -> None:
         self._last = row = self._last + 1
         self._rows[skill.path] = row
         self._skills[row] = skill
@@ -200,12 +200,12 @@ class SearchIndex:
         self._db.executemany(
             "INSERT INTO names VALUES (?, ?)", [(name, row) for name in names_of(texts)]
         )
-        self.titles.add(spelt_words(texts))
-        self.descriptions.add(described_words(texts))
+        self.titles.add(title_words(texts))
+        self.descriptions.add(description_words(texts))
         *fields, opening = _with_concepts(texts)
-        self._db.execute(_PUT_IN, (row, *fields))
+        self._db.execute(_INSERT, (row, *fields))
         if opening:
-            self._db.execute(_PUT_IN_OPENING, (row, opening))
+            self._db.execute(_INSERT_OPENING, (row, opening))
 
 
 def _any_of(terms: Sequence[Term]) -> str:

@@ -99,7 +99,7 @@ def names_of(texts: Texts) -> set[str]:
     return {"".join(_WORD.findall(each.lower())) for each in (name, path)} - {""}
 
 
-def described_words(texts: Texts) -> set[str]:
+def description_words(texts: Texts) -> set[str]:
     """Return the words of 4 to 40 letters of name, title, tags and description."""
     text = "\n".join(texts[:4])
     if not text.isascii():
@@ -107,7 +107,7 @@ def described_words(texts: Texts) -> set[str]:
     return {word for word in text.translate(_LETTERS).split() if 4 <= len(word) <= 40}
 
 
-def spelt_words(texts: Texts) -> set[str]:
+def title_words(texts: Texts) -> set[str]:
     """Return the words of name, title and tags, and the singulars of plurals."""
     words = {
         word for text in texts[:3] for word in _WORD.findall(text.lower()) if not word.isdecimal()
@@ -115,7 +115,7 @@ def spelt_words(texts: Texts) -> set[str]:
     return words | {word[:-1] for word in words if len(word) > 4 and word[-1] == "s" != word[-2]}
 
 
-def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
+def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
     """Return the fields that contain words of the query, or other forms of them, and these words.
 
     This explains a hit to a person. It is empty if only similar words, concepts or embeddings

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from mcp_skills_server.catalog.threads import in_thread, in_turn
+from mcp_skills_server.catalog.threads import in_thread, limit_large_answers
 from mcp_skills_server.catalog.views import View, retry_when_stale
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
-from mcp_skills_server.format.cursors import portion, weight
+from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
@@ -27,9 +27,9 @@ from mcp_skills_server.runtime.active_skills import (
     Active,
     ActiveSkills,
     begin_call,
-    chosen,
     dependencies_of,
-    loaded_of,
+    find_active,
+    loaded_list,
 )
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.quota import Owner
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """A callback, awaited regularly with the seconds that a script has been running."""
 
-HERE: Final = "here"
+THIS_PROCESS: Final = "here"
 _NEAREST: Final = 3
 _MOST_COMMON: Final = 12
 """The maximum number of tags, and of groups, suggested by a search without hits."""
@@ -53,7 +53,7 @@ _MOST_OUTPUT: Final = 16 << 20
 """The maximum number of bytes of an output file that are read."""
 
 
-class Closing:
+class ClosingMixin:
     """A mixin for `with` and `async with`, which call `close` on exit."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Closing:
         await self.aclose()
 
 
-class Session(Closing):
+class Session(ClosingMixin):
     """The state of one conversation: its loaded skills, and its scripts' work directory.
 
     Made by `Runtime.session`. Use it in a `with` or `async with` statement, which closes it.
@@ -88,14 +88,13 @@ class Session(Closing):
     Args:
         hosted: whether an orchestrator puts the instructions at the top of each model call. Else
             the session's handle is a tool argument, and results carry the instructions.
-        since: the `Briefing.moment` of the skills that the model was shown; the current one unless
-            given.
+        since: the `Briefing.generation` that the model was shown; the current one unless given.
         handle: the handle of a session that began in another process; a new one unless given.
 
     Attributes:
         session_id: the unguessable handle.
         calls: the number of calls in progress.
-        moved: the number of times that script execution moved to this process.
+        script_moves: the number of times that script execution moved to this process.
         scripts_at: the process of the latest script: "" for none, "here" for this one, else the
             name of another one.
     """
@@ -109,12 +108,12 @@ class Session(Closing):
             handle = token_urlsafe(18)
         self.session_id = handle
         self.calls = 0
-        self.moved = 0
+        self.script_moves = 0
         self.scripts_at = ""
         self._runtime = runtime
         self._hosted = hosted
-        # The moment counts the changes of this runtime's skills only.
-        self._since = runtime, runtime.briefing.moment if since is None else since
+        # It counts the changes of this runtime's skills only.
+        self._since = runtime, runtime.briefing.generation if since is None else since
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
 
@@ -129,8 +128,8 @@ class Session(Closing):
         It has the rule, `<available_skills>`, and `<active_skills>` with the current text of each
         loaded skill.
         """
-        active = await self._active.keep_current(self._runtime)
-        return self._runtime.briefing.instructions(loaded_of(active))
+        active = await self._active.refresh(self._runtime)
+        return self._runtime.briefing.instructions(loaded_list(active))
 
     def tools(self) -> list[dict[str, Json]]:
         """Return the cached MCP tool definitions, which the caller must not change.
@@ -169,22 +168,22 @@ class Session(Closing):
         begin_call()
         shared = of or self._runtime
         try:
-            tool = runtime.canonical(name)
+            tool = dialect.canonical(name)
             if tool not in _CALLS:
-                there = [each for each in _CALLS if each != runtime.RUN or shared.runs_scripts]
-                return runtime.failure(
+                there = [each for each in _CALLS if each != dialect.RUN or shared.runs_scripts]
+                return dialect.failure(
                     f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 )
             given = arguments or {}
             invalid = invalid_arguments(tool, given)
             if invalid:
-                return runtime.failure(invalid)
-            active = await self._active.keep_current(shared)
+                return dialect.failure(invalid)
+            active = await self._active.refresh(shared)
             return await _CALLS[tool](
                 self, given, _Request(shared, active, progress, client_of(client), owner)
             )
         except RequestError as error:
-            return runtime.failure(str(error))
+            return dialect.failure(str(error))
         finally:
             self.calls -= 1
 
@@ -198,7 +197,7 @@ class Session(Closing):
     # State for other replicas
 
     @property
-    def began(self) -> float:
+    def shown_at(self) -> float:
         """The time of the list of skills that the model was shown, in epoch seconds."""
         return self._since[0].briefing.time_of(self._since[1])
 
@@ -208,20 +207,20 @@ class Session(Closing):
         return self._active.digests
 
     @property
-    def changed(self) -> int:
+    def change_count(self) -> int:
         """The number of loads and unloads in this process."""
-        return self._active.changed
+        return self._active.change_count
 
-    async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:
+    async def restore(self, record: SessionRecord, here: str, change_count: int) -> bool:
         """Apply another replica's record at the next call, with the skills of this replica.
 
-        `here` is the name of this process in records. If the change count is not `changed`, return
+        `here` is the name of this process in records. If its count is not `change_count`, return
         False and apply nothing.
         """
-        if not await self._active.restore(record.skills, changed):
+        if not await self._active.restore(record.skills, change_count):
             return False
-        self._since = self._runtime, self._runtime.briefing.moment_at(record.since)
-        self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
+        self._since = self._runtime, self._runtime.briefing.generation_at(record.since)
+        self.scripts_at = THIS_PROCESS if record.scripts_at == here else record.scripts_at
         return True
 
     # The tools
@@ -232,40 +231,40 @@ class Session(Closing):
         offered: list[Skill] = []
         while len(offered) <= limit:
             page, after = snapshot.page(after, limit + 1, Standing.LENIENT)
-            offered += [skill for skill in page if runtime.is_offered(skill)]
+            offered += [skill for skill in page if dialect.is_offered(skill)]
             if after is None:
                 break
-        shown = portion(offered[:limit], weight)
+        shown = first_page(offered[:limit], entry_bytes)
         after = None
         if len(offered) > len(shown):
             after = shown[-1].path
         entries = call.runtime.entries(shown, snapshot)
-        return runtime.listing(entries, after, characters=call.settings.result_characters)
+        return dialect.listing(entries, after, characters=call.settings.result_characters)
 
     async def _search(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
         hits = await in_thread(
-            partial(search.scored, query, limit, runtime.is_offered, by_meaning=True)
+            partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
         )
-        events.searched(query, len(hits))
+        events.record_search(query, len(hits))
         note = self._news(call)
         if not hits and snapshot.skills:
-            near = await in_thread(search.nearest, query, _NEAREST, runtime.is_offered)
-            offered = [skill for skill in snapshot.skills.values() if runtime.is_offered(skill)]
+            near = await in_thread(search.nearest, query, _NEAREST, dialect.is_offered)
+            offered = [skill for skill in snapshot.skills.values() if dialect.is_offered(skill)]
             tags = Counter(str(tag) for skill in offered for tag in tags_of(skill.frontmatter))
             groups = Counter(skill.path.partition("/")[0] for skill in offered if "/" in skill.path)
-            advice = runtime.nothing_fits(
+            advice = dialect.nothing_fits(
                 [name_of(skill, snapshot) for skill in near], _common(tags), _common(groups)
             )
             note = "\n".join(filter(None, (advice, note)))
-        found = portion([hit.skill for hit in hits], weight)
+        found = first_page([hit.skill for hit in hits], entry_bytes)
         entries = call.runtime.entries(found, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
             if hit.copies:
                 entry["also_at"] = [call.runtime.briefing.location(copy) for copy in hit.copies]
-        return runtime.listing(entries, None, characters=call.settings.result_characters, note=note)
+        return dialect.listing(entries, None, characters=call.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         fresh, active = await self._active.load(
@@ -278,7 +277,7 @@ class Session(Closing):
                 snapshot, [skill for skill, each in active.values() if each in fresh]
             )
             more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
-            notes.append(runtime.depends_on(more, missing))
+            notes.append(dialect.depends_on(more, missing))
         return self._receipt(
             active, fresh, client=call.client, note="\n".join(filter(None, notes)) or None
         )
@@ -291,12 +290,12 @@ class Session(Closing):
             active = await self._active.unload(call.runtime, names)
         else:
             raise RequestError(
-                f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true"
+                f"Give {dialect.UNLOAD} the names of the skills to unload, or all=true"
             )
         return self._receipt(active)
 
     async def _read(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        output = runtime.in_workspace(given["path"])
+        output = dialect.in_workspace(given["path"])
         if output is not None:
             return await self._read_output(output, given, call)
         return await retry_when_stale(
@@ -304,51 +303,49 @@ class Session(Closing):
         )
 
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        skill = self._chosen(view.snapshot, given, call)
+        skill = self._find_active(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(skill.files))
-        async with in_turn(skill.files[path].size, self.session_id):
+        async with limit_large_answers(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
             if path != SKILL_MD:
-                self._active.was_used(skill.path)
+                self._active.mark_used(skill.path)
             text = media.as_text(raw, media.media_type(path))
             if text is not None:
                 return _part_of(path, text, given, call.settings)
             target = None
             if skill.standing is Standing.VALID:
                 target = uri(skill.path, path)
-            return runtime.binary_file(path, target, raw, call.settings.media_bytes)
+            return dialect.binary_file(path, target, raw, call.settings.media_bytes)
 
     async def _read_output(self, path: str, given: Mapping[str, Any], call: _Request) -> ToolResult:
         """Return an output file from the session's work directory in this process."""
         try:
             if self._workspace is None:
                 raise RequestError(
-                    f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}"
+                    f"No script has run in this session, so there is nothing in {dialect.WORKSPACE}"
                 )
             raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
         except RequestError:
-            if self.scripts_at in {"", HERE}:
+            if self.scripts_at in {"", THIS_PROCESS}:
                 raise
             raise RequestError(
-                "A script of this session ran on another replica of this server, and what it "
-                "left in "
-                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to "
-                "have its files here"
+                "A script of this session ran on another replica of this server, and its files "
+                f"in {dialect.WORKSPACE} are on that machine's disk only; run the script again to "
+                "have them here"
             ) from None
-        shown = runtime.WORKSPACE + path
+        shown = dialect.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
         if text is None:
-            return runtime.made_file(shown, raw, call.settings.media_bytes)
+            return dialect.made_file(shown, raw, call.settings.media_bytes)
         return _part_of(shown, text, given, call.settings)
 
     async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         scripts = call.runtime.scripts
         if scripts is None or not call.runtime.runs_scripts:
             raise RequestError(
-                "Scripts are not run here: whoever runs this server has not allowed it "
-                "(--allow-scripts). Read the "
-                f"script with {runtime.READ} and reach its result another way, or ask the user to "
-                "run it"
+                "Scripts are not run here: the operator of this server has not allowed it "
+                f"(--allow-scripts). Read the script with {dialect.READ} and reach its result "
+                "another way, or ask the user to run it"
             )
         return await retry_when_stale(
             call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call)
@@ -357,16 +354,16 @@ class Session(Closing):
     async def _run_script(
         self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request
     ) -> ToolResult:
-        skill = self._chosen(view.snapshot, given, call)
-        path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+        skill = self._find_active(view.snapshot, given, call)
+        path = path_in(skill, given["path"], tuple(dialect.scripts_of(skill)), dialect.SCRIPTS)
         await scripts.ready()
         if self._workspace is None:
             self._workspace = scripts.workspace()
-        if self.scripts_at != HERE:
-            self.scripts_at = HERE
-            self.moved += 1
-        events.concerns([skill])
-        self._active.was_used(skill.path)
+        if self.scripts_at != THIS_PROCESS:
+            self.scripts_at = THIS_PROCESS
+            self.script_moves += 1
+        events.record_mentions([skill])
+        self._active.mark_used(skill.path)
         outcome = await scripts.run(
             skill,
             path,
@@ -379,15 +376,17 @@ class Session(Closing):
             owner=call.owner,
             permissions=view.skill_set.permissions,
         )
-        return runtime.outcome(outcome.as_json())
+        return dialect.outcome(outcome.as_json())
 
     # Helpers of the tools
 
-    def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any], call: _Request) -> Skill:
+    def _find_active(self, snapshot: Snapshot, given: Mapping[str, Any], call: _Request) -> Skill:
         reminder = ""
         if not self._hosted:
-            reminder = f', and give the "{runtime.SESSION}" that it returned'
-        return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
+            reminder = f', and give the "{dialect.SESSION}" that it returned'
+        return find_active(
+            call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder
+        )
 
     def _receipt(
         self,
@@ -397,8 +396,8 @@ class Session(Closing):
         client: Client = UNKNOWN,
         note: str | None = None,
     ) -> ToolResult:
-        return runtime.receipt(
-            loaded_of(active),
+        return dialect.receipt(
+            loaded_list(active),
             None if self._hosted else self.session_id,
             fresh,
             bodies=not self._hosted,
@@ -410,7 +409,7 @@ class Session(Closing):
     def _news(self, call: _Request) -> str | None:
         known, moment = self._since
         if known is not call.runtime:
-            self._since = call.runtime, call.runtime.briefing.moment
+            self._since = call.runtime, call.runtime.briefing.generation
             return None
         if self._hosted:  # each model call has current instructions
             return None
@@ -437,12 +436,12 @@ class _Request(NamedTuple):
 
 _Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[ToolResult]]
 _CALLS: Final[dict[str, _Call]] = {
-    runtime.LIST: Session._list,  # pyright: ignore[reportPrivateUsage]
-    runtime.SEARCH: Session._search,  # pyright: ignore[reportPrivateUsage]
-    runtime.LOAD: Session._load,  # pyright: ignore[reportPrivateUsage]
-    runtime.UNLOAD: Session._unload,  # pyright: ignore[reportPrivateUsage]
-    runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
-    runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
+    dialect.LIST: Session._list,  # pyright: ignore[reportPrivateUsage]
+    dialect.SEARCH: Session._search,  # pyright: ignore[reportPrivateUsage]
+    dialect.LOAD: Session._load,  # pyright: ignore[reportPrivateUsage]
+    dialect.UNLOAD: Session._unload,  # pyright: ignore[reportPrivateUsage]
+    dialect.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
+    dialect.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
 
 
@@ -457,7 +456,7 @@ def _part_of(
     start, most = int(given.get("start_line", 1)), given.get("max_lines")
     if most is not None:
         most = int(most)
-    within = int(given.get("start_character", 1))
-    return runtime.text_file(
-        path, text, start, most, settings.result_characters, start_character=within
+    start_character = int(given.get("start_character", 1))
+    return dialect.text_file(
+        path, text, start, most, settings.result_characters, start_character=start_character
     )

@@ -27,14 +27,13 @@ class UnknownSessionError(RequestError):
 
     def __init__(self, handle: str) -> None:
         super().__init__(
-            f"Unknown session {handle[:100]!r}: it is over or was never opened here. Call "
-            "skills_load without a "
-            "session to begin a new one"
+            f"Unknown session {handle[:100]!r}: it has ended, or never existed here. Call "
+            "skills_load without a session to begin a new one"
         )
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSession:
     """A session with its owner and the time of its last use, by the clock of `Sessions`."""
 
     session: Session
@@ -61,20 +60,20 @@ class Sessions:
         self._quota = Quota[str]("sessions", most, share, name="runtime-sessions")
         self._idle_s = idle_s
         self._now = now
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._open: OrderedDict[str, _OpenSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
-        """Return a new session without storing it; the caller stores it with `keep` when needed."""
+        """Return a new session without storing it; the caller calls `store` when needed."""
         return Session(runtime or self.runtime, hosted=False, since=since)
 
-    def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
+    def store(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
         """Store a session by its handle, for this owner alone, or mark it as just used.
 
-        A new one counts toward the quota of `counted`, whose least recently used idle sessions are
-        evicted if needed.
+        A new one counts toward the quota of `quota_owner`, whose least recently used idle sessions
+        are evicted if needed.
 
         Raises:
             QuotaError: no session can be evicted. The new session is closed.
@@ -86,14 +85,14 @@ class Sessions:
             self._end_idle()
             try:
                 going = self._quota.claim(
-                    handle, counted, busy=lambda other: self._open[other].session.calls > 0
+                    handle, quota_owner, is_busy=lambda other: self._open[other].session.calls > 0
                 )
             except QuotaError:
                 session.close()
                 raise
             for other in going:
                 self.end(other)
-        self._open[handle] = _Open(session, owner, self._now())
+        self._open[handle] = _OpenSession(session, owner, self._now())
         self._open.move_to_end(handle)
         self._end_idle()
 
@@ -127,14 +126,14 @@ class Sessions:
         session = self._find_local(handle, owner)
         if session is None:
             raise UnknownSessionError(handle)
-        self.keep(session, owner)
+        self.store(session, owner)
         return session
 
     async def open(
         self,
         handle: str,
         owner: str | None,
-        counted: Owner = None,  # noqa: ARG002 - for `SharedSessions`
+        quota_owner: Owner = None,  # noqa: ARG002 - for `SharedSessions`
         *,
         changes: bool = False,  # noqa: ARG002
     ) -> Session:
@@ -152,7 +151,7 @@ class Sessions:
         self,
         session: Session,
         owner: str | None,
-        counted: Owner = None,
+        quota_owner: Owner = None,
         *,
         change: int | None = None,  # noqa: ARG002
     ) -> None:
@@ -161,10 +160,10 @@ class Sessions:
         `change` is the session's change count after the call's own change; None for no change.
 
         Raises:
-            QuotaError: as `keep`.
+            QuotaError: as `store`.
             RequestError: the call's change cannot be stored now.
         """
-        self.keep(session, owner, counted)
+        self.store(session, owner, quota_owner)
 
     def is_shared(self, session: Session) -> bool:  # noqa: ARG002
         """Return True if every replica can open this session."""

@@ -23,7 +23,7 @@ import anyio
 
 from mcp_skills_server.errors import REPEATS, RequestError, SkillsServerError
 from mcp_skills_server.runtime.quota import Owner
-from mcp_skills_server.runtime.session import HERE, Session
+from mcp_skills_server.runtime.session import THIS_PROCESS, Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 
 if TYPE_CHECKING:
@@ -84,23 +84,23 @@ class RecordStore(Protocol):
 
 
 @dataclass(slots=True)
-class _Known:
+class _RecordCopy:
     """This replica's copy of a session's record.
 
     Attributes:
         text: the text last read or written. None means not stored yet; "" forces a reload from the
             store, after a refused write.
-        changed: the session's `changed` at that time.
-        refused: ranges of `changed` whose writes were refused.
-        moved: the session's `moved` at that time.
+        change_count: the session's `change_count` at that time.
+        refused: ranges of `change_count` whose writes were refused.
+        script_moves: the session's `script_moves` at that time.
         lost: whether the store lost the record, so that the next write creates it.
         lock: held while the record is read and compared, or written.
     """
 
     text: str | None = None
-    changed: int = 0
+    change_count: int = 0
     refused: deque[range] = field(default_factory=lambda: deque[range](maxlen=_MOST_REFUSED))
-    moved: int = 0
+    script_moves: int = 0
     lost: bool = False
     lock: anyio.Lock = field(default_factory=anyio.Lock)
 
@@ -112,10 +112,10 @@ class SharedSessions(Sessions):
         super().__init__(runtime, **more)
         self._store = store
         self._here = secrets.token_hex(8)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _RecordCopy] = {}
 
     async def open(
-        self, handle: str, owner: str | None, counted: Owner = None, *, changes: bool = False
+        self, handle: str, owner: str | None, quota_owner: Owner = None, *, changes: bool = False
     ) -> Session:
         """Return the session of this handle, updated or created from its record if needed."""
         if not _HANDLE.fullmatch(handle):
@@ -123,10 +123,10 @@ class SharedSessions(Sessions):
         local = self._find_local(handle, owner)
         known = self._known.get(handle)
         if known is None or local is None:
-            return await self._bring(handle, owner, counted)
+            return await self._create_from_record(handle, owner, quota_owner)
         async with known.lock:
             try:
-                text = await self._store.read(handle, counted)
+                text = await self._store.read(handle, quota_owner)
             except RequestError:
                 if changes and known.text is not None:  # another replica may have changed it, too
                     raise
@@ -137,65 +137,68 @@ class SharedSessions(Sessions):
                 record = self._record(text, handle, owner)
                 # False if a concurrent call has a change to write: the store will refuse its write,
                 # and the next call reloads the record.
-                if await local.restore(record, self._here, known.changed):
-                    known.text, known.moved, known.lost = text, local.moved, False
+                if await local.restore(record, self._here, known.change_count):
+                    known.text, known.script_moves, known.lost = text, local.script_moves, False
             return self.find(handle, owner)
 
-    async def _bring(self, handle: str, owner: str | None, counted: Owner) -> Session:
+    async def _create_from_record(
+        self, handle: str, owner: str | None, quota_owner: Owner
+    ) -> Session:
         """Return a session of another replica, created here from its record."""
-        text = await self._store.read(handle, counted)
+        text = await self._store.read(handle, quota_owner)
         if text is None:
             raise UnknownSessionError(handle)
         session = Session(self.runtime, hosted=False, handle=handle)
-        await session.restore(self._record(text, handle, owner), self._here, session.changed)
+        await session.restore(self._record(text, handle, owner), self._here, session.change_count)
         if self._find_local(handle, owner) is not None:  # a concurrent call created it
             return self.find(handle, owner)
         self.end(handle)  # a stale copy that was idle here, but not on another replica
-        self.keep(session, owner, counted)
-        self._known[handle] = _Known(text)
+        self.store(session, owner, quota_owner)
+        self._known[handle] = _RecordCopy(text)
         return session
 
     async def save(
         self,
         session: Session,
         owner: str | None,
-        counted: Owner = None,
+        quota_owner: Owner = None,
         *,
         change: int | None = None,
     ) -> None:
         """Store a session in memory, and its record if it changed. Raises as `Sessions.save`."""
         handle = session.session_id
-        self.keep(session, owner, counted)
-        known = self._known.setdefault(handle, _Known())
+        self.store(session, owner, quota_owner)
+        known = self._known.setdefault(handle, _RecordCopy())
         async with known.lock:
             # Another call's `save` included this change in its refused write.
             if change is not None and any(change in each for each in known.refused):
-                raise RequestError("the session could not be kept as this call left it; call again")
-            changed, moved = session.changed, session.moved
-            if known.text is not None and (known.changed, known.moved, known.lost) == (
+                raise RequestError("the session's change could not be stored; call again")
+            changed, moved = session.change_count, session.script_moves
+            if known.text is not None and (known.change_count, known.script_moves, known.lost) == (
                 changed,
                 moved,
                 False,
             ):
                 return
-            at = self._here if session.scripts_at == HERE else session.scripts_at
-            text = SessionRecord(_owner(owner), session.began, session.loaded, at).text()
+            at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
+            text = SessionRecord(_owner(owner), session.shown_at, session.loaded, at).text()
             try:
                 await self._store.write(
-                    handle, counted, text, replaces=None if known.lost else known.text
+                    handle, quota_owner, text, replaces=None if known.lost else known.text
                 )
             except RequestError:
                 if known.text is None:  # no other replica knows its handle yet
                     return
-                if known.changed != changed:
-                    refused = range(known.changed + 1, changed + 1)
+                if known.change_count != changed:
+                    refused = range(known.change_count + 1, changed + 1)
                     known.refused.append(refused)
-                    known.text, known.changed = "", changed
+                    known.text, known.change_count = "", changed
                     if change is not None and change in refused:
                         raise
                 # No error: this call's own load or unload, if any, is already written.
                 return
-            known.text, known.changed, known.moved, known.lost = text, changed, moved, False
+            known.text, known.lost = text, False
+            known.change_count, known.script_moves = changed, moved
 
     def is_shared(self, session: Session) -> bool:
         """Return True if every replica can open this session."""
@@ -209,11 +212,9 @@ class SharedSessions(Sessions):
 
     def _record(self, text: str, handle: str, owner: str | None) -> SessionRecord:
         try:
-            record = parsed(text)
+            record = parse_record(text)
         except SessionRecordError as error:
-            logger.warning(
-                "a session cannot be read from what replicas share: it is %s", error, extra=REPEATS
-            )
+            logger.warning("a shared session record is invalid: %s", error, extra=REPEATS)
             raise UnknownSessionError(handle) from None
         # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
         if not compare_digest(
@@ -230,29 +231,31 @@ def _owner(owner: str | None) -> str:
     return sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime], Sessions]:
+def shared_sessions_factory(
+    store: RecordStore, share: int | None = None
+) -> Callable[[Runtime], Sessions]:
     """Return a factory of `SharedSessions` with this store, and `share` sessions per owner."""
     return lambda runtime: SharedSessions(runtime, store, share=share)
 
 
-def parsed(text: str) -> SessionRecord:
+def parse_record(text: str) -> SessionRecord:
     """Parse a record, ignoring unknown fields; raise SessionRecordError for an invalid one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise SessionRecordError("no JSON") from None
+        raise SessionRecordError("not JSON") from None
     if not isinstance(found, dict):
-        raise SessionRecordError("no JSON object")
+        raise SessionRecordError("not a JSON object")
     fields = cast("dict[str, object]", found)
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
-        raise SessionRecordError(f"of version {ascii(version)[:20]}")
+        raise SessionRecordError(f"unsupported version {ascii(version)[:20]}")
     if (
         isinstance(since, bool)
         or not isinstance(since, int | float)
         or not abs(since) <= float_info.max
     ):
-        raise SessionRecordError("without a time")
+        raise SessionRecordError("no time")
     return SessionRecord(
         _text(fields, "owner"),
         float(since),
@@ -264,17 +267,17 @@ def parsed(text: str) -> SessionRecord:
 def _text(fields: dict[str, object], key: str, default: str | None = None) -> str:
     value = fields.get(key, default)
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise SessionRecordError(f"without {key!r}")
+        raise SessionRecordError(f"no text {key!r}")
     return value
 
 
 def _skills(found: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(found, list) or len(cast("list[object]", found)) > _MOST_SKILLS:
-        raise SessionRecordError("without skills")
+        raise SessionRecordError("no list of skills")
     out: dict[str, str] = {}
     for each in cast("list[object]", found):
         if not isinstance(each, dict):
-            raise SessionRecordError("with a skill that is none")
+            raise SessionRecordError("a skill is not an object")
         entry = cast("dict[str, object]", each)
         out[_text(entry, "path")] = _text(entry, "digest")
     return tuple(out.items())

@@ -38,7 +38,7 @@ def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") ->
     kind = "file"
     if below:
         kind = f"file below {below}"
-    problem, lead, near = f"is no {kind} of the skill {skill.name}", "there is", list(paths)
+    problem, lead, near = f"is not a {kind} of the skill {skill.name}", "there is", list(paths)
     if inside := [path for path in paths if path.startswith(below_it)]:
         problem, near = "is a directory", inside
     elif close := nearest(plain, paths, _SUGGESTED):

@@ -19,33 +19,33 @@ _PART: Final = 6
 """The minimum number of letters of a word that matches as a part of another."""
 _RARE: Final = 4
 """The number of a word's rarest n-grams that are looked up, as common ones are in most words."""
-_LIKELY: Final = 60
+_MOST_CANDIDATES: Final = 60
 """The maximum number of candidates that a word is compared with."""
-LIKE: Final = 0.6
+MIN_SIMILARITY: Final = 0.6
 """The minimum Dice coefficient of the n-grams of two forms of a word."""
 
 
 class Vocabulary:
     """A multiset of known words with fuzzy look-up. Not thread-safe.
 
-    `table` is the name of its SQL table, which must be trusted. `letters` is the n of the n-grams:
+    `table` is the name of its SQL table, which must be trusted. `n` is the length of the n-grams:
     2 finds typing errors of short words, 3 finds similar words.
     """
 
-    def __init__(self, database: Connection, table: str, letters: int) -> None:
+    def __init__(self, database: Connection, table: str, n: int) -> None:
         database.execute(
-            f"CREATE VIRTUAL TABLE {table} USING fts5(runs, content='', tokenize='ascii')"
+            f"CREATE VIRTUAL TABLE {table} USING fts5(ngrams, content='', tokenize='ascii')"
         )
-        database.execute(f"CREATE VIRTUAL TABLE {table}_runs USING fts5vocab({table}, row)")
+        database.execute(f"CREATE VIRTUAL TABLE {table}_ngrams USING fts5vocab({table}, row)")
         self._db = database
-        self._put_in = f"INSERT INTO {table}(rowid, runs) VALUES (?, ?)"  # noqa: S608
-        self._take_out = f"INSERT INTO {table}({table}, rowid, runs) VALUES ('delete', ?, ?)"  # noqa: S608
+        self._insert = f"INSERT INTO {table}(rowid, ngrams) VALUES (?, ?)"  # noqa: S608
+        self._delete = f"INSERT INTO {table}({table}, rowid, ngrams) VALUES ('delete', ?, ?)"  # noqa: S608
         self._rare = (
-            f"SELECT term FROM {table}_runs WHERE term IN (%s) ORDER BY doc, term LIMIT {_RARE}"  # noqa: S608
+            f"SELECT term FROM {table}_ngrams WHERE term IN (%s) ORDER BY doc, term LIMIT {_RARE}"  # noqa: S608
         )
-        order = f"ORDER BY bm25({table}), rowid LIMIT {_LIKELY}"
+        order = f"ORDER BY bm25({table}), rowid LIMIT {_MOST_CANDIDATES}"
         self._sharing = f"SELECT rowid FROM {table} WHERE {table} MATCH ? {order}"  # noqa: S608
-        self._letters = letters
+        self._n = n
         self._counts: Counter[str] = Counter()
         self._rows: dict[str, int] = {}
         self._words: dict[int, str] = {}
@@ -57,7 +57,7 @@ class Vocabulary:
         for word in sorted(words - self._rows.keys()):
             self._last = row = self._last + 1
             self._rows[word], self._words[row] = row, word
-            self._db.execute(self._put_in, (row, " ".join(self._runs(word))))
+            self._db.execute(self._insert, (row, " ".join(self._ngrams(word))))
         self._counts.update(words)
 
     def remove(self, words: Set[str]) -> None:
@@ -68,23 +68,23 @@ class Vocabulary:
                 del self._counts[word]
                 row = self._rows.pop(word)
                 del self._words[row]
-                self._db.execute(self._take_out, (row, " ".join(self._runs(word))))
+                self._db.execute(self._delete, (row, " ".join(self._ngrams(word))))
 
-    def like(self, word: str, least: float = LIKE) -> list[str]:
+    def similar(self, word: str, least: float = MIN_SIMILARITY) -> list[str]:
         """Return up to four similar words: by Dice coefficient (`least`), or one in the other."""
         word = word[:_LONGEST]
-        runs = self._runs(word)
+        ngrams = self._ngrams(word)
         alike: list[tuple[float, str]] = []
-        for other in self._sharing_one_of(self._rare_runs(runs)):
-            its = self._runs(other)
-            share = 2 * len({*runs} & {*its}) / (len({*runs}) + len({*its}))
+        for other in self._sharing_one_of(self._rare_ngrams(ngrams)):
+            its = self._ngrams(other)
+            share = 2 * len({*ngrams} & {*its}) / (len({*ngrams}) + len({*its}))
             if min(len(word), len(other)) >= _PART and (word in other or other in word):
                 share = max(share, 0.99)
             if share >= least and other != word:
                 alike.append((-share, other))
         return [other for _, other in sorted(alike)[:4]]
 
-    def meant(self, word: str) -> list[str]:
+    def corrections(self, word: str) -> list[str]:
         """Return up to five known words at the least edit distance, which is at most two.
 
         A word of two joined known words returns these. A word of less than 4 or more than 40
@@ -96,36 +96,33 @@ class Vocabulary:
             if word[:cut] in self._rows and word[cut:] in self._rows:
                 return [word[:cut], word[cut:]]
         near: dict[str, int] = {}
-        for other in self._sharing_one_of(self._runs(word)):
-            slips = _slips(word, other)
+        for other in self._sharing_one_of(self._ngrams(word)):
+            distance = _edit_distance(word, other)
             # At distance two many short words match, so the first letter must be right, as it
             # mostly is.
-            if slips == 1 or (slips == 2 and other[0] == word[0]):
-                near[other] = slips
+            if distance == 1 or (distance == 2 and other[0] == word[0]):
+                near[other] = distance
         least = min(near.values(), default=0)
-        return [other for other, slips in near.items() if slips == least][:5]
+        return [other for other, distance in near.items() if distance == least][:5]
 
-    def _rare_runs(self, runs: list[str]) -> list[str]:
-        found = self._db.execute(self._rare % ", ".join("?" * len(runs)), runs)
-        return [run for (run,) in found]
+    def _rare_ngrams(self, ngrams: list[str]) -> list[str]:
+        found = self._db.execute(self._rare % ", ".join("?" * len(ngrams)), ngrams)
+        return [ngram for (ngram,) in found]
 
-    def _sharing_one_of(self, runs: list[str]) -> list[str]:
+    def _sharing_one_of(self, ngrams: list[str]) -> list[str]:
         """Return the words with any of these n-grams, by BM25 rank."""
-        if not runs:
+        if not ngrams:
             return []
-        found = self._db.execute(self._sharing, (" OR ".join(f'"{run}"' for run in runs),))
+        found = self._db.execute(self._sharing, (" OR ".join(f'"{ngram}"' for ngram in ngrams),))
         return [self._words[row] for (row,) in found]
 
-    def _runs(self, word: str) -> list[str]:
+    def _ngrams(self, word: str) -> list[str]:
         """Return the n-grams of a word, padded with "0" at both ends."""
         padded = f"0{word}0"
-        return [
-            padded[start : start + self._letters]
-            for start in range(len(padded) - self._letters + 1)
-        ]
+        return [padded[start : start + self._n] for start in range(len(padded) - self._n + 1)]
 
 
-def _slips(one: str, other: str) -> int:
+def _edit_distance(one: str, other: str) -> int:
     """Return the Damerau-Levenshtein distance of two words, or 3 if it is more than two."""
     before: list[int] = []
     above = list(range(len(other) + 1))

@@ -282,7 +282,7 @@ class Attachment:
 
         @cache
         def left_to(skill_set: SkillSet) -> list[Notice]:
-            return self._notices(skill_set.left_of(changes))
+            return self._notices(skill_set.filter_changes(changes))
 
         self._notify(lambda: self.notifier.publish_to_each(lambda who: left_to(self.views.of(who))))
 
@@ -297,7 +297,7 @@ class Attachment:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
         found = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in found:
-            sets = self.views.left_by(old), self.views.left_by(new)
+            sets = self.views.filtered(old), self.views.filtered(new)
             if self.tools.shown(sets[0]) != self.tools.shown(sets[1]):
                 found.append(_TOOLS)
         return found

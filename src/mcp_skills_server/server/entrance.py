@@ -33,7 +33,7 @@ from mcp_skills_server.server.eras import (
 from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.events import of_headers, trace_of
+from mcp_skills_server.telemetry.events import carrier_from_headers, trace_of
 
 PRINCIPAL: Final = "principal"
 """The key of the ASGI scope under which our guard stores the principal."""
@@ -127,7 +127,7 @@ async def observed(attachment: Attachment, ctx: Context, call_next: CallNext) ->
                 ctx.method,
                 ctx.params,
                 ctx.request_id,
-                of_headers(scope.get("headers", ())),
+                carrier_from_headers(scope.get("headers", ())),
                 version=ctx.protocol_version,
             ),
         ) as request,

@@ -316,7 +316,7 @@ class Notifier:
         if len(client.uris) >= MOST_SUBSCRIPTIONS:
             raise RequestError(f"Too many subscriptions: at most {MOST_SUBSCRIPTIONS}")
         # busy: a subscription is never evicted silently
-        self._watched.claim((id(client), uri), owner, busy=lambda _: True)
+        self._watched.claim((id(client), uri), owner, is_busy=lambda _: True)
         client.uris.add(uri)
 
     def unwatch(self, peer: Peer, uri: str) -> None:

@@ -12,7 +12,7 @@ from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.dialects.dialect import Subject
 from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
-from mcp_skills_server.format.cursors import portion, weight
+from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
@@ -38,7 +38,7 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
 
     A host that lists skills natively gets prompts only for the other skills.
     """
-    after = cursors.key_of(params, _CURSOR)
+    after = cursors.start_key(params, _CURSOR)
     elsewhere = settings.spoken.shown_by(caller.client, caller.extensions)
     key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
     page = kept_page(view.snapshot, *key)
@@ -144,7 +144,7 @@ def _page(
     if elsewhere is not None:
         offered = (each for each in offered if each.standing < elsewhere)
     page = list(islice(offered, settings.prompt_page_size))
-    kept = portion(page, weight)
+    kept = first_page(page, entry_bytes)
     more = None
     if page and (len(kept) < len(page) or next(offered, None) is not None):
         more = kept[-1].path
@@ -178,7 +178,7 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
     """Return the prompt with this name or skill path, or None, with one look-up."""
-    skill = identity.known(snapshot, name, prompts.LEAST)
+    skill = identity.lookup(snapshot, name, prompts.LEAST)
     if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
         return skill
     return None

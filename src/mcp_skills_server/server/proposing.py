@@ -40,7 +40,7 @@ class Proposing:
     def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
         """Return the proposal tools, or none if the grants allow no proposal."""
         permissions = skill_set.permissions
-        if permissions is None or permissions.may_any("propose"):
+        if permissions is None or permissions.permits_any("propose"):
             return runtime.proposing()
         return []
 
@@ -75,7 +75,7 @@ class Proposing:
         else:
             name = skill.path
         permissions = view.skill_set.permissions
-        if permissions is not None and not permissions.may("propose", name):
+        if permissions is not None and not permissions.permits("propose", name):
             raise RequestError(
                 f"You may not propose the skill {quoted(name)}; tell the user what you would "
                 "propose"
@@ -89,7 +89,7 @@ class Proposing:
             base=given.get("base") or "",
         )
         kept = propose(self._registry, self._store, draft, given["files"])
-        events.note(events.Use("propose", kept.name, kept.id, kept.base))
+        events.record_use(events.Use("propose", kept.name, kept.id, kept.base))
         return runtime.proposal_kept(kept.as_json())
 
 
@@ -109,4 +109,4 @@ def _meant(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | None:
     found = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
     if found is not None or not snapshot.named(wanted, Standing.LENIENT):
         return found
-    return identity.find(snapshot, wanted, Standing.LENIENT)
+    return identity.require(snapshot, wanted, Standing.LENIENT)

@@ -13,7 +13,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, table
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format.cursors import portion, weight
+from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner
@@ -173,7 +173,7 @@ def page_of(
 ) -> tuple[list[Skill], str | None]:
     """Return at most `page_size` skills within the page's byte limit, and the next cursor key."""
     page, more = snapshot.page(after, settings.page_size, settings.least)
-    kept = portion(page, weight)
+    kept = first_page(page, entry_bytes)
     if len(kept) == len(page):
         return page, more
     return kept, kept[-1].path

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.threads import in_turn
+from mcp_skills_server.catalog.threads import limit_large_answers
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
@@ -35,7 +35,7 @@ _CURSOR: Final = "resources"
 
 async def list_resources(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """Return a page of SKILL.md resources, after HTML views if the client shows them."""
-    after = cursors.key_of(params, _CURSOR)
+    after = cursors.start_key(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
     if page is None:
@@ -51,7 +51,7 @@ async def list_resources(view: View, settings: Settings, caller: Caller, params:
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
     """Return the one resource template (`resources/templates/list`)."""
-    if cursors.key_of(params, "templates") is not None:
+    if cursors.start_key(params, "templates") is not None:
         raise RequestError("Invalid cursor: the list of templates has one page")
     return dialect.template_listing(settings.ttl_ms)
 
@@ -69,7 +69,7 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
     if found is None:
         raise NotServedError(target)
     skill, path = found
-    async with in_turn(skill.files[path].size, caller.counted):
+    async with limit_large_answers(skill.files[path].size, caller.counted):
         raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
 
@@ -99,7 +99,7 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
     if parts is None or children is None:
         raise RequestError(f"Not a directory: {clipped(target)}")
     kind = f"directory {'/'.join(parts)}"
-    after = cursors.key_of(params, kind)
+    after = cursors.start_key(params, kind)
     names = [name for name in sorted(children) if after is None or name > after]
     page = names[: settings.page_size]
     more = None

@@ -30,7 +30,8 @@ _NOTHING = Served()
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """Return a page of the skills in path order (`skills/list`)."""
-    after, dialects = cursors.key_of(params, _CURSOR), settings.spoken.for_client(caller.extensions)
+    after = cursors.start_key(params, _CURSOR)
+    dialects = settings.spoken.for_client(caller.extensions)
     key = (_CURSOR, dialects, settings.least, settings.page_size, after)
     page = kept_page(view.snapshot, *key)
     if page is None:
@@ -55,7 +56,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     result = dialect.result
     if isinstance(result, EntryResult):
         skill = dialect.find(view.snapshot, target, settings.least)
-        events.concerns([skill])
+        events.record_mentions([skill])
         dialects = settings.spoken.for_client(caller.extensions)
         made = result.write(
             _entry(await _subject(skill, view, settings, caller, dialects), dialects)

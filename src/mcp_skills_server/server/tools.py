@@ -17,7 +17,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import UNKNOWN, WIDEST, client_of
-from mcp_skills_server.runtime.active_skills import change_of_call
+from mcp_skills_server.runtime.active_skills import call_change
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
@@ -64,7 +64,7 @@ class Tools:
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
     ) -> list[dict[str, Json]]:
         """Return the tools for callers with these skills; for `elsewhere` see `Briefing.tools`."""
-        briefing = self._sessions.runtime.over(skill_set).briefing
+        briefing = self._sessions.runtime.restricted_to(skill_set).briefing
         tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
         if self._proposing is None:
             return tools
@@ -72,13 +72,15 @@ class Tools:
 
     def shown(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
         """Return the tools with the shortest and the longest texts, to detect changes."""
-        briefing = self._sessions.runtime.over(skill_set).briefing
+        briefing = self._sessions.runtime.restricted_to(skill_set).briefing
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
         """Return the server instructions, or None if there are no skills."""
         return (
-            self._sessions.runtime.over(skill_set).briefing.instructions(client=client_of(client))
+            self._sessions.runtime.restricted_to(skill_set).briefing.instructions(
+                client=client_of(client)
+            )
             or None
         )
 
@@ -86,9 +88,9 @@ class Tools:
         self, view: View, settings: Settings, caller: Caller, params: Params
     ) -> Result:
         """Return all tools in one page, in a stable order (`tools/list`)."""
-        if cursors.key_of(params, _KIND) is not None:
+        if cursors.start_key(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
-        self._first_moment(caller, self._sessions.runtime.over(view.skill_set))
+        self._first_moment(caller, self._sessions.runtime.restricted_to(view.skill_set))
         tools = self.definitions(
             view.skill_set,
             settings.spoken.shown_by(caller.client, caller.extensions),
@@ -120,7 +122,7 @@ class Tools:
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         conversation = given.pop(runtime.CONVERSATION, None)
         handle = given.pop(runtime.SESSION, conversation)
-        shared = self._sessions.runtime.over(view.skill_set)
+        shared = self._sessions.runtime.restricted_to(view.skill_set)
         tool = runtime.canonical(name)
         if self._proposing is not None and tool in self._proposing.tools:
             return {
@@ -142,7 +144,7 @@ class Tools:
         if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
             try:
                 await self._sessions.save(
-                    session, caller.owner, caller.counted, change=change_of_call()
+                    session, caller.owner, caller.counted, change=call_change()
                 )
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
@@ -159,7 +161,7 @@ class Tools:
         known = self._first_seen.get(caller.audience)
         # moments of different runtimes are not comparable
         if known is None or known[0]() is not runtime:
-            known = self._first_seen[caller.audience] = ref(runtime), runtime.briefing.moment
+            known = self._first_seen[caller.audience] = ref(runtime), runtime.briefing.generation
         return known[1]
 
     async def _session(

@@ -82,7 +82,7 @@ def redis_settings(
         raise UsageError(f"--redis: the address cannot be read; write {_FORMS}") from None
     is_socket = parts.scheme == "unix"
     if parts.scheme not in {"redis", "rediss", "unix"} or bool(host) == is_socket:
-        raise UsageError(f"--redis: this is no address of Redis; write {_FORMS}")
+        raise UsageError(f"--redis: this is not an address of Redis; write {_FORMS}")
     number = query.pop("db", "")
     if not is_socket:
         number = number or parts.path.strip("/")
@@ -92,8 +92,7 @@ def redis_settings(
     named = query.pop(_CA, None)
     if query:
         raise UsageError(
-            f"--redis: the address may say db and {_CA} after its '?', and nothing else; use the "
-            "options"
+            f"--redis: after its '?' the address may have only db and {_CA}; use the options"
         )
     if named is not None and ca is not None and named != ca:
         raise UsageError(f"--redis: {_CA} and --redis-ca name two files; give one of them")
@@ -128,7 +127,7 @@ def _check_authorities(file: str, *, tls: bool) -> None:
     try:
         ssl.create_default_context(cafile=file)
     except ssl.SSLError:
-        reason = "there are no certificates in PEM in it"
+        reason = "it has no certificates in PEM format"
     except OSError as error:
         reason = str(error.strerror)
     else:

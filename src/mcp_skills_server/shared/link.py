@@ -34,11 +34,12 @@ _LAST_RETRY_S: Final = 5.0
 _STEADY_S: Final = 20.0
 _STOP_S: Final = 1.0
 AWAY: Final = (
-    "what the replicas of this server share cannot be reached now (Redis does not answer); "
+    "the shared state of this server's replicas cannot be reached now (Redis does not answer); "
     "try again later"
 )
 REFUSED: Final = (
-    "what the replicas of this server share is not taken now (Redis refuses it); try again later"
+    "the shared state of this server's replicas cannot be written now (Redis refuses it); "
+    "try again later"
 )
 
 
@@ -57,10 +58,10 @@ class FullError(SharedError):
 class Listener(Protocol):
     """Receiver of other replicas' messages, called in the event loop of the link's thread."""
 
-    def heard(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Handle a message. It is untrusted: any program may have written it."""
 
-    def returned(self) -> None:
+    def on_reconnect(self) -> None:
         """Handle a reconnection: messages may have been missed."""
 
 
@@ -131,7 +132,7 @@ class Link:
                 return
             self._trouble = _reason(error, self.settings)
         logger.warning(
-            "%s: %s; what it is needed for is refused until it answers, and reads go on",
+            "%s: %s; requests that need it are refused until it answers; reads go on",
             self.settings.shown,
             self._trouble,
         )
@@ -155,11 +156,11 @@ class Link:
         """Unsubscribe, and end the thread."""
         self._stopped = True
         if self._watching is not None:
-            self.soon(self._watching.cancel)
+            self.call_soon(self._watching.cancel)
         if self._thread is not None:
             self._thread.join(_STOP_S)
 
-    def soon(self, work: Callable[..., object], *arguments: object) -> None:
+    def call_soon(self, work: Callable[..., object], *arguments: object) -> None:
         """Schedule a call in the link's thread, from any thread; a no-op before its start."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
@@ -168,7 +169,7 @@ class Link:
     async def publish(self, message: str) -> None:
         """Publish a message to the other replicas; call it in the link's thread.
 
-        An unsent message is lost; the listener's `returned` is called after the reconnection.
+        An unsent message is lost; the listener's `on_reconnect` is called after the reconnection.
         """
         if self._publisher is not None and not self._trouble:
             from redis.exceptions import ResponseError
@@ -177,7 +178,7 @@ class Link:
                 async with asyncio.timeout(_WHOLE_S):
                     await self._publisher.publish(self.key("look"), message)
             except ResponseError as error:
-                self._log_refusal("a call to look again", error)
+                self._log_refusal("a change message", error)
             except Exception as error:
                 self._failed(error)
 
@@ -225,7 +226,7 @@ class Link:
                 continue
         self._answers()
         if missed:
-            listener.returned()
+            listener.on_reconnect()
         quiet, is_asked = 0, False
         while True:
             message = await pubsub.get_message(timeout=ANSWER_S)
@@ -233,9 +234,9 @@ class Link:
                 quiet, is_asked = 0, False
                 if self._trouble:
                     self._answers()
-                    listener.returned()
+                    listener.on_reconnect()
                 if message["type"] == "message":
-                    listener.heard(message["data"])
+                    listener.on_message(message["data"])
             elif is_asked:
                 raise TimeoutError
             else:
@@ -267,20 +268,20 @@ def _reason(error: BaseException, settings: RedisSettings) -> str:
         return f"it does not answer within {_WHOLE_S:g} seconds"
     if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
         return (
-            f"it does not let us in ({said}); see to the user of --redis and to "
+            f"it rejects the login ({said}); check the user of --redis and "
             "MCP_SKILLS_REDIS_PASSWORD"
         )
     if "CERTIFICATE_VERIFY_FAILED" in said:
-        return "its certificate is not proved; give the authority that it is from by --redis-ca"
+        return "its certificate is not trusted; name its authority by --redis-ca"
     if "DB index is out of range" in said:
         return f"it has no database {settings.database}; give another one in --redis"
     if isinstance(error, BusyLoadingError):
         return "it is loading its data"
     if isinstance(error, ResponseError):
-        return f"it refuses us ({said})"
+        return f"it refuses the command ({said})"
     if isinstance(error, LostError | OSError):
         return f"there is no connection ({said})"
     return (
-        "what answers there is no Redis "
+        "the server there is not Redis "
         f"({said if isinstance(error, RedisError) else type(error).__name__})"
     )

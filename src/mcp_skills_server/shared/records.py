@@ -116,7 +116,7 @@ class Records:
         """Return the text of a record and renew its expiry; None if missing or malformed."""
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
-        found = await self._link.run(f"a reading of a {self._kind}", _READ, keys, given)
+        found = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
         if not isinstance(found, bytes):
             return None
         try:
@@ -159,21 +159,21 @@ class Records:
             share,
             self._whole,
         ]
-        done = await self._link.run(f"a writing of a {self._kind}", _WRITE, keys, given)
+        done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
             raise ChangedMeanwhileError(
                 f"the {self._kind} was changed through another replica meanwhile; call again"
             )
         if done == b"full":
             raise FullError(
-                f"too many {self._kind}s: all {self._whole:,} that are shared are taken; try "
+                f"too many {self._kind}s: all {self._whole:,} shared ones are in use; try "
                 "again later"
             )
 
     async def delete(self, name: str, group: str | None) -> None:
         """Delete a record if it exists."""
         member, keys = self._keys(name, group)
-        await self._link.run(f"an end of a {self._kind}", _DELETE, keys, [member])
+        await self._link.run(f"deleting a {self._kind}", _DELETE, keys, [member])
 
 
 class SharedBucket:
@@ -191,7 +191,7 @@ class SharedBucket:
         """Take this amount from a bucket and return 0; otherwise return the seconds to wait."""
         key = self._link.key("bucket", self._kind, hashed(name))
         given = [*self._given, repr(float(amount))]
-        return float(await self._link.run(f"a count of {self._kind}", _TAKE, [key], given))
+        return float(await self._link.run(f"counting {self._kind}", _TAKE, [key], given))
 
 
 def hashed(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
-from mcp_skills_server.format.ignored import some_of, unserved
+from mcp_skills_server.format.ignored import summarize, unserved
 from mcp_skills_server.sources.cache import make_own, private_folder
 from mcp_skills_server.sources.grouping import group_by_skill, root_name
 from mcp_skills_server.sources.reconcile import fetching
@@ -98,7 +98,7 @@ class Archive(Source):
         )
         # Only warn: an archive of a repository has such files, and no publisher signed it as a
         # whole.
-        warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
+        warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
         units: list[Unit] = []
         for place, found in skills.items():
             name = place or root_name(found, [Path(self.origin).name.partition(".")[0]]) or "skill"
@@ -106,9 +106,8 @@ class Archive(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
 
-    async def _fetch(self, unit: Unit) -> Callable[[], Bundle]:
-        bundle = Bundle({unit.label: unit.item})
-        return lambda: bundle
+    async def _fetch(self, unit: Unit) -> Bundle:
+        return Bundle({unit.label: unit.item})
 
 
 def is_archive_file(given: str) -> bool:

@@ -29,9 +29,8 @@ _A_MINUTE: Final = 20
 _MINUTE_S: Final = 60.0
 _MOST_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
-    "Nothing was run or read: this server records that before, and its audit log cannot be "
-    "written now. "
-    "Whoever runs this server must correct that"
+    "Nothing was run or read: the audit log of this server cannot be written. "
+    "Ask its operator to repair it"
 )
 
 
@@ -60,11 +59,11 @@ class AuditLog:
             reason = f"cannot be written ({error.strerror}); name a file that can"
             raise UsageError(f"--audit-log {file}: {reason}") from None
 
-    def start(self, events: Events) -> None:
+    def subscribe_to(self, events: Events) -> None:
         """Subscribe to the events of a server."""
-        events.subscribe(self.take)
+        events.subscribe(self.record)
         if self._required:
-            events.before_reads = self.take
+            events.before_reads = self.record
 
     @property
     def state(self) -> str:
@@ -80,7 +79,7 @@ class AuditLog:
         """Reopen the file before the next line, after log rotation; safe in a signal handler."""
         self._reopens = self._file != STDOUT
 
-    def take(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Write the lines of an event, if it is of a recorded kind.
 
         Raises:
@@ -106,7 +105,7 @@ class AuditLog:
                         "%s: the audit log cannot be written (%s); no script runs until it can, %s",
                         self._file,
                         error.strerror,
-                        "and no file is read" if self._required else "reads go on unrecorded",
+                        "and no file is read" if self._required else "reads are served unrecorded",
                     )
                 self._trouble = error.strerror or str(error)
                 if is_begun:

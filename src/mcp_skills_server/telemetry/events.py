@@ -66,11 +66,11 @@ class Trace(NamedTuple):
     version: str = ""
 
 
-of_http: Final[ContextVar[Carrier | None]] = ContextVar("of_http", default=None)
+http_carrier: Final[ContextVar[Carrier | None]] = ContextVar("http_carrier", default=None)
 """The trace context from the headers of the current HTTP request."""
 
 
-def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
+def carrier_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
     """Return the trace context of HTTP headers, whose names must be in lower case."""
     return _carrier({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
 
@@ -93,7 +93,7 @@ def trace_of(
     if isinstance(meta, Mapping):
         message = _carrier(cast("Mapping[str, Any]", meta))
     if http is None:
-        http = of_http.get() or {}
+        http = http_carrier.get() or {}
     id_text = target = ""
     if id_ is not None:
         id_text = clipped(str(id_))
@@ -374,18 +374,18 @@ class Request:
         self._uses[action, skill, file] = digest
         self._bytes += size
 
-    def searched(self, question: str, found: int) -> None:
+    def record_search(self, question: str, found: int) -> None:
         """Record a search and the number of skills found; keep its text if a reader wants it."""
         if not self._server.keeps_questions:
             question = ""
         self._found = found, clipped(question)
 
-    def forget(self) -> None:
+    def reset_uses(self) -> None:
         """Discard the recorded uses, before the work is retried."""
         self._uses.clear()
         self._bytes = 0
 
-    def answers(self, use: Use, size: int) -> None:
+    def record_read(self, use: Use, size: int) -> None:
         """Record that the content of a file is about to be sent.
 
         Raises:
@@ -395,7 +395,7 @@ class Request:
             self._server.before_reads(self._event("begun", (use,)))
         self.add(*use, size)
 
-    def start(self, *uses: Use) -> None:
+    def record_run(self, *uses: Use) -> None:
         """Record the uses of a run that is about to start; NotRecordedError must prevent it."""
         for use in uses:
             self.add(*use)
@@ -432,7 +432,7 @@ def observe(
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)
 
 
-def was_read(skill: Skill, path: str) -> None:
+def record_read(skill: Skill, path: str) -> None:
     """Record that a file of a skill was read for the current request.
 
     Raises:
@@ -441,19 +441,21 @@ def was_read(skill: Skill, path: str) -> None:
     request = _current.get()
     if request is not None:
         file = skill.files[path]
-        request.answers(
+        request.record_read(
             Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""),
             file.size,
         )
 
 
-def concerns(skills: Iterable[Skill]) -> None:
+def record_mentions(skills: Iterable[Skill]) -> None:
     """Record that the current request concerns these skills without reading their files."""
     for skill in skills:
-        note(Use("", skill.path, SKILL_MD, _digest(skill)))
+        record_use(Use("", skill.path, SKILL_MD, _digest(skill)))
 
 
-def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
+def record_run(
+    skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None
+) -> None:
     """Record that a script of a skill, or code from a call (`skill` is ""), is about to run.
 
     `digest` covers all files that are laid out for the run. `laid_out` maps each further skill that
@@ -467,32 +469,32 @@ def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | No
     read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
     uses, request = (*read, Use("run", skill, file, digest)), _current.get()
     if request is not None:
-        request.start(*uses)
+        request.record_run(*uses)
     else:
         _serving.get().emit(
             Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses)
         )
 
 
-def searched(question: str, found: int) -> None:
+def record_search(question: str, found: int) -> None:
     """Record a search of the current request."""
     request = _current.get()
     if request is not None:
-        request.searched(question, found)
+        request.record_search(question, found)
 
 
-def note(use: Use) -> None:
+def record_use(use: Use) -> None:
     """Record a use of a skill by the current request."""
     request = _current.get()
     if request is not None:
         request.add(*use)
 
 
-def begins_again() -> None:
+def reset_uses() -> None:
     """Reset the reads of the current request, which is retried because a file changed."""
     request = _current.get()
     if request is not None:
-        request.forget()
+        request.reset_uses()
 
 
 def _digest(skill: Skill) -> str:

@@ -68,7 +68,7 @@ class Metrics:
     def __init__(self, gauges: Gauges, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)
         self.registry = CollectorRegistry()
-        self.registry.register(_Now(gauges))
+        self.registry.register(_GaugeCollector(gauges))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
@@ -110,11 +110,11 @@ class Metrics:
         )
         self._skills: set[str] = set()
 
-    def start(self, events: Events) -> None:
+    def subscribe_to(self, events: Events) -> None:
         """Subscribe to the events of a server."""
-        events.subscribe(self.take)
+        events.subscribe(self.record)
 
-    def take(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Count an event."""
         if event.protocol == CATALOGUE:
             self._changes.labels(event.outcome).inc()
@@ -125,7 +125,7 @@ class Metrics:
         if event.outcome == "begun":
             for use in event.uses:
                 if use.action == "run":  # other uses count when their request has ended
-                    self._uses.labels(use.action, self._known(use.skill)).inc()
+                    self._uses.labels(use.action, self._skill_label(use.skill)).inc()
             return
         error: str = event.outcome
         method = event.method
@@ -145,18 +145,18 @@ class Metrics:
             return
         for use in event.uses:
             if use.action not in {"", "run", *PROPOSING} and event.outcome == "ok":
-                self._uses.labels(use.action, self._known(use.skill)).inc()
+                self._uses.labels(use.action, self._skill_label(use.skill)).inc()
         if event.found is not None:
             self._searches.labels("found" if event.found else "nothing").inc()
         if event.bytes:
             self._bytes.inc(event.bytes)
 
-    def written(self, accept: str) -> tuple[bytes, str]:
+    def render(self, accept: str) -> tuple[bytes, str]:
         """Return (body, Content-Type) of a scrape in the format of an Accept header; may block."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
-    def _known(self, skill: str) -> str:
+    def _skill_label(self, skill: str) -> str:
         if skill not in self._skills:
             if len(self._skills) >= _MOST_SKILLS:
                 return _OTHER
@@ -164,7 +164,7 @@ class Metrics:
         return skill
 
 
-def show_at(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
+def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
     """Serve the metrics over HTTP at a separate address, in a daemon thread.
 
     `admits` decides on the Host header, against DNS rebinding.
@@ -176,7 +176,7 @@ def show_at(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         named = environ.get("HTTP_HOST", "")
         if admits(named):
-            body, content_type = metrics.written(environ.get("HTTP_ACCEPT", ""))
+            body, content_type = metrics.render(environ.get("HTTP_ACCEPT", ""))
             start_response("200 OK", [("Content-Type", content_type)])
             return [body]
         logger.warning(
@@ -206,7 +206,7 @@ class _Handler(WSGIRequestHandler):
         """Log no requests."""
 
 
-class _Now(Collector):
+class _GaugeCollector(Collector):
     """A collector that reads the gauges at each scrape."""
 
     def __init__(self, gauges: Gauges) -> None:

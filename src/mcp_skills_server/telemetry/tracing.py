@@ -58,12 +58,12 @@ class Tracing:
         self._methods = frozenset(methods)
         self._tool_of = tool_of
 
-    def start(self, events: Events) -> None:
+    def subscribe_to(self, events: Events) -> None:
         """Subscribe to the events of a server."""
         events.wants_traces = True
-        events.subscribe(self.take)
+        events.subscribe(self.record)
 
-    def take(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Record a span for the end of a request; ignore changes, starts and refused clients."""
         if event.protocol == CATALOGUE or event.outcome == "begun" or event.reason:
             return
@@ -232,9 +232,8 @@ class _LoggingExporter(SpanExporter):
         if fails and not self._fails:
             logger.error(
                 (
-                    "%s: traces cannot be sent and are lost (requests go on); see that it takes "
-                    "OTLP "
-                    "over HTTP"
+                    "%s: traces cannot be sent and are lost (requests go on); check that it "
+                    "accepts OTLP over HTTP"
                 ),
                 self._endpoint,
             )

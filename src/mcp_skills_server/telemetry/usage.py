@@ -88,7 +88,7 @@ class Count(NamedTuple):
     protocol: str
 
 
-class Sum(NamedTuple):
+class Tally(NamedTuple):
     """A count of events, and the time of the last one, in seconds since 1970."""
 
     times: int
@@ -103,14 +103,14 @@ class Batch:
     names, and `served` maps skills to whether they are served now.
     """
 
-    counts: dict[Count, Sum] = field(default_factory=dict[Count, Sum])
+    counts: dict[Count, Tally] = field(default_factory=dict[Count, Tally])
     questions: dict[str, int] = field(default_factory=dict[str, int])
     labels: dict[str, str] = field(default_factory=dict[str, str])
     served: dict[str, bool] = field(default_factory=dict[str, bool])
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class UsageRow:
     """The counts of one skill, principal or host program; an unknown one has the name "".
 
     Attributes:
@@ -140,7 +140,7 @@ class Report:
     search text is stored.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[UsageRow, ...]
     searches: int
     empty: int
     questions: tuple[tuple[str, int], ...]
@@ -250,7 +250,7 @@ class UsageStore:
         spread = {name: [0] * days for name, *_ in used}
         for name, day, times in by_day:
             spread[name][day - first] = times
-        lines: list[Line] = []
+        lines: list[UsageRow] = []
         for name, loads, reads, runs, dropped, last, versions in used:
             counts = (
                 loads,
@@ -261,12 +261,12 @@ class UsageStore:
                 tuple(spread[name]),
                 versions * (by == "skill"),
             )
-            lines.append(Line(name, *counts, labels.get(name, "")))
+            lines.append(UsageRow(name, *counts, labels.get(name, "")))
         lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
-        lines += [Line(name, days=(0,) * days) for (name,) in served if name not in spread]
+        lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in spread]
         return Report(tuple(lines), found + empty, empty, tuple(questions))
 
-    def lately(self, most: int = 50, days: int = 30) -> list[str]:
+    def recently_loaded(self, most: int = 50, days: int = 30) -> list[str]:
         """Return the paths of the skills that were loaded in the last days, the latest first.
 
         Raises:
@@ -357,7 +357,7 @@ class Usage:
     def start(self, events: Events) -> Callable[[], None]:
         """Subscribe to the events of a server; return a function that flushes and stops."""
         events.keeps_questions = self._keeps_questions
-        end = events.subscribe(self.take)
+        end = events.subscribe(self.record)
         thread = threading.Thread(
             target=self._flush_periodically, args=(end,), name="skills-usage", daemon=True
         )
@@ -369,14 +369,14 @@ class Usage:
 
         return stop
 
-    def serves(self, changes: Changes) -> None:
+    def on_changes(self, changes: Changes) -> None:
         """Record the skills that are served, as a listener of the registry."""
         with self._lock:
             self._waiting.served |= dict.fromkeys(changes.before, False) | dict.fromkeys(
                 changes.after, True
             )
 
-    def take(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Count an event."""
         if event.protocol not in (CATALOGUE, PAGE):
             with self._lock:
@@ -414,15 +414,15 @@ class Usage:
         count = Count(day_of(moment), action, skill, digest, *about)
         known = counts.get(count)
         if known is not None:
-            counts[count] = Sum(known.times + 1, max(known.last, moment))
+            counts[count] = Tally(known.times + 1, max(known.last, moment))
         elif len(counts) < _MOST_WAITING:
-            counts[count] = Sum(1, moment)
+            counts[count] = Tally(1, moment)
         else:
             if not self._dropped:
                 logger.error(
                     (
-                        "%s: %s different counts wait already; further ones are not counted until "
-                        "they are written"
+                        "%s: the buffer of %s counts is full; further uses are not counted until "
+                        "it is written"
                     ),
                     self._store.name,
                     f"{_MOST_WAITING:,}",
@@ -451,7 +451,7 @@ class Usage:
     def flush(self) -> None:
         """Store the buffered counts, or keep them for a retry if that fails."""
         try:
-            while (batch := self._next()) is not None:
+            while (batch := self._next_batch()) is not None:
                 self._store.add(batch)
                 self._unstored = None
         except NotStoredError as error:
@@ -467,10 +467,10 @@ class Usage:
             self._fails = False
             lost = ""
             if dropped:
-                lost = f"; {dropped:,} uses meanwhile were not"
+                lost = f"; {dropped:,} uses were lost meanwhile"
             logger.warning("%s: uses are counted again%s", self._store.name, lost)
 
-    def _next(self) -> Batch | None:
+    def _next_batch(self) -> Batch | None:
         """Return the next batch to store, or None if the buffer is empty."""
         with self._lock:
             if self._unstored is None and self._waiting != Batch():
@@ -483,9 +483,7 @@ class Usage:
         end()
         self._try_to_flush()
         if self._unstored is not None:
-            logger.error(
-                "%s: what was counted last could not be written, and is lost", self._store.name
-            )
+            logger.error("%s: the last counts could not be written and are lost", self._store.name)
 
     def _try_to_flush(self) -> None:
         try:

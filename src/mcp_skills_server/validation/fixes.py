@@ -25,7 +25,7 @@ Correct = Callable[[list[str], int], bool]
 """Fixes the lines of a file in place for a finding on a 0-based line; returns True on success."""
 
 
-def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
+def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
     """Return (text, fixed problems) of a SKILL.md after applying all safe fixes.
 
     Args:
@@ -48,7 +48,7 @@ def corrected(text: str, problems: Sequence[Problem], directory: str) -> tuple[s
     return text, done[::-1]
 
 
-def can_correct(problem: Problem) -> bool:
+def has_fix(problem: Problem) -> bool:
     """Tell whether a safe fix may exist for this problem."""
     return problem.code in _CORRECTIONS
 
@@ -151,7 +151,7 @@ def _move(lines: list[str], number: int, value: str, key: str) -> bool:
 
 def _without_hidden(lines: list[str], _: int) -> bool:
     before = list(lines)
-    lines[:] = [hidden.without(line) for line in lines]
+    lines[:] = [hidden.strip(line) for line in lines]
     return lines != before
 
 

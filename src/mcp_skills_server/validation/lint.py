@@ -13,7 +13,7 @@ from typing import Final
 from mcp_skills_server.format import file_names, frontmatter, manifest, media
 from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.format.file_names import NameFault
-from mcp_skills_server.format.ignored import some_of
+from mcp_skills_server.format.ignored import summarize
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules, text
 from mcp_skills_server.validation.rule import Finding, Rules, TextFile
@@ -87,7 +87,7 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
 def _ignored_file(names: FileNames) -> Iterator[Finding]:
     if names.unserved:
         yield Finding(
-            f"no part of the skill for their names, and not served: {some_of(names.unserved)}"
+            f"ignored because of their names, and not served: {summarize(names.unserved)}"
         )
 
 
@@ -130,5 +130,5 @@ def _dependency_unresolved(snapshot: Snapshot) -> Iterator[Finding]:
     for path in snapshot.paths(Standing.VALID):
         for missing in resolve(snapshot.skills[path], snapshot, Served(), Standing.VALID).missing:
             if missing.startswith("resource skill://"):
-                message = f"the {missing} that it depends on is no file of a served skill"
+                message = f"the {missing} that it depends on is not a file of a served skill"
                 yield Finding(message, path=SKILL_MD, skill=path)

@@ -54,7 +54,7 @@ class Rules(Generic[T]):
     """A registry of the rules for one type of subject, in the order of their reports."""
 
     def __init__(self) -> None:
-        self.rows: list[Rule[T]] = []
+        self.rules: list[Rule[T]] = []
 
     def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
         """Return a decorator that registers a function as the rule of this code.
@@ -66,7 +66,7 @@ class Rules(Generic[T]):
             raise KeyError(f"the code {code!r} has no row in codes.py")
 
         def add(check: Check[T]) -> Check[T]:
-            self.rows.append(Rule(code, deep, check))
+            self.rules.append(Rule(code, deep, check))
             return check
 
         return add
@@ -75,7 +75,7 @@ class Rules(Generic[T]):
         """Run either the deep or the other rules, and return problems with paths in the skill."""
         return [
             problem(row.code, found.message, found.line, found.hint).at(found.path, found.skill)
-            for row in self.rows
+            for row in self.rules
             if row.deep is deep
             for found in row.check(subject)
         ]

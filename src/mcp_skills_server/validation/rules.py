@@ -231,7 +231,7 @@ def _description_when(skill: SkillMd) -> Iterator[Finding]:
 def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
     value = skill.frontmatter.get("compatibility")
     if isinstance(value, str) and value and not _CHECKABLE.search(value):
-        message = f"compatibility {literal(value)} names nothing that a program can look for"
+        message = f"compatibility {literal(value)} names nothing that a program can check"
         yield Finding(message, skill.line("compatibility"))
 
 
@@ -374,8 +374,7 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
         ]
         if found:
             message = (
-                f"{literal(hidden.without(key))} holds the invisible character "
-                f"U+{ord(found[0]):04X}"
+                f"{literal(hidden.strip(key))} holds the invisible character U+{ord(found[0]):04X}"
             )
             if len(found) > 1:
                 message += f" ({len(found)} in this field)"
@@ -460,5 +459,5 @@ def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
 def _body_placeholder(skill: SkillMd) -> Iterator[Finding]:
     lines = list(template.placeholders(skill.document.body))
     if lines:
-        message = f"{len(lines)} lines of the instructions are as `new` wrote them"
+        message = f"{len(lines)} lines of the instructions are unchanged from the template of `new`"
         yield Finding(message, skill.document.body_line + lines[0])

@@ -34,7 +34,7 @@ class Suppression(NamedTuple):
     reason: str
 
 
-def is_one(comment: str) -> bool:
+def is_suppression(comment: str) -> bool:
     """Tell whether an HTML comment holds a suppression alone, and so hides no text."""
     return _COMMENT.fullmatch(comment.strip()) is not None
 
@@ -50,7 +50,7 @@ def find(text: str) -> list[Suppression]:
     return out
 
 
-def suppressed(problem: Problem, found: Sequence[Suppression]) -> Suppression | None:
+def suppression_for(problem: Problem, found: Sequence[Suppression]) -> Suppression | None:
     """Return the first suppression that applies to a problem, or None."""
     for each in found:
         if each.code == problem.code and (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 DESCRIPTION: Final = (
-    "Replace this with one or two sentences that say what the skill does. Use when somebody asks for it "
+    "Replace this with one or two sentences that say what the skill does. Use when a user asks for it "
     "in the words that you list here."
 )
 DETAILS: Final = "references/details.md"
@@ -48,7 +48,7 @@ REFERENCE: Final = """\
 # Details of {title}
 
 Move tables, long examples and rare cases here, and link to this file from SKILL.md where they are needed. Delete the
-file and its link if there is nothing to say.
+file and its link if you do not need them.
 """
 _FIRST_SENTENCE: Final = DESCRIPTION.split(". ")[0]
 _FIRST_WORD: Final = DESCRIPTION.split()[0]

@@ -130,7 +130,7 @@ def _secret(file: TextFile) -> Iterator[Finding]:
         kind = str(found[0].lastgroup).replace("_", " ")
         # Only the first characters: a report must not leak the secret.
         message = (
-            f"{kind} stands here, {end - start} characters from {file.text[start : start + 4]!r} on"
+            f"{kind}: {end - start} characters that begin with {file.text[start : start + 4]!r}"
         )
         yield Finding(f"{message}{_more(len(found))}", file.text.count("\n", 0, start) + 1)
 
@@ -163,15 +163,15 @@ class _Command(NamedTuple):
 _COMMANDS: Final = (
     _Command(
         "encoded-command",
-        "a command that no reader can see is decoded and run:",
+        "an encoded command is decoded and run:",
         _ENCODED,
         ("base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl", "buffer.from"),
     ),
     _Command("shell-injection", "a command that runs on load:", _INJECTION),
-    _Command("file-mention", "a file of the user's machine that some hosts put in:", _MENTION),
+    _Command("file-mention", "a file of the user's machine that some hosts insert:", _MENTION),
     _Command(
         "persistence",
-        "something is made to start by itself:",
+        "something is set to start automatically:",
         _PERSISTENCE,
         ("crontab", "systemctl", "launchctl", "schtasks", "shrc", "prof", "_keys"),
     ),
@@ -182,7 +182,7 @@ for _each in _COMMANDS:
 
 @RULES.rule("hidden-comment", deep=True)
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
-    found = [each for each in comments(file.markdown) if not suppressions.is_one(each[1])]
+    found = [each for each in comments(file.markdown) if not suppressions.is_suppression(each[1])]
     if found:
         line, content = found[0]
         yield Finding(

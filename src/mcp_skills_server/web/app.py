@@ -104,7 +104,7 @@ def make_app(
         # Probes carry no token or cookie, even where other requests need one.
         return (
             who is not None or (http.policy.is_open and not http.is_private)
-        ) and views.may_admin(who)
+        ) and views.is_admin(who)
 
     drain = drain or Drain()
     routes += probes.routes(
@@ -216,11 +216,11 @@ class _RequestIds:
 
         carrier = None
         if self._events.wants_traces:
-            carrier = events.of_headers(scope["headers"])
-        reset, around = request_id.set(given), events.of_http.set(carrier)
+            carrier = events.carrier_from_headers(scope["headers"])
+        reset, around = request_id.set(given), events.http_carrier.set(carrier)
         try:
             with self._events.serving():
                 await self._app(scope, receive, sending)
         finally:
-            events.of_http.reset(around)
+            events.http_carrier.reset(around)
             request_id.reset(reset)

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import Scope, Send
 
 from mcp_skills_server.access.principal import Admission, RefusedError, ScopeError, UnavailableError
-from mcp_skills_server.access.tokens import Token, at, find
+from mcp_skills_server.access.tokens import Token, find_token, format_time
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.web.rates import send_error
 
@@ -98,14 +98,14 @@ async def authenticate(
         )
         return _MISPLACED_TOKEN
     secret = secret_of(given[0].decode("latin-1")) if given else None
-    token = find(tokens, secret or "")
+    token = find_token(tokens, secret or "")
     if token is not None:
         if token.expires > time.time():
             return token.admission
         logger.warning(
             "refused the token %s, which expired at %s",
             token.name,
-            at(token.expires),
+            format_time(token.expires),
             extra=REPEATS,
         )
         return EXPIRED

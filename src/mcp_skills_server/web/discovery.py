@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.authoring.evaluation import own_cases
 from mcp_skills_server.catalog.threads import off_loop
-from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, held
+from mcp_skills_server.catalog.views import LruCache, SkillSet, Views, weigh
 from mcp_skills_server.dialects.aicatalog import (
     ARD,
     ARD_MEDIA_TYPE,
@@ -165,7 +165,7 @@ class Discovery:
                 if resource is None:
                     request.outcome = "refused"
                 elif resource.use is not None and method == "GET":
-                    request.answers(resource.use, resource.size)
+                    request.record_read(resource.use, resource.size)
         return resource
 
     async def _find(self, path: str, site: str) -> _Resource | None:
@@ -353,7 +353,7 @@ class DiscoveryByGrants:
     def __init__(self, views: Views, make: Callable[[SkillSet, set[str]], Discovery]) -> None:
         logged: set[str] = set()
         self._views = views
-        self._endpoints = LruCache(lambda each: make(each, logged), held, _MOST_SKILLS)
+        self._endpoints = LruCache(lambda each: make(each, logged), weigh, _MOST_SKILLS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""

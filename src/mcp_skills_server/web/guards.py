@@ -130,7 +130,7 @@ class Guard:
         """The hash of the token of each open response, by the scope that cancels it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         if isinstance(policy.tokens, Tokens):
-            policy.tokens.removed = self._cancel_revoked
+            policy.tokens.on_removed = self._cancel_revoked
             policy.tokens.between_requests = self._call_in_loop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,7 +142,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 self._loop = asyncio.get_running_loop()
                 if policy.oauth is not None:
-                    policy.oauth.begin()
+                    policy.oauth.prefetch_keys()
             await self._app(scope, receive, send)
             return
         headers = {

@@ -155,7 +155,7 @@ def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> 
         if not may(principal(request.scope)):
             return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
         body, content_type = await to_thread.run_sync(
-            metrics.written, request.headers.get("accept", "")
+            metrics.render, request.headers.get("accept", "")
         )
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 

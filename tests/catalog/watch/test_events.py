@@ -33,7 +33,7 @@ def armed(*tops: Path, hidden: bool = False) -> Iterator[DirectoryEvents]:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
-                whole(tree.Walk(0, 512, hidden=hidden, entering=entering).look(handle, "", 12))
+                whole(tree.Walk(0, 512, hidden=hidden, entering=entering).read_directory(handle, "", 12))
         assert events.arm() and not events.arm()
         yield events
 

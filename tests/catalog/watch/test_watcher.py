@@ -279,7 +279,7 @@ def test_a_watch_that_breaks_is_armed_again_and_told_once(
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, seen):
         assert "arming it again" in heard.next()
-        assert "events are back" in heard.next()
+        assert "file events work again" in heard.next()
         edit(tmp_path, "one", 2)
         seen.until(version("one", 2))
         edit(tmp_path, "one", 3)

@@ -54,15 +54,15 @@ def test_without_events_the_folders_are_looked_at_until_there_are_some(
     tmp_path: Path, name: str, number: str, limit: str
 ) -> None:
     first, second = confined("limit", tmp_path, name, number, by=NAMESPACE)
-    assert limit in first and "sysctl" in first and "looked at every second" in first
-    assert "events are back" in second
+    assert limit in first and "sysctl" in first and "polled about once a second" in first
+    assert "file events work again" in second
 
 
 @needs_namespace
 def test_a_limit_that_new_directories_reach_is_said_too(tmp_path: Path) -> None:
     first, second = confined("reached", tmp_path, by=NAMESPACE)
     assert "fs.inotify.max_user_watches is 5" in first
-    assert "events are back" in second
+    assert "file events work again" in second
 
 
 @needs_namespace

@@ -128,8 +128,8 @@ def test_a_search_goes_on_without_a_model_that_fails_and_says_so_once_each_way(
         assert embeddings.wait(DEADLINE)
         assert ask(search, "plum") == ["beta"]
     assert caplog.messages == [
-        "embeddings: 127.0.0.1: it answers 503; searches go on without them",
-        "embeddings: they work again",
+        "embeddings failed: 127.0.0.1: HTTP status 503; searches use full text only",
+        "embeddings work again",
     ]
 
 

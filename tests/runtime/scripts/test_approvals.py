@@ -11,7 +11,7 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.scripts import approvals
-from mcp_skills_server.runtime.scripts.approvals import Approval, change, read
+from mcp_skills_server.runtime.scripts.approvals import Approval, read, update
 from tables import each_row
 
 ADD = """
@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.scripts import approvals
 file, name, count, approvals._LOCK_S = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 for number in range(count):
     made = approvals.Approval("https://example.com", f"{name}-{number}", "sha256:0", 0.0)
-    approvals.change(file, lambda known: [*known, made])
+    approvals.update(file, lambda known: [*known, made])
 """
 
 
@@ -35,7 +35,7 @@ def adding(file: Path, name: str, count: int, patience_s: float) -> subprocess.P
 def file(tmp_path: Path) -> Path:
     """A file of approvals with one entry."""
     path = tmp_path / "state" / "approvals.json"
-    change(path, lambda _: [Approval("https://example.com", "thing", "sha256:0", 0.0)])
+    update(path, lambda _: [Approval("https://example.com", "thing", "sha256:0", 0.0)])
     return path
 
 
@@ -51,7 +51,7 @@ def test_nobody_changes_the_file_between_another_ones_look_and_change(file: Path
             assert "another process is changing it; try again" in other.communicate()[1]
         return known[:-1]
 
-    change(file, edit)
+    update(file, edit)
     assert read(file) == ()
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(file: Path, monke
 
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(UsageError, match="No space left on device"):
-        change(file, lambda _: [])
+        update(file, lambda _: [])
     assert read(file) == before
     assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}
 
@@ -79,7 +79,7 @@ def test_a_file_that_others_may_write_is_not_read(file: Path, mode: int) -> None
     with pytest.raises(UsageError, match="others may write it"):
         read(file)
     with pytest.raises(UsageError, match="others may write it"):
-        change(file, lambda known: known)
+        update(file, lambda known: known)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_file_that_others_may_write_is_not_read(file: Path, mode: int) -> None
 )
 def test_neither_is_one_that_holds_something_else(file: Path, raw: bytes) -> None:
     file.write_bytes(raw)
-    with pytest.raises(UsageError, match="no file of approvals"):
+    with pytest.raises(UsageError, match="not an approvals file"):
         read(file)
 
 
@@ -100,7 +100,7 @@ def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(approvals, "_MOST_BYTES", size)
     assert len(read(file)) == 1
     monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
-    with pytest.raises(UsageError, match="no file of approvals"):
+    with pytest.raises(UsageError, match="not an approvals file"):
         read(file)
 
 
@@ -110,12 +110,12 @@ def test_a_moment_that_is_no_day_makes_it_no_file_of_approvals(tmp_path: Path, m
     entry = f'{{"origin": "o", "skill": "s", "digest": "d", "approved_at": {moment}}}'
     path.write_text(f'{{"approvals": [{entry}]}}')
     path.chmod(0o600)
-    with pytest.raises(UsageError, match="no file of approvals"):
+    with pytest.raises(UsageError, match="not an approvals file"):
         approvals.read(path)
 
 
 def test_a_link_to_the_file_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to("real.json")
-    approvals.change(tmp_path / "link.json", lambda _: [Approval("o", "s", "d", 1.0)])
+    approvals.update(tmp_path / "link.json", lambda _: [Approval("o", "s", "d", 1.0)])
     assert (tmp_path / "link.json").is_symlink()
     assert len(approvals.read(tmp_path / "real.json")) == len(approvals.read(tmp_path / "link.json")) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.runtime.scripts import launch
-from mcp_skills_server.runtime.scripts.processes import ask
+from mcp_skills_server.runtime.scripts.processes import query
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keys of the Linux kernel")
 
@@ -31,7 +31,7 @@ NUMBERS = {"x86_64": (250, 248), "aarch64": (219, 217)}
 
 
 def test_what_cannot_be_started_is_said() -> None:
-    done = ask([sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/no/such/program"])
+    done = query([sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/no/such/program"])
     assert done.returncode == 127
     assert done.stderr == "/no/such/program cannot be started: No such file or directory\n"
 
@@ -44,7 +44,7 @@ def test_keys_of_the_operators_session_are_none_of_the_scripts(tmp_path: Path) -
     search = SEARCH.format(KEYCTL=keyctl)
     operator = tmp_path / "give.py"
     operator.write_text(OPERATOR.format(KEYCTL=keyctl, ADD_KEY=add_key))
-    done = ask([sys.executable, str(operator), launch.__file__, search])
+    done = query([sys.executable, str(operator), launch.__file__, search])
     if done.returncode == 3:
         pytest.skip("the kernel gives nobody keys here")
     assert done.stdout.split() == ["True", "False"], done.stderr

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
-from mcp_skills_server.runtime.scripts.limits import ResourceUsage, Turns
-from mcp_skills_server.runtime.scripts.processes import family
+from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
+from mcp_skills_server.runtime.scripts.processes import with_descendants
 from tables import each_row
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
@@ -46,7 +46,7 @@ def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_n
         run, walks = ResourceUsage(["/x"], 256 * MIB, GIB), 0
         for _ in range(70):
             now += 0.05
-            assert run.over([]) is None
+            assert run.exceeded([]) is None
         assert walks in range(most - 2, most + 1)
 
 
@@ -59,18 +59,18 @@ def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x" * (3 * MIB))
     with open(tmp_path / "open", "rb") as held:
         os.unlink(tmp_path / "open")
-        said = run().over([os.getpid()])
+        said = run().exceeded([os.getpid()])
         assert said is not None and "its files took more than 4,194,304 bytes" in said
         (tmp_path / "mapped").unlink()
-        assert run().over([os.getpid()]) is None
-        assert run().over([]) is None
+        assert run().exceeded([os.getpid()]) is None
+        assert run().exceeded([]) is None
         held.read(1)
     (tmp_path / "mapped").write_bytes(b"x" * (5 * MIB))
     with open(tmp_path / "mapped", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
         os.unlink(tmp_path / "mapped")
         file.close()
-        assert "its files took more" in str(run().over([os.getpid()]))
-    assert run().over([os.getpid()]) is None
+        assert "its files took more" in str(run().exceeded([os.getpid()]))
+    assert run().exceeded([os.getpid()]) is None
 
 
 @LINUX
@@ -88,48 +88,48 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
         seen = b""
         while len(seen) < 8:
             seen += os.read(started.stdout.fileno(), 1)
-        pids = list(family(started.pid))
+        pids = list(with_descendants(started.pid))
         assert len(pids) == 8
         mine = [str(tmp_path)]
-        assert ResourceUsage(mine, GIB, 256 * MIB).over(pids) is None
-        assert "of memory" in str(ResourceUsage(mine, GIB, 48 * MIB).over(pids))
+        assert ResourceUsage(mine, GIB, 256 * MIB).exceeded(pids) is None
+        assert "of memory" in str(ResourceUsage(mine, GIB, 48 * MIB).exceeded(pids))
         os.killpg(started.pid, 9)
 
 
 @each_row(("total", "share", "may"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
 def test_one_owner_has_its_share(total: int, share: int | None, may: int) -> None:
-    assert Turns(total, share).share == may
+    assert RunSlots(total, share).share == may
 
 
 @pytest.mark.anyio
 async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_are_in_the_way() -> None:
-    turns = Turns(2)
-    async with turns.turn("a", 0):
-        with pytest.raises(QuotaError, match=r"1 scripts of yours .* \(quota runs\)"):
-            async with turns.turn("a", 0):
+    turns = RunSlots(2)
+    async with turns.slot("a", 0):
+        with pytest.raises(QuotaError, match=r"1 of your scripts .* \(quota runs\)"):
+            async with turns.slot("a", 0):
                 pass
-        async with turns.turn("b", 0):
+        async with turns.slot("b", 0):
             with pytest.raises(RequestError, match=r"^2 scripts are running already") as found:
-                async with turns.turn("c", 0):
+                async with turns.slot("c", 0):
                     pass
             assert not isinstance(found.value, QuotaError)
-    async with turns.turn(None, 0), turns.turn(None, 0):  # of a pipe
+    async with turns.slot(None, 0), turns.slot(None, 0):  # of a pipe
         pass
 
 
 @pytest.mark.anyio
 async def test_a_call_that_is_given_up_while_it_waits_takes_nothing() -> None:
-    turns = Turns(1)
+    turns = RunSlots(1)
 
     async def wait() -> None:
-        async with turns.turn("b", PATIENCE_S):
+        async with turns.slot("b", PATIENCE_S):
             raise AssertionError("it is not its turn")
 
-    async with turns.turn("a", 0), anyio.create_task_group() as tasks:
+    async with turns.slot("a", 0), anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    async with turns.turn("c", 0):
+    async with turns.slot("c", 0):
         pass
 
 
@@ -138,11 +138,11 @@ def test_never_more_than_there_are_never_more_than_the_share_and_nobody_waits_fo
     owners: list[str], total: int, share: int | None
 ) -> None:
     async def all_of_them() -> None:
-        turns = Turns(total, share)
+        turns = RunSlots(total, share)
         running, waiting = Counter[str](), Counter(owners)
 
         async def one(owner: str) -> None:
-            async with turns.turn(owner, PATIENCE_S):
+            async with turns.slot(owner, PATIENCE_S):
                 waiting[owner] -= 1
                 running[owner] += 1
                 assert running.total() <= total and running[owner] <= turns.share
@@ -161,14 +161,14 @@ def test_never_more_than_there_are_never_more_than_the_share_and_nobody_waits_fo
 
 @pytest.mark.anyio
 async def test_who_has_fewest_comes_first() -> None:
-    turns = Turns(2, 2)
+    turns = RunSlots(2, 2)
     order: list[str] = []
 
     async def one(owner: str) -> None:
-        async with turns.turn(owner, PATIENCE_S):
+        async with turns.slot(owner, PATIENCE_S):
             order.append(owner)
 
-    async with anyio.create_task_group() as tasks, turns.turn("hog", 0), turns.turn("hog", 0):
+    async with anyio.create_task_group() as tasks, turns.slot("hog", 0), turns.slot("hog", 0):
         for owner in ("hog", "hog", "other"):
             tasks.start_soon(one, owner)
             await anyio.wait_all_tasks_blocked()

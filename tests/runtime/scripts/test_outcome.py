@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_skills_server.runtime.scripts.outcome import OURS, advice, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
-from mcp_skills_server.runtime.scripts.processes import Ended
+from mcp_skills_server.runtime.scripts.processes import ProcessResult
 from tables import each_row
 
 
@@ -19,7 +19,7 @@ from tables import each_row
     ],
 )
 def test_remarks_are_lines_of_their_own_behind_stderr(stderr: str, remark: str, shown: str) -> None:
-    ended = Ended(1, "out", stderr, 5, stdout_truncated=True)
+    ended = ProcessResult(1, "out", stderr, 5, stdout_truncated=True)
     files = (OutputFile("a", 1),), 3
     outcome = outcome_of("scripts/x.sh", ended, remark, None, files)
     assert (outcome.stderr, outcome.stdout, outcome.stdout_truncated) == (shown, "out", True)
@@ -28,17 +28,17 @@ def test_remarks_are_lines_of_their_own_behind_stderr(stderr: str, remark: str, 
 
 
 def test_a_script_that_the_server_ended_is_said_to_be() -> None:
-    timed_out = Ended(None, "", "", 5, timed_out=True)
+    timed_out = ProcessResult(None, "", "", 5, timed_out=True)
     assert remarks_on(timed_out, None, 2.5, network_closed=True) == [
         "the script was ended after its time limit of 2.5 s"
     ]
-    stopped = Ended(None, "", "", 5, stopped=True)
+    stopped = ProcessResult(None, "", "", 5, stopped=True)
     assert remarks_on(stopped, "it was big", 2.5, network_closed=True) == ["the script was ended because it was big"]
 
 
 def test_advice_is_for_scripts_that_failed() -> None:
     for code, count in ((0, 0), (1, 1), (None, 0)):
-        ended = Ended(code, "", "ModuleNotFoundError: No module named 'x'", 5)
+        ended = ProcessResult(code, "", "ModuleNotFoundError: No module named 'x'", 5)
         assert len(remarks_on(ended, None, 1, network_closed=False)) == count
 
 
@@ -83,7 +83,7 @@ def test_a_missing_package_is_named_with_the_option_that_helps(stderr: str, name
 )
 def test_a_missing_program_is_named(stderr: str, name: str) -> None:
     (said,) = advice(stderr, network_closed=True)
-    assert f"the program {name} is not there" in said
+    assert f"the program {name} is not available to scripts" in said
 
 
 @each_row("stderr", ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n"])

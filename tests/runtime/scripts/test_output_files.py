@@ -67,7 +67,7 @@ def refused_at(top: Path, path: str, most: int) -> str:
     "path", ["", ".", "..", "../secret", "a/../plain", "a//b/file", "/etc/passwd", "a\\..\\b", "x/" * 40]
 )
 def test_a_path_that_is_none_is_refused(top: Path, path: str) -> None:
-    assert "is no path of a file in the work directory" in refused(top, path)
+    assert "is not a file path in the work directory" in refused(top, path)
 
 
 @POSIX
@@ -79,7 +79,7 @@ def test_no_link_is_followed_and_no_second_name_read(top: Path) -> None:
     os.link(top.parent / "secret", top / "second")
     os.mkfifo(top / "pipe")
     for path in ("link", "second", "pipe"):
-        assert "link, or no plain file" in refused(top, path)
+        assert "link or a special file" in refused(top, path)
     for path in ("up/secret", "a/etc/passwd", "up/work/plain"):
         assert "has no file" in refused(top, path)
     assert files_since(str(top), 0, 50)[0] == (OutputFile("a/b/file", 6), OutputFile("plain", 5))
@@ -166,9 +166,9 @@ def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch:
         (here / "x").write_text("x")
     assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
     looked: list[str] = []
-    usual: Callable[..., object] = output_files.OutputDirectory.look
+    usual: Callable[..., object] = output_files.OutputDirectory.lstat
     monkeypatch.setattr(
-        output_files.OutputDirectory, "look", lambda self, name: looked.append(name) or usual(self, name)
+        output_files.OutputDirectory, "lstat", lambda self, name: looked.append(name) or usual(self, name)
     )
     monkeypatch.setattr(output_files, "_MAX_ENTRIES", 10)
     files_since(str(top), 0, 1000)

@@ -18,7 +18,7 @@ from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts import approvals, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
-from mcp_skills_server.runtime.scripts.policy import Allowed, ExecutionPolicy, RunRefusedError, canonical, reference
+from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy, RunRefusedError, RunRights, canonical, reference
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import toml, write
@@ -46,7 +46,7 @@ class Place:
 
     def approve(self, origin: str = SITE, at: float = 86400.0) -> None:
         digest = self.registry.digest_over(self.skill)
-        approvals.change(self.file, lambda _: [Approval(origin, "thing", digest, at)])
+        approvals.update(self.file, lambda _: [Approval(origin, "thing", digest, at)])
 
     def check(self, *origins: str) -> None:
         allowed(policy(self.registry, origins, str(self.file)), self.skill)
@@ -57,7 +57,7 @@ class Place:
         return str(refused.value)
 
 
-def allowed(policy: ExecutionPolicy, skill: Skill) -> Allowed:
+def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
     """What a script of a skill gets of which nothing else is laid out."""
     return policy.decide(skill, [skill])
 
@@ -126,7 +126,7 @@ def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
 def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
     place.approve()
     spoil(place.file)
-    assert "must put the file of approvals in order" in place.refusal(SITE)
+    assert "must repair the approvals file" in place.refusal(SITE)
 
 
 def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,7 +134,7 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
     policy(place.registry, [])
     assert caplog.messages == []
     policy(place.registry, [], str(place.file))
-    assert caplog.messages == [f"--approvals {place.file} is not used: --allow-scripts-of says of which origins"]
+    assert caplog.messages == [f"--approvals {place.file} is not used without --allow-scripts-of ORIGIN"]
 
 
 @each_row(
@@ -181,7 +181,7 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
     remote = registry.snapshot.skills["thing"]
     other, local = replace(remote, origin=OTHER), replace(remote, origin=None)
     file, digest = tmp_path / "approvals.json", registry.digest_over(remote)
-    approvals.change(file, lambda _: [Approval(origin, "thing", digest, 0) for origin in (SITE, OTHER)])
+    approvals.update(file, lambda _: [Approval(origin, "thing", digest, 0) for origin in (SITE, OTHER)])
     secrets = {"thing": {"KEY": "mine"}, f"{OTHER}#thing": {"KEY": "theirs"}}
     assert reference(remote) == f"{SITE}#thing" and reference(local) == "thing"
     ours = ExecutionPolicy(registry, ScriptSettings(secrets=secrets, origins=(SITE, OTHER), approvals=str(file)))

@@ -19,9 +19,9 @@ from mcp_skills_server.runtime.scripts.processes import (
     ProcessTree,
     content,
     entries,
-    family,
-    having,
     lines,
+    processes_with,
+    with_descendants,
 )
 from tables import each_row
 
@@ -96,14 +96,14 @@ def test_what_left_the_group_and_the_family_is_found_and_killed(tmp_path: Path) 
             assert started.pid in pids and len(pids) == 2 and pids <= tree.processes()
         finally:
             tree.kill()
-    assert list(having(TOKEN, token)) == []
+    assert list(processes_with(TOKEN, token)) == []
 
 
 @pytest.fixture
 def parent() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, start_new_session=True) as started:
         assert started.stdout is not None
-        while len(os.read(started.stdout.fileno(), 1)) < 1 or len(list(family(started.pid))) < 2:
+        while len(os.read(started.stdout.fileno(), 1)) < 1 or len(list(with_descendants(started.pid))) < 2:
             assert started.poll() is None
         yield started
         os.killpg(started.pid, 9)
@@ -111,9 +111,9 @@ def parent() -> Iterator[subprocess.Popen[bytes]]:
 
 @LINUX
 def test_a_family_is_all_that_descends_from_a_process(parent: subprocess.Popen[bytes]) -> None:
-    found = list(family(parent.pid))
+    found = list(with_descendants(parent.pid))
     assert found[0] == parent.pid and len(found) == 2
-    assert list(family(1 << 30)) == [1 << 30]
+    assert list(with_descendants(1 << 30)) == [1 << 30]
 
 
 @LINUX
@@ -123,11 +123,11 @@ def test_processes_are_found_by_a_variable_of_their_environment_and_its_whole_va
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as started:
         try:
             assert started.stdout is not None and os.read(started.stdout.fileno(), 1) == b"x"
-            assert list(having("F_MARK", f"of-{os.getpid()}")) == [started.pid]
-            assert list(having("F_MARK", f"of-{os.getpid()}-not")) == []
+            assert list(processes_with("F_MARK", f"of-{os.getpid()}")) == [started.pid]
+            assert list(processes_with("F_MARK", f"of-{os.getpid()}-not")) == []
         finally:
             started.kill()
-    assert list(having("F_MARK", f"of-{os.getpid()}")) == []
+    assert list(processes_with("F_MARK", f"of-{os.getpid()}")) == []
 
 
 def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:

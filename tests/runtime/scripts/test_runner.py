@@ -68,7 +68,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(processes, "LINGER_S", 0.2)
     monkeypatch.setattr(processes, "PROGRESS_S", 0.1)
-    monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runner, "SLOT_TIMEOUT_S", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +265,7 @@ async def test_the_extension_or_the_first_line_chooses_the_interpreter(run: Runn
 
 
 async def test_a_file_that_is_no_script_is_refused_with_the_extensions_that_are(run: Runner) -> None:
-    with pytest.raises(RequestError, match=r"\.py .*no line #!") as caught:
+    with pytest.raises(RequestError, match=r"\.py .*no #! line") as caught:
         await run("junk")
     assert "\n" not in str(caught.value)
 
@@ -276,7 +276,7 @@ async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry
         for file in skill.files.values():
             file.executable = made
         assert (await run("plain")).stdout == "direct\n"
-        with pytest.raises(RequestError, match="no line #!"):
+        with pytest.raises(RequestError, match="no #! line"):
             await run("junk")
         lay_out(registry, skill, None, str(top := tmp_path / str(made)))
         modes = {name: (top / "scripts" / name).stat().st_mode & 0o777 for name in ("plain", "direct", "junk")}

@@ -149,7 +149,7 @@ def dropped(test: Any) -> Any:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to begin; as root, the second one is what is left without setpriv."""
     if request.param == "renamed":
-        monkeypatch.setattr(sandbox, "_droppers", lambda: [None])
+        monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: [None])
     return request.param
 
 
@@ -219,7 +219,7 @@ def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: p
 def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sandbox, "_droppers", lambda: ["/no/such/setpriv", None])
+    monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: ["/no/such/setpriv", None])
     found = sandbox.choose("required", network=False, folders=())
     assert found is not None and found.user is None
     (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -308,7 +308,7 @@ def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
     monkeypatch.setattr(sandbox, "is_root", lambda: root)
     instead = "run the server as another user" if root else "give --sandbox off"
     with pytest.raises(
-        UsageError, match=rf"bubblewrap .* is not installed; install bubblewrap .*, or {instead}"
+        UsageError, match=rf"bubblewrap .* is not installed; install a working bubblewrap, or {instead}"
     ) as caught:
         Scripts(registry, ScriptSettings())
     assert "\n" not in str(caught.value)
@@ -373,8 +373,8 @@ async def test_a_result_says_what_the_sandbox_lacks(
     assert whole.user == (65534 if sandbox.is_root() else os.geteuid())
     monkeypatch.setattr(system_calls, "program", lambda: None)  # as on a machine that the table does not know
     outcome = await ran(registry, "three.sh")
-    assert [each for each in outcome.sandbox_gaps if "no filter of system calls" in each]
-    assert len([each for each in caplog.messages if "no filter of system calls" in each]) == 1
+    assert [each for each in outcome.sandbox_gaps if "no seccomp filter" in each]
+    assert len([each for each in caplog.messages if "no seccomp filter" in each]) == 1
 
 
 @each_row(
@@ -395,6 +395,6 @@ def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: s
 def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
-    words = sandbox.Bubblewrap("bwrap", folders=()).box(view)(9, None)
+    words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view)(9, None)
     shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
     assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}

@@ -91,15 +91,15 @@ def test_a_closed_directory_stays_until_the_last_script_has_left(tmp_path: Path)
     gone: list[Workspace] = []
     space = Workspace(str(tmp_path / "session"), gone.append)
     (tmp_path / "session" / "full").write_bytes(b"x" * 10_000)
-    space.enter()
-    space.enter()
-    assert not space.leave(0) and os.listdir(space.path) == ["full"]
-    assert space.leave(0) and os.listdir(space.path) == []
-    space.enter()
+    space.begin_run()
+    space.begin_run()
+    assert not space.end_run(0) and os.listdir(space.path) == ["full"]
+    assert space.end_run(0) and os.listdir(space.path) == []
+    space.begin_run()
     space.close()
     space.close()
     assert gone == [space] and os.path.isdir(space.path)
-    assert not space.leave(0) and not os.path.exists(space.path)
+    assert not space.end_run(0) and not os.path.exists(space.path)
 
 
 def test_what_is_removed_is_never_reached_through_a_link(tmp_path: Path) -> None:

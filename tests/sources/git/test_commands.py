@@ -202,13 +202,13 @@ def test_a_running_server_follows_a_lock_file_to_another_commit(upstream: Upstre
             command("update", "--lock", lock, *cache(tmp_path)).stdout
             == "changed  skills/alpha\nadded    skills/beta\n"
         )
-        wire.logs(b"was read again; it names 2 skills")
+        wire.logs(b"was reloaded; it names 2 skills")
         assert sorted(described(wire)) == ["alpha", "beta"]
         shutil.rmtree(upstream.directory)  # an outage keeps what was locked
         (tmp_path / "skills.lock").write_text(
             re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, Path(lock).read_text())
         )
-        wire.logs(b"what was locked before stays in service")
+        wire.logs(b"the former lock stays in force")
         assert sorted(described(wire)) == ["alpha", "beta"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.authoring.tokens import estimated
+from mcp_skills_server.authoring.tokens import estimated_tokens
 from mcp_skills_server.web.ui.render import (
     MOST_RENDERED,
     is_raster_name,
@@ -120,7 +120,14 @@ def test_pictures_are_known_by_their_bytes() -> None:
 
 
 def test_tokens_are_a_quarter_of_the_bytes() -> None:
-    assert [estimated(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [0, 1, 1, 2, 1, 2]
+    assert [estimated_tokens(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [
+        0,
+        1,
+        1,
+        2,
+        1,
+        2,
+    ]
 
 
 def test_a_name_without_markup_has_its_hidden_characters_written_out() -> None:

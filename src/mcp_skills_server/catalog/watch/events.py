@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.catalog.disk import is_utf8, spelled
+from mcp_skills_server.catalog.disk import is_utf8, to_utf8
 from mcp_skills_server.catalog.tree import MOST_LEVELS
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.ignored import is_entered
@@ -82,7 +82,7 @@ class DirectoryEvents:
         for top in self._tops:
             if not is_utf8(top):
                 raise CannotWatchError(
-                    f"{spelled(top)}: file events need a path in UTF-8; rename the folder"
+                    f"{to_utf8(top)}: file events need a path in UTF-8; rename the folder"
                 )
         if _WATCHES_TREES:
             entered &= set(self._tops)
@@ -228,7 +228,7 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
 
 def _reason(error: str) -> str:
     if _WATCHES_TREES:
-        return f"no file events from this system ({error})"
+        return f"this system provides no file events ({error})"
     if "limit" in error:
         return (
             "not enough inotify watches for every directory "

@@ -55,7 +55,7 @@ class Burst:
             self.paths.add(path)
             self._last = now
 
-    def over(self) -> float:
+    def deadline(self) -> float:
         """Return the time at which the burst is over if no further event comes."""
         self._lone = self._lone and self._looks_lone()
         return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _LONGEST_S)
@@ -173,14 +173,14 @@ class Watcher:
         while not self._stop.is_set():
             try:
                 if self._poll:
-                    self._look_every_so_often(float("inf"))
+                    self._poll_until(float("inf"))
                 else:
                     self._follow_events()
             except WatchLostError:
                 pass
             except CannotWatchError as error:
-                self._report(f"{error}; until then the folders are looked at every second or so")
-                self._look_every_so_often(time.monotonic() + self._again)
+                self._report(f"{error}; until then the folders are polled about once a second")
+                self._poll_until(time.monotonic() + self._again)
                 continue
             except Exception:
                 # Any bug: a catalogue that no longer follows its folder is worse than a traceback.
@@ -213,7 +213,7 @@ class Watcher:
             behind = {path: now for path, (_, now) in states.items()}
             self.armed.set()
             if self._trouble:
-                logger.warning("file events are back; changes are heard of at once again")
+                logger.warning("file events work again; changes are noticed at once")
                 self._trouble = ""
             until, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while (
@@ -227,7 +227,9 @@ class Watcher:
                 if paths := events.wait(patience):
                     now = time.monotonic()
                     burst = Burst(paths, now, lone=now - reported > _CALM_S)
-                    while (left := burst.over() - time.monotonic()) > 0 and not self._stop.is_set():
+                    while (
+                        left := burst.deadline() - time.monotonic()
+                    ) > 0 and not self._stop.is_set():
                         burst.add(events.wait(left), time.monotonic())
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
@@ -236,7 +238,7 @@ class Watcher:
                     self._registry.keep_index()
                 patience = _IDLE_S
 
-    def _look_every_so_often(self, until: float) -> None:
+    def _poll_until(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
             worked = time.thread_time()
             self._load_or_refresh()

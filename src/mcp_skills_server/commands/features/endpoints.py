@@ -21,14 +21,13 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
     """Discovery by `/.well-known/agent-skills`, the AI Catalog and the Server Card."""
 
     publish: bool = switch(
-        True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open."
+        True,
+        "Also publish the skills below /.well-known/agent-skills, to the clients that may use MCP.",
     )
     publish_only: bool = flag("Publish the skills and answer no MCP.")
-    publish_open: bool = flag(
-        "Ask no token for what is published, as /mcp does where tokens are given."
-    )
+    publish_open: bool = flag("Require no token for published files, even if /mcp requires one.")
     publish_grace: float = seconds(
-        3600, "Keep what an index has named for so long after it changed."
+        3600, "How long to keep what an index has named after it changed."
     )
     only_http = False
 
@@ -56,7 +55,9 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
 class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
     """The Skills Protocol at `/rpc`."""
 
-    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+    rpc: bool = switch(
+        True, "Also answer the Skills Protocol at /rpc, to the clients that may use MCP."
+    )
 
     def part(self, server: Server) -> Part | None:
         if not self.rpc:
@@ -73,9 +74,8 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
 
     refresh_secret: str | None = option(
         None,
-        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they "
-        "know this secret: "
-        "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
+        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh that prove knowledge of "
+        "this secret, and poll the sources at once. Meant for MCP_SKILLS_REFRESH_SECRET.",
         metavar="SECRET",
         is_secret=True,
     )
@@ -106,23 +106,22 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
 
     oauth_issuer: str | None = option(
         None,
-        "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table "
-        "[oauth] of a "
-        "configuration says more.",
+        "Accept the access tokens of this OAuth 2.1 issuer, spelled as in its metadata. The "
+        "table [oauth] of a configuration has more settings.",
         metavar="URL",
         in_file=False,
         if_empty="an issuer",
     )
     oauth_audience: str | None = option(
         None,
-        "What aud of those tokens must name.",
+        "The aud that these tokens must have.",
         metavar="TEXT",
         in_file=False,
         if_empty="an audience",
     )
     oauth_resource: str | None = option(
         None,
-        "The URL by which clients know the endpoint, where that is not the audience.",
+        "The URL of the endpoint for clients, if it differs from the audience.",
         metavar="URL",
         in_file=False,
     )
@@ -150,7 +149,7 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
 class PageFeature(Feature, heading="Page (--transport http)"):
     """The web page for people, at `/ui`."""
 
-    ui: bool = flag("Show the skills to people at /ui, to whom MCP is open.")
+    ui: bool = flag("Show the skills to people at /ui, if they may use MCP.")
 
     def part(self, server: Server) -> Part | None:
         if not self.ui:

@@ -27,7 +27,8 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
     """Prometheus metrics: counters of requests, and gauges of the server and all features."""
 
     metrics: bool = flag(
-        "Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics]."
+        "Show metrics for Prometheus at /metrics, to the clients that may use MCP. Needs the "
+        "extra [metrics]."
     )
     metrics_address: str | None = option(
         None,
@@ -45,11 +46,11 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         if not self.metrics and address is None:
             return
         try:
-            from mcp_skills_server.telemetry.metrics import Metrics, show_at
+            from mcp_skills_server.telemetry.metrics import Metrics, serve_metrics
         except ImportError:
             raise missing_extra("metrics", "metrics") from None
         self._metrics = Metrics(self._all_gauges, known_methods())
-        self._metrics.start(server.runtime.events)
+        self._metrics.subscribe_to(server.runtime.events)
         if address is None:
             return
         from mcp_skills_server.web.guards import host_name
@@ -61,11 +62,11 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
             )
         names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
         try:
-            show_at(
+            serve_metrics(
                 self._metrics,
                 host.strip("[]"),
                 int(port),
-                lambda header: _names_us(names, host_name(header)),
+                lambda header: _is_allowed_host(names, host_name(header)),
             )
         except OSError as error:
             reason = error.strerror or str(error)
@@ -79,7 +80,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
             return None
         from mcp_skills_server.web.probes import metrics_route
 
-        return Routes(lambda _: [metrics_route(metrics, server.views.may_admin)])
+        return Routes(lambda _: [metrics_route(metrics, server.views.is_admin)])
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}
@@ -99,7 +100,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         ages = {each.name: now - each.current for each in states if each.current is not None}
         expiring = sum(each.expires <= now + SOON_S for each in server.tokens or ())
         out: dict[str, Gauge] = {
-            "skills_build_info": Gauge("The version that runs.", {__version__: 1}, "version"),
+            "skills_build_info": Gauge("The running version.", {__version__: 1}, "version"),
             "skills_tokens_expiring": Gauge(
                 "Tokens that expire within 14 days, or have expired.",
                 expiring,
@@ -110,19 +111,19 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
             "skills_served": Gauge("Skills that are served.", served),
             "skills_left_out": Gauge("Skills that cannot be used.", len(snapshot.skills) - served),
             "skills_problems": Gauge(
-                "What a scan finds wrong with skills and roots; validate reads every file and "
+                "Problems that a scan finds in skills and roots; validate reads every file and "
                 "finds more.",
                 len(snapshot.all_problems),
             ),
             "skills_sources_failing": Gauge(
-                "Roots whose last look failed.",
+                "Roots whose last poll failed.",
                 count_failing(registry, states),
             ),
         }
         has_files = reloader is not None and reloader.has_files
         is_taken = reloader is None or not has_files or not reloader.refused
         out[f"{_RELOAD}_successful"] = Gauge(
-            "Whether all of configuration and tokens was taken.",
+            "1 if the last reload was applied in full, else 0.",
             float(is_taken),
         )
         if reloader is not None and has_files:
@@ -131,7 +132,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         return out
 
 
-def _names_us(names: Container[str], name: str | None) -> bool:
+def _is_allowed_host(names: Container[str], name: str | None) -> bool:
     """Return True if a Host header is in `names`, or an IP address (safe from DNS rebinding)."""
     if name is None or "*" in names:
         return name is not None

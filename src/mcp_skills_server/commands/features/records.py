@@ -25,14 +25,12 @@ _SQLITE: Final = "sqlite:"
 class AuditOptions(Options, heading="Audit log"):
     audit_log: str | None = file(
         "Append a line of JSON to this file for every skill that is loaded, read or run, and for "
-        "who was let in or "
-        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no "
-        "script runs."
+        "each client admitted or refused; - for stdout, over HTTP. Reopened on SIGHUP. If it "
+        "cannot be written, no script runs."
     )
     audit_required: bool = flag(
-        "With --audit-log: write the line before a file of a skill is answered, and refuse the "
-        "request where "
-        "that fails."
+        "With --audit-log: write the line before a file of a skill is sent, and refuse the "
+        "request if that fails."
     )
 
 
@@ -47,7 +45,7 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
     if options.audit_log == STDOUT and not stdout_is_free:
         raise UsageError("--audit-log -: stdout belongs to the protocol here; name a file")
     audit = AuditLog(options.audit_log, required=options.audit_required)
-    audit.start(events)
+    audit.subscribe_to(events)
     return audit
 
 
@@ -69,7 +67,9 @@ class Audit(AuditOptions, Feature):
         if self.log is None:
             return {}
         return {
-            "skills_audit_lost": Gauge("Lines that the audit log could not take.", self.log.lost)
+            "skills_audit_lost": Gauge(
+                "Lines that could not be written to the audit log.", self.log.lost
+            )
         }
 
     def state(self) -> str:
@@ -86,7 +86,7 @@ class UsageOptions(Options, heading="Counts of uses"):
         path="sqlite:(.+)",
         metavar="STORE",
     )
-    usage_questions: bool = flag("Keep the words of searches that found nothing, too.")
+    usage_questions: bool = flag("Also keep the words of searches that found nothing.")
 
 
 def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
@@ -149,10 +149,10 @@ class UsageCounts(UsageOptions, Feature):
         from mcp_skills_server.telemetry.usage import Usage
 
         self._usage = Usage(self.store, questions=self.usage_questions)
-        server.opened.registry.subscribe(self._usage.serves)
+        server.opened.registry.subscribe(self._usage.on_changes)
         self._stop = self._usage.start(server.runtime.events)
         if not over_http:  # over HTTP this would disclose what other people load
-            server.runtime.briefing.prefer(self.store.lately())
+            server.runtime.briefing.prefer(self.store.recently_loaded())
 
     def stop(self) -> None:
         if self._stop is not None:
@@ -163,11 +163,11 @@ class UsageCounts(UsageOptions, Feature):
             return {}
         return {
             "skills_usage_waiting": Gauge(
-                "Different counts of uses that wait to be written.",
+                "Different counts of uses in the queue to be written.",
                 self._usage.waiting,
             ),
             "skills_usage_lost": Gauge(
-                "Uses that were not counted, because too many waited.",
+                "Uses that were not counted, because the queue was full.",
                 self._usage.lost,
             ),
         }
@@ -177,9 +177,8 @@ class Traces(Feature, heading="Traces"):
     """OpenTelemetry traces."""
 
     traces: bool = flag(
-        "Send a span for each request by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT "
-        "says. Needs the extra "
-        "[otel]."
+        "Send a span for each request by OTLP over HTTP, to OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
+        "the extra [otel]."
     )
     only_http = False
     _stop: Callable[[], None] | None = None
@@ -194,7 +193,7 @@ class Traces(Feature, heading="Traces"):
         from mcp_skills_server.dialects import runtime
 
         provider, self._stop = make_provider()
-        Tracing(provider, known_methods(), runtime.canonical).start(server.runtime.events)
+        Tracing(provider, known_methods(), runtime.canonical).subscribe_to(server.runtime.events)
 
     def stop(self) -> None:
         if self._stop is not None:

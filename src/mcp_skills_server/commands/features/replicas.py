@@ -18,8 +18,8 @@ from mcp_skills_server.web.part import Part
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.model import Changes
+    from mcp_skills_server.shared.change_bus import ChangeBus, Where
     from mcp_skills_server.shared.link import Link
-    from mcp_skills_server.shared.look_again import LookAgain, Where
     from mcp_skills_server.web.settings import HttpSettings
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
@@ -43,27 +43,28 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
     redis: str | None = option(
         None,
-        "Share sessions of the tools and the count of requests with other "
-        "replicas through this Redis, and look again when another one has seen a change: "
-        "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
-        "[redis].",
+        "Share sessions of the tools and the count of requests with other replicas through this "
+        "Redis, and rescan when another one reports a change: redis://HOST:PORT/DB, rediss:// "
+        "with TLS, unix:///PATH. Needs the extra [redis].",
         type=RedisType(),
         metavar="URL",
     )
     redis_password: str | None = option(
         None,
-        "Its password; meant for MCP_SKILLS_REDIS_PASSWORD.",
+        "The password of Redis; meant for MCP_SKILLS_REDIS_PASSWORD.",
         metavar="PASSWORD",
         is_secret=True,
     )
     redis_prefix: str = option(
-        "mcp-skills:", "What its keys begin with, another one for each server.", metavar="TEXT"
+        "mcp-skills:",
+        "The prefix of all keys in Redis, a different one for each server.",
+        metavar="TEXT",
     )
     redis_ca: str | None = file(
-        "The authorities that its certificate must be from, in PEM, instead of those of the system."
+        "The authorities to trust for the certificate of Redis, in PEM, instead of the system's."
     )
     _link: Link | None = None
-    _looking: LookAgain | None = None
+    _bus: ChangeBus | None = None
     _part: Part | None = None
 
     def start(self, server: Server) -> None:
@@ -78,11 +79,11 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
         from mcp_skills_server.runtime.sessions import IDLE_S, MOST
-        from mcp_skills_server.runtime.shared_sessions import sharing
+        from mcp_skills_server.runtime.shared_sessions import shared_sessions_factory
         from mcp_skills_server.server.notify import RecentNotifications
         from mcp_skills_server.shared.address import redis_settings
+        from mcp_skills_server.shared.change_bus import CLIENTS, FOLDERS, SOURCES, ChangeBus
         from mcp_skills_server.shared.link import Link
-        from mcp_skills_server.shared.look_again import CLIENTS, FOLDERS, SOURCES, LookAgain
         from mcp_skills_server.shared.records import Records, SharedBucket
 
         registry, mirrors = server.opened.registry, server.opened.mirrors
@@ -93,17 +94,17 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         )
         share = server.quotas.runtime_sessions
         records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
-        recent = RecentNotifications(lambda: looking.say(CLIENTS))
+        recent = RecentNotifications(lambda: bus.notify(CLIENTS))
         followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
         if mirrors is not None:
             followed[SOURCES] = mirrors.look
         if server.options.watch:
-            followed[FOLDERS] = lambda: _look_at_folders(registry)
-        looking = self._looking = LookAgain(link, followed)
-        registry.subscribe(lambda changes: _say(looking, registry, changes))
+            followed[FOLDERS] = lambda: _scan_folders(registry)
+        bus = self._bus = ChangeBus(link, followed)
+        registry.subscribe(lambda changes: _notify(bus, registry, changes))
 
         def poll_sources() -> int:
-            looking.say(SOURCES)
+            bus.notify(SOURCES)
             return mirrors.look() if mirrors is not None else 0
 
         def take(owner: str, per_minute: int) -> Awaitable[float]:
@@ -112,25 +113,25 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             )
 
         self._part = _Shared(
-            make_tool_sessions=sharing(records, share),
+            make_tool_sessions=shared_sessions_factory(records, share),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S, share=1),
             recent=recent,
             take_shared=take,
             poll_sources=poll_sources,
         )
-        looking.start()
+        bus.start()
 
     def part(self, server: Server) -> Part | None:  # noqa: ARG002
         return self._part
 
     def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.stop()
+        if self._bus is not None:
+            self._bus.stop()
 
     def gauges(self) -> Mapping[str, Gauge]:
         if self._link is None:
             return {}
-        return {"skills_redis_up": Gauge("Whether Redis answers.", self._link.is_up)}
+        return {"skills_redis_up": Gauge("1 if Redis responds, else 0.", self._link.is_up)}
 
     def state(self) -> str:
         if self._link is None:
@@ -148,14 +149,14 @@ class _Shared(Part):
         return replace(http, **self._shared)
 
 
-def _look_at_folders(registry: Registry) -> None:
+def _scan_folders(registry: Registry) -> None:
     registry.loaded.wait()
     registry.refresh()
 
 
-def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
+def _notify(bus: ChangeBus, registry: Registry, changes: Changes) -> None:
     """Publish where this replica itself found a change, so that other replicas look there."""
-    if looking.is_looking or not registry.loaded.is_set():
+    if bus.is_scanning or not registry.loaded.is_set():
         return  # another replica published it, or it is the first scan
     where: set[Where] = {
         "sources" if registry.roots[skill.root].origin else "folders"
@@ -163,4 +164,4 @@ def _say(looking: LookAgain, registry: Registry, changes: Changes) -> None:
         for skill in skills.values()
     }
     for each in where:
-        looking.say(each)
+        bus.notify(each)

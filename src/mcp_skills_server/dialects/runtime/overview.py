@@ -28,7 +28,7 @@ from mcp_skills_server.dialects.runtime.words import (
     one_line,
 )
 from mcp_skills_server.errors import plural
-from mcp_skills_server.format.markup import around, contained, element, escaped
+from mcp_skills_server.format.markup import contained, element, escaped, wrap
 
 CHARACTERS: Final = 4_000
 """The longest text that hosts show untruncated: some truncate at 4,096 characters."""
@@ -112,7 +112,7 @@ def instructions(
                 attributes["origin"] = each.origin
             bodies.append(element("skill", attributes, each.instructions))
         parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
-        parts.append(around("active_skills", {}, bodies))
+        parts.append(wrap("active_skills", {}, bodies))
     return "\n\n".join(filter(None, parts))
 
 

@@ -175,7 +175,7 @@ def text_file(
 
 def _part(text: str, *notes: str) -> ToolResult:
     """Return the exact text as a block, with notes in separate blocks."""
-    if remark := hidden.remark(text):
+    if remark := hidden.hidden_warning(text):
         notes = (*notes, f"[{remark}]")
     return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
@@ -448,7 +448,7 @@ def entry(
     """Return the entry of a skill in a list or search result, with its problems."""
     out: dict[str, Json] = {
         "name": name,
-        "description": hidden.without(skill.description),
+        "description": hidden.strip(skill.description),
         "location": location,
     }
     more: dict[str, Json] = {

@@ -143,7 +143,7 @@ def is_offered(skill: Skill) -> bool:
     name is left for it.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
-    shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
+    shown = bool(hidden.strip(skill.description).strip()) and not hidden.count(skill.path)
     return is_usable(skill) and shown and not reserved
 
 
@@ -169,7 +169,7 @@ def problems(skill: Skill) -> tuple[str, ...]:
 
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
     """Return a remark on hidden characters, if any; the texts remain unchanged."""
-    remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
+    remark = hidden.hidden_warning(instructions, *hidden.texts(dict(frontmatter)))
     if remark:
         return (f"it holds {remark}",)
     return ()

@@ -62,7 +62,7 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
         read_zip(raw, limits, tree)
     else:
         raise ArchiveRefusedError("the archive is neither a .tar.gz nor a .zip")
-    return tree.checked()
+    return tree.finish()
 
 
 def pack(files: Files) -> tuple[str, bytes]:

@@ -14,7 +14,7 @@ from mcp_skills_server.format.archive.tree import (
     Tree,
     UnpackLimits,
     check_ratio,
-    decoded,
+    decode_name,
 )
 from mcp_skills_server.format.excerpts import quoted
 
@@ -102,7 +102,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             tree.count_header(own.size)
             content = stream.read(own.size + -own.size % _BLOCK)[: own.size]
             if kind == b"L":
-                name = decoded(content.rstrip(b"\0"))
+                name = decode_name(content.rstrip(b"\0"))
                 continue
             fields = _pax_fields(content)
             if kind == b"g" and fields:
@@ -120,7 +120,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             )
         if size is not None and own.size not in {0, size}:
             raise ArchiveRefusedError(f"{quoted(shown)} has two sizes")
-        path, slash = tree.place(own.name if name is None else name)
+        path, slash = tree.parse_name(own.name if name is None else name)
         length = own.size if size is None else size
         name = size = None
         if kind == b"5" or (slash and kind == b"\0"):
@@ -131,12 +131,12 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             continue
         if slash:
             raise ArchiveRefusedError(f"the file {quoted(shown)} has the name of a directory")
-        tree.admit(path, length)
+        tree.reserve(path, length)
         content = stream.read(length)
         stream.read(-length % _BLOCK)
-        tree.fill(path, content, bool(own.mode & stat.S_IXUSR))
+        tree.store(path, content, bool(own.mode & stat.S_IXUSR))
     if name is not None or size is not None:
-        raise ArchiveRefusedError("the archive is damaged: a header stands before no member")
+        raise ArchiveRefusedError("the archive is damaged: no member follows a header")
     if stream.read(_BLOCK) != _ZEROS:
         raise ArchiveRefusedError("data follows the end of the tar")
     stream.finish()
@@ -182,7 +182,7 @@ def _decimal(text: str | None, otherwise: int | None) -> int | None:
     if text is None:
         return otherwise
     if not re.fullmatch("[0-9]{1,15}", text):
-        raise ArchiveRefusedError("the archive is damaged: a size in a PAX header is no number")
+        raise ArchiveRefusedError("the archive is damaged: a size in a PAX header is not a number")
     return int(text)
 
 
@@ -199,7 +199,7 @@ def _pax_fields(raw: bytes) -> dict[str, str]:
         if key.startswith(b"GNU.sparse."):
             raise ArchiveRefusedError("the archive holds a sparse file")
         if key in {b"path", b"size"}:
-            fields[key.decode()] = decoded(value)
+            fields[key.decode()] = decode_name(value)
         at = end
     return fields
 

@@ -59,8 +59,8 @@ def check_paths(paths: Iterable[str]) -> None:
     tree = Tree(UnpackLimits(files=sys.maxsize))
     for path in paths:
         check_name(path)
-        tree.admit(path, 0)
-    tree.checked()
+        tree.reserve(path, 0)
+    tree.finish()
 
 
 def check_name(name: str) -> None:
@@ -97,7 +97,7 @@ def _fault(name: str) -> str | None:  # WK-24, WK-28
     return None
 
 
-def decoded(name: bytes) -> str:
+def decode_name(name: bytes) -> str:
     """Decode a name.
 
     Raises:
@@ -141,7 +141,7 @@ class Tree:
         if number > most:
             raise ArchiveRefusedError(f"the archive holds more than {most} {what}")
 
-    def place(self, name: str) -> tuple[str, bool]:
+    def parse_name(self, name: str) -> tuple[str, bool]:
         """Return (path, is directory) of a member's name; the archive's root has the path ""."""
         path = name.removeprefix("./")
         is_directory = path.endswith("/") or path in {"", "."}
@@ -164,10 +164,10 @@ class Tree:
         # Implied parents count too: each member can add as many as its path has levels.
         self._check_number(len(self._directories), "directories")
 
-    def admit(self, path: str, size: int) -> None:
+    def reserve(self, path: str, size: int) -> None:
         """Admit a file of `size` bytes to the tree, before its content is unpacked."""
         if path in self._files:
-            raise ArchiveRefusedError(f"the name {quoted(path)} stands twice")
+            raise ArchiveRefusedError(f"the name {quoted(path)} appears twice")
         if path in self._directories:
             raise ArchiveRefusedError(f"{quoted(path)} is both a file and a directory")
         limits = self._limits
@@ -185,11 +185,11 @@ class Tree:
             self.add_directory(directory)
         self._files[path] = (b"", False)
 
-    def fill(self, path: str, raw: bytes, executable: bool) -> None:
+    def store(self, path: str, raw: bytes, executable: bool) -> None:
         """Set the content of an admitted file."""
         self._files[path] = (raw, executable)
 
-    def checked(self) -> dict[str, tuple[bytes, bool]]:
+    def finish(self) -> dict[str, tuple[bytes, bool]]:
         """Return all files in path order after checking that their names are portable."""
         for fault in file_names.faults(sorted(self._directories | self._files.keys())):
             raise ArchiveRefusedError(f"{quoted(fault.path)}: {fault.message}")

@@ -14,7 +14,7 @@ from mcp_skills_server.format.archive.tree import (
     Tree,
     UnpackLimits,
     check_ratio,
-    decoded,
+    decode_name,
 )
 from mcp_skills_server.format.excerpts import quoted
 
@@ -65,7 +65,7 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     check_ratio(sum(member.size for member in members), len(raw), limits)
     contents = _contents(raw, start, members)
     for member, (begin, end) in zip(members, contents, strict=True):
-        path, is_directory = tree.place(decoded(member.name))
+        path, is_directory = tree.parse_name(decode_name(member.name))
         kind = stat.S_IFMT(member.mode)
         if kind == stat.S_IFLNK:
             raise ArchiveRefusedError(f"{member.shown} is a symbolic link")
@@ -74,8 +74,8 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
         if (kind == stat.S_IFDIR) > is_directory or (kind == stat.S_IFREG and is_directory):
             raise ArchiveRefusedError(f"{member.shown} is both a file and a directory")
         if not is_directory:
-            tree.admit(path, member.size)
-            tree.fill(path, _extract(raw, member, begin, end), bool(member.mode & stat.S_IXUSR))
+            tree.reserve(path, member.size)
+            tree.store(path, _extract(raw, member, begin, end), bool(member.mode & stat.S_IXUSR))
         elif member.size:
             raise ArchiveRefusedError(f"the directory {member.shown} has content")
         elif path:
@@ -92,7 +92,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
     if start + size != at:
         raise ArchiveRefusedError(
-            "the archive is damaged, or bytes stand before or between its members"
+            "the archive is damaged, or there are bytes before or between its members"
         )
     members: list[_Member] = []
     place = start
@@ -115,9 +115,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
         members.append(member)
         place += name_size + head[11] + head[12]
     if place != at or len(members) != count:
-        raise ArchiveRefusedError(
-            "the archive is damaged: its directory has another size than it says"
-        )
+        raise ArchiveRefusedError("the archive is damaged: the size of its directory is wrong")
     return start, members
 
 
@@ -133,7 +131,7 @@ def _end_record(raw: bytes) -> int:
     if not found:
         raise ArchiveRefusedError("the archive is truncated, or data follows its end")
     if len(found) > 1:
-        raise ArchiveRefusedError("the archive has two ends")
+        raise ArchiveRefusedError("the archive has two end records")
     return found[0]
 
 
@@ -156,7 +154,7 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
         if member.offset < reached:
             raise ArchiveRefusedError(f"{member.shown} overlaps another member")
         if member.offset > reached:
-            raise ArchiveRefusedError(f"bytes that belong to no member stand before {member.shown}")
+            raise ArchiveRefusedError(f"bytes that belong to no member precede {member.shown}")
         begin = _content_begin(raw, start, member)
         out[position] = begin, begin + member.packed
         reached = (
@@ -167,7 +165,7 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
                 f"the archive is damaged: {member.shown} reaches into its directory"
             )
     if reached != start:
-        raise ArchiveRefusedError("bytes that belong to no member stand behind the last one")
+        raise ArchiveRefusedError("bytes that belong to no member follow the last one")
     return [out[position] for position in range(len(members))]
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MEANT: Final = 60
+MAX_RESULTS: Final = 60
 """The maximum number of results of a query."""
-_LEAST: Final = 0.2
+_MIN_SIMILARITY: Final = 0.2
 """The minimum cosine similarity of a result; models give lower values to unrelated texts."""
 _TEXT_LENGTH: Final = 2_000
 """The maximum number of characters of a text or a query that are embedded."""
-_QUESTION_S: Final = 2.0
-_TEXTS_S: Final = 30.0
+_QUERY_TIMEOUT_S: Final = 2.0
+_BATCH_TIMEOUT_S: Final = 30.0
 _PAUSE_S: Final = 30.0
 """Seconds of backoff after a model failed."""
 
@@ -63,12 +63,12 @@ class Embeddings:
         """Paths and the matrix of their vectors; rebuilt by the first query after a change."""
         self._seen = Snapshot({})
         self._failed = False
-        self._again_at = 0.0
+        self._retry_at = 0.0
         self._changed = threading.Event()
         self._followed = threading.Condition()
         self._ended = False
         self._unsubscribe: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._work, name="embeddings", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="embeddings", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which begins its work once the skills are read."""
@@ -95,14 +95,14 @@ class Embeddings:
         The list is empty while there are no vectors, or if the model fails. `among` restricts the
         search to these paths.
         """
-        if not self._known or time.monotonic() < self._again_at or not query.strip():
+        if not self._known or time.monotonic() < self._retry_at or not query.strip():
             return []
         try:
-            asked = self._embedder.embed([query[:_TEXT_LENGTH]], _QUESTION_S)
+            asked = self._embedder.embed([query[:_TEXT_LENGTH]], _QUERY_TIMEOUT_S)
         except EmbeddingError as error:
-            self._fails(error)
+            self._record_failure(error)
             return []
-        self._works()
+        self._record_success()
         import numpy as np
 
         with self._lock:
@@ -117,12 +117,12 @@ class Embeddings:
         alike = vectors @ asked[0]
         if among is not None:
             alike[[path not in among for path in paths]] = -np.inf
-        first: list[int] = np.argsort(-alike, kind="stable")[:MEANT].tolist()
-        return [(paths[row], float(alike[row])) for row in first if alike[row] >= _LEAST]
+        first: list[int] = np.argsort(-alike, kind="stable")[:MAX_RESULTS].tolist()
+        return [(paths[row], float(alike[row])) for row in first if alike[row] >= _MIN_SIMILARITY]
 
     # The background thread
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             self._changed.wait()
             self._changed.clear()
@@ -131,7 +131,7 @@ class Embeddings:
             try:
                 self._follow(self._registry.snapshot)
             except EmbeddingError as error:
-                self._fails(error)
+                self._record_failure(error)
                 # The retry handles the changes of the meantime, too.
                 timer = threading.Timer(self._pause_s, self._changed.set)
                 timer.daemon = True
@@ -143,7 +143,7 @@ class Embeddings:
         for path in snapshot.differing(self._seen):
             skill = snapshot.skills.get(path)
             if skill is None or skill.standing <= Standing.UNUSABLE:
-                self._put({path: None})
+                self._store({path: None})
             else:
                 texts[path] = _text(skill)
         digests = {
@@ -159,8 +159,8 @@ class Embeddings:
             kept = self._index.memos(model, digests.values())
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
-            raise EmbeddingError("the kept vectors are not of one length, so all are made anew")
-        self._put(
+            raise EmbeddingError("the cached vectors differ in length, so all are computed again")
+        self._store(
             {path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept}
         )
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
@@ -168,24 +168,24 @@ class Embeddings:
         while batch := dict(islice(rest, self._embedder.batch)):
             if self._ended:
                 return
-            made = self._embedder.embed([*batch.values()], _TEXTS_S)
-            self._works()
+            made = self._embedder.embed([*batch.values()], _BATCH_TIMEOUT_S)
+            self._record_success()
             if self._length not in (0, made.shape[1] * made.itemsize):
                 self._forget(model)
                 raise EmbeddingError(
-                    "the model's vectors have another length than before, so all are made anew"
+                    "the length of the model's vectors has changed, so all are computed again"
                 )
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
                 self._index.keep_memos(model, new)
-            self._put(
+            self._store(
                 {path: (digest, new[digest]) for path, digest in digests.items() if digest in new}
             )
         with self._followed:
             self._seen = snapshot
             self._followed.notify_all()
 
-    def _put(self, vectors: Mapping[str, tuple[bytes, bytes] | None]) -> None:
+    def _store(self, vectors: Mapping[str, tuple[bytes, bytes] | None]) -> None:
         """Store (text digest, vector) pairs by path; None removes a path."""
         with self._lock:
             for path, each in vectors.items():
@@ -210,18 +210,18 @@ class Embeddings:
 
     # Logging and backoff
 
-    def _fails(self, error: EmbeddingError) -> None:
-        self._again_at = time.monotonic() + self._pause_s
+    def _record_failure(self, error: EmbeddingError) -> None:
+        self._retry_at = time.monotonic() + self._pause_s
         with self._lock:
             first, self._failed = not self._failed, True
         if first:
-            logger.warning("embeddings: %s; searches go on without them", error)
+            logger.warning("embeddings failed: %s; searches use full text only", error)
 
-    def _works(self) -> None:
+    def _record_success(self) -> None:
         with self._lock:
             before, self._failed = self._failed, False
         if before:
-            logger.warning("embeddings: they work again")
+            logger.warning("embeddings work again")
 
 
 def _text(skill: Skill) -> str:

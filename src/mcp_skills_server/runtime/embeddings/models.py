@@ -88,12 +88,14 @@ class LocalModel:
                     from model2vec import StaticModel
 
                     self._model = StaticModel.from_pretrained(self._folder)
-            return _unit(self._model.encode(list(texts), use_multiprocessing=False), len(texts))
+            return _normalized(
+                self._model.encode(list(texts), use_multiprocessing=False), len(texts)
+            )
         except EmbeddingError:
             raise
         except Exception as error:  # three libraries raise undocumented errors for invalid files
             raise EmbeddingError(
-                f"{self._folder}: the model cannot be used: {clipped(_line(error))}"
+                f"{self._folder}: the model cannot be used: {clipped(_one_line(error))}"
             ) from None
 
 
@@ -137,14 +139,16 @@ class Endpoint:
             if time.monotonic() >= deadline:  # the timer cut the answer off
                 raise TimeoutError
         except (OSError, UnicodeError, http.client.HTTPException) as error:
-            reason = clipped(_line(error))
+            reason = clipped(_one_line(error))
             if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                reason = "no answer in time"
+                reason = "timed out"
             raise EmbeddingError(f"{self._host}: {reason}") from None
         try:
-            return _unit(_rows(json.loads(raw)), len(texts))
+            return _normalized(_rows(json.loads(raw)), len(texts))
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-            raise EmbeddingError(f"{self._host}: its answer is no list of embeddings") from None
+            raise EmbeddingError(
+                f"{self._host}: the response is not a list of embeddings"
+            ) from None
 
     def _post(self, body: str, headers: Mapping[str, str], timeout_s: float) -> bytes:
         if self._tls:
@@ -156,24 +160,24 @@ class Endpoint:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         # The socket's timeout applies to each read, so an endpoint that sends a byte at a time
         # would never reach it. The timer limits the whole request.
-        end = threading.Timer(timeout_s, _cut, [connection])
+        end = threading.Timer(timeout_s, _shut_down, [connection])
         end.daemon = True
         end.start()
         try:
             connection.request("POST", self._path, body, dict(headers))
             with connection.getresponse() as answer:
                 if answer.status != http.client.OK:
-                    raise EmbeddingError(f"{self._host}: it answers {answer.status}")
+                    raise EmbeddingError(f"{self._host}: HTTP status {answer.status}")
                 raw = answer.read(_MOST_ANSWER + 1)
         finally:
             end.cancel()
             connection.close()
         if len(raw) > _MOST_ANSWER:
-            raise EmbeddingError(f"{self._host}: its answer has more than {_MOST_ANSWER} bytes")
+            raise EmbeddingError(f"{self._host}: the response has more than {_MOST_ANSWER} bytes")
         return raw
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
+def _shut_down(connection: http.client.HTTPConnection) -> None:
     """Shut down a connection's socket, which wakes the thread blocked on it."""
     with suppress(OSError, AttributeError):  # already closed, or not connected yet
         connection.sock.shutdown(socket.SHUT_RDWR)
@@ -184,16 +188,16 @@ def _rows(answer: Any) -> list[list[float]]:
     return [each["embedding"] for each in sorted(data, key=lambda each: int(each["index"]))]
 
 
-def _unit(rows: Any, count: int) -> Vectors:
+def _normalized(rows: Any, count: int) -> Vectors:
     """Return the rows scaled to unit length; raise ValueError unless they are `count` vectors."""
     import numpy as np
 
     made = np.asarray(rows, dtype=np.float32)
     if made.ndim != 2 or len(made) != count or not made.shape[1] or not np.isfinite(made).all():
-        raise ValueError(f"{made.shape} are no vectors of {count} texts")
+        raise ValueError(f"{made.shape} is not the shape of {count} vectors")
     length = np.linalg.norm(made, axis=1, keepdims=True)
     return np.divide(made, length, out=np.zeros_like(made), where=length > 0)
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join((str(error) or type(error).__name__).split())

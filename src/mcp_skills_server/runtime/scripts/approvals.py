@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[Approval, ...]:
             f"{printable(str(path))}: cannot be read ({error.strerror}); check it"
         ) from None
     if why_untrusted(found):
-        problem = "others may write it; let it belong to you or to root, with mode 0600"
+        problem = "others may write it; chown it to yourself or root, and chmod it to 0600"
         raise UsageError(f"{printable(str(path))}: {problem}")
     try:
         if len(raw) > _MOST_BYTES:
@@ -76,24 +76,24 @@ def read(path: Path) -> tuple[Approval, ...]:
                 str(each["origin"]),
                 str(each["skill"]),
                 str(each["digest"]),
-                _moment(each["approved_at"]),
+                _epoch_seconds(each["approved_at"]),
             )
             for each in content["approvals"]
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(
-            f"{printable(str(path))}: this is no file of approvals; give another --approvals"
+            f"{printable(str(path))}: this is not an approvals file; give another --approvals"
         ) from None
 
 
-def _moment(value: Any) -> float:
+def _epoch_seconds(value: Any) -> float:
     """Return the value as epoch seconds; raise ValueError if no date can show it."""
     if not 0 <= float(value) < _LAST_MOMENT:
         raise ValueError
     return float(value)
 
 
-def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
+def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
     """Apply `edit` to the approvals of a file atomically, under a lock against lost updates.
 
     The file and the lock file beside it have mode 0600.

@@ -23,7 +23,7 @@ _MAX_VALUE_BYTES: Final = 32 << 10
 _MAX_ENV_BYTES: Final = 256 << 10
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OWN: Final = frozenset(
+_RESERVED: Final = frozenset(
     ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN)
 )
 _LOADER: Final = frozenset(
@@ -32,7 +32,7 @@ _LOADER: Final = frozenset(
 """Variables of the dynamic loader and the C library, compared in upper case, beside those with
 the prefixes of `_LOADER_BEGINS`."""
 _LOADER_BEGINS: Final = ("LD_", "DYLD_")
-_WHY_OURS: Final = "is set by the server, or read by the programs that start the sandbox"
+_WHY_RESERVED: Final = "is set by the server, or read by the programs that start the sandbox"
 _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
@@ -46,8 +46,7 @@ def checked_args(args: Sequence[str]) -> tuple[str, ...]:
     for number, each in enumerate(args):
         if len(checked_text(each, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
             raise RequestError(
-                f"args[{number}] is longer than {_MAX_ARG_BYTES:,} bytes; put what it says in a "
-                "file"
+                f"args[{number}] is longer than {_MAX_ARG_BYTES:,} bytes; put its text in a file"
             )
     return tuple(args)
 
@@ -74,11 +73,9 @@ def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         shown = printable(name[:80])
         if not _is_name(name):
-            raise UsageError(
-                f"{shown!r} is no name for a variable of scripts; use letters, digits and _"
-            )
-        if _is_ours(name):
-            raise UsageError(f"{shown} {_WHY_OURS}; leave it out of what scripts may be given")
+            raise UsageError(f"{shown!r} is not a valid variable name; use letters, digits and _")
+        if _is_reserved(name):
+            raise UsageError(f"{shown} {_WHY_RESERVED}; leave it out of --script-env")
     return tuple(names)
 
 
@@ -100,17 +97,16 @@ def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict
         shown = printable(checked_text(name, "a name in env")[:80])
         if not _is_name(name):
             raise RequestError(
-                f"env: {shown!r} is no name for a variable; use letters, digits and _, at most "
+                f"env: {shown!r} is not a valid variable name; use letters, digits and _, at most "
                 f"{_MAX_NAME_BYTES}"
             )
-        if _is_ours(name):
-            raise RequestError(f"env: {shown} {_WHY_OURS}; leave it out")
+        if _is_reserved(name):
+            raise RequestError(f"env: {shown} {_WHY_RESERVED}; leave it out")
         if allowed is not None and name not in allowed:
             raise RequestError(
                 f"env: {shown} is not passed on; this skill takes {listed(allowed)}. A skill "
-                "declares its variables as "
-                "metadata.env in its SKILL.md, and whoever runs the server allows others with "
-                "--script-env"
+                "declares its variables as metadata.env in its SKILL.md, and the operator of "
+                "this server allows others with --script-env"
             )
         size = len(checked_text(value, f"env: {shown}").encode())
         if size > _MAX_VALUE_BYTES:
@@ -129,9 +125,9 @@ def _is_name(name: str) -> bool:
     return len(name) <= _MAX_NAME_BYTES and _VARIABLE.fullmatch(name) is not None
 
 
-def _is_ours(name: str) -> bool:
+def _is_reserved(name: str) -> bool:
     upper = name.upper()
-    return upper in _OWN or upper in _LOADER or upper.startswith(_LOADER_BEGINS)
+    return upper in _RESERVED or upper in _LOADER or upper.startswith(_LOADER_BEGINS)
 
 
 def checked_text(text: str, what: str) -> str:
@@ -144,6 +140,6 @@ def checked_text(text: str, what: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise RequestError(
-            f"{what} has half a character (a lone surrogate); leave it out"
+            f"{what} has a lone surrogate, which is not valid text; leave it out"
         ) from None
     return text

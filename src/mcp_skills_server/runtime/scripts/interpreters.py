@@ -17,7 +17,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.scripts.processes import ask
+from mcp_skills_server.runtime.scripts.processes import query
 
 _FIRST_LINE: Final = b"#!"
 _PROGRAMS: Final = (_FIRST_LINE, b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -116,7 +116,8 @@ class Interpreters:
             key = extension.lower()
             if not key.startswith(".") or len(key) == 1 or "/" in key:
                 raise UsageError(
-                    f"{extension!r} is no extension; write it with its dot, as in .py=python3.12"
+                    f"{extension!r} is not a file extension; write it with its dot, as in "
+                    ".py=python3.12"
                 )
             probe = next(
                 (
@@ -168,19 +169,18 @@ class Interpreters:
     def _by_first_line(self, path: str, head: bytes) -> Interpreter:
         if not head.startswith(_FIRST_LINE):
             raise RequestError(
-                f"{printable(path)} cannot be run: its extension is none of "
-                f"{' '.join(self.known())}, "
-                "and it has no line #! at its start"
+                f"{printable(path)} cannot be run: its extension is not one of "
+                f"{' '.join(self.known())}, and it has no #! line"
             )
         line = os.fsdecode(head[2:].partition(b"\n")[0])
         program = (line.split(None, 1) or [""])[0]
         if line.endswith("\r"):
             raise FileNotFoundError(
-                errno.ENOENT, "its first line ends with CR LF; it must be saved with LF line ends"
+                errno.ENOENT, "its #! line ends with CR LF; save it with LF line endings"
             )
         if not os.path.isfile(program):
             raise FileNotFoundError(
-                errno.ENOENT, f"its first line asks for {printable(program)!r}, which is not there"
+                errno.ENOENT, f"its #! line names {printable(program)!r}, which does not exist"
             )
         return Interpreter((), (program,))
 
@@ -193,7 +193,7 @@ def _find(candidate: _Candidate) -> Interpreter | None:
     if not candidate.probe:
         return Interpreter((program, *candidate.options), _libraries(program))
     try:
-        answer = ask([program, *candidate.probe])
+        answer = query([program, *candidate.probe])
     except OSError:
         return None
     places = [os.path.abspath(line) for line in answer.stdout.splitlines() if line]

@@ -41,11 +41,12 @@ def main(words: Sequence[str]) -> int:
     user = limits.pop("USER", None)
     for name, most in limits.items():
         _limit(name, most, user)
-    _offer_to_the_oom_killer()
-    wrong = _leave_keys()
+    _prefer_for_oom_kill()
+    wrong = _join_new_keyring()
     if wrong:
         print(
-            f"{argv[0]} cannot be started: it gets no keyring of its own: {wrong}", file=sys.stderr
+            f"{argv[0]} cannot be started: no session keyring could be created: {wrong}",
+            file=sys.stderr,
         )
         return NOT_STARTED
     # Python ignores these signals, and `exec` keeps ignored signals: `yes | head` would not end.
@@ -62,7 +63,7 @@ def _limit(name: str, most: int, user: int | None) -> None:
     import resource  # late: Windows lacks it, and uses no launcher
 
     if name == "NPROC":
-        running = _running(os.getuid() if user is None else user)
+        running = _task_count(os.getuid() if user is None else user)
         if running is None:
             return
         most += running
@@ -76,7 +77,7 @@ def _limit(name: str, most: int, user: int | None) -> None:
         return  # this system lacks the limit
 
 
-def _running(user: int) -> int | None:
+def _task_count(user: int) -> int | None:
     """Return a user's number of tasks, as NPROC counts them; None for root, or without /proc."""
     if user == 0 or not os.path.isdir("/proc/self/task"):
         return None
@@ -90,7 +91,7 @@ def _running(user: int) -> int | None:
     return count
 
 
-def _leave_keys() -> str | None:
+def _join_new_keyring() -> str | None:
     """Join a new, empty session keyring, which hides the keys of the operator's session.
 
     Return the error, or None. It is no error if the kernel has no keyrings or a container denies
@@ -116,7 +117,7 @@ def _leave_keys() -> str | None:
     return os.strerror(wrong)
 
 
-def _offer_to_the_oom_killer() -> None:
+def _prefer_for_oom_kill() -> None:
     """Make the kernel's OOM killer prefer the script to the server."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:

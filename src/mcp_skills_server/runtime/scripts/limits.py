@@ -28,7 +28,7 @@ _SPARE: Final = 8
 """The divisor of the memory limit that gives the allowance for the programs around a script."""
 
 
-class Turns:
+class RunSlots:
     """A fair concurrency limit of runs: the waiting owner with the fewest runs is next.
 
     `share` is the limit of one owner, by default `total` - 1 (at least 1), which leaves a slot for
@@ -42,8 +42,8 @@ class Turns:
         self._waiting: list[tuple[Owner, anyio.Event]] = []
 
     @asynccontextmanager
-    async def turn(self, owner: Owner, patience_s: float) -> AsyncGenerator[None]:
-        """Wait up to `patience_s` seconds for a slot, and hold it inside the `with` block.
+    async def slot(self, owner: Owner, timeout_s: float) -> AsyncGenerator[None]:
+        """Wait up to `timeout_s` seconds for a slot, and hold it inside the `with` block.
 
         `share` does not limit the owner None.
 
@@ -55,7 +55,7 @@ class Turns:
         self._waiting.append(mine)
         self._grant()
         try:
-            with anyio.move_on_after(patience_s):
+            with anyio.move_on_after(timeout_s):
                 await mine[1].wait()
             if not mine[1].is_set():
                 raise self._refusal(owner)
@@ -71,12 +71,12 @@ class Turns:
     def _refusal(self, owner: Owner) -> RequestError:
         if not self._may(owner):
             message = (
-                f"{self.share} scripts of yours are running already, which is all that one "
-                "client may run at once"
+                f"{self.share} of your scripts are running already, the most that one client may "
+                "run at once"
             )
             return QuotaError(f"{message}; try again in a moment", "runs")
         return RequestError(
-            f"{self.total} scripts are running already, which is all that run at once; try again "
+            f"{self.total} scripts are running already, the most that may run at once; try again "
             "in a moment"
         )
 
@@ -108,7 +108,7 @@ class ResourceUsage:
         self._memory_bytes = memory_bytes + memory_bytes // _SPARE
         self._due = time.monotonic()
 
-    def over(self, processes: Iterable[int]) -> str | None:
+    def exceeded(self, processes: Iterable[int]) -> str | None:
         """Return a message about the limit that a run with these processes exceeds, or None."""
         pids = list(processes)
         if _memory(pids, self._memory_bytes) > self._memory_bytes:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from mcp_skills_server.dialects.runtime.words import WORKSPACE
 from mcp_skills_server.model import Json
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
-from mcp_skills_server.runtime.scripts.processes import Ended
+from mcp_skills_server.runtime.scripts.processes import ProcessResult
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap
 
 OURS: Final = "mcp-skills-server:"
@@ -76,7 +76,7 @@ class Outcome:
 
 def outcome_of(
     path: str,
-    ended: Ended,
+    ended: ProcessResult,
     remarks: str,
     sandbox: Bubblewrap | None,
     files: tuple[tuple[OutputFile, ...], int],
@@ -110,7 +110,7 @@ def outcome_of(
 
 
 def remarks_on(
-    ended: Ended, reason: str | None, timeout_s: float, *, network_closed: bool
+    ended: ProcessResult, reason: str | None, timeout_s: float, *, network_closed: bool
 ) -> list[str]:
     """Return the server's remarks on a run; `reason` is why the server stopped it, if it did."""
     remarks: list[str] = []
@@ -134,21 +134,20 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
     lines: list[str] = []
     if network_closed and _NETWORK.search(end):
         lines.append(
-            "scripts have no network here; whoever runs this server can give it to them with "
+            "scripts have no network here; the operator of this server can allow it with "
             "--script-network"
         )
     module, program = _MODULE.search(end), _PROGRAM.search(end)
     if module:
         lines.append(
-            f"the package {_first(module)} is missing; whoever runs this server can name a "
-            "program that has it, such "
-            "as the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
+            f"the package {_first(module)} is missing; the operator of this server can name a "
+            "program that has it, such as the Python of a virtual environment, with "
+            "--interpreter .EXT=PROGRAM"
         )
     elif program:
         lines.append(
-            f"the program {_first(program)} is not there for scripts; they see the system's "
-            "programs alone, so whoever "
-            "runs this server must install it for all users"
+            f"the program {_first(program)} is not available to scripts; they see only the "
+            "system's programs, so the operator of this server must install it for all users"
         )
     return lines
 

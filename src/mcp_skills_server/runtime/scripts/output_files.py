@@ -38,7 +38,7 @@ class OutputFile:
 
 
 class OutputDirectory:
-    """An open directory from `open_directory` or `inner`, to be closed or used with `with`."""
+    """An open directory, to be closed or used with `with`."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
@@ -61,7 +61,7 @@ class OutputDirectory:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def inner(self, name: str) -> OutputDirectory | None:
+    def open_subdirectory(self, name: str) -> OutputDirectory | None:
         """Open a subdirectory; return None if it does not exist."""
         return _opened(name, self._descriptor, os.path.join(self._path, name))
 
@@ -70,7 +70,7 @@ class OutputDirectory:
         with os.scandir(self._path if self._descriptor is None else self._descriptor) as entries:
             return [entry.name for entry in islice(entries, most)]
 
-    def look(self, name: str) -> os.stat_result | None:
+    def lstat(self, name: str) -> os.stat_result | None:
         """Return the `lstat` result of an entry, or None if it does not exist."""
         with _nothing_if_absent():
             if self._descriptor is None:
@@ -78,9 +78,9 @@ class OutputDirectory:
             return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         return None
 
-    def take(self, name: str, most: int) -> bytes | None:
+    def read(self, name: str, most: int) -> bytes | None:
         """Return the bytes of a plain file of at most `most` bytes; None for other entries."""
-        found = self.look(name)
+        found = self.lstat(name)
         if found is None or not is_plain(found):
             return None
         file = -1
@@ -155,13 +155,12 @@ def read(top: str, path: str, most: int) -> bytes:
         or "\\" in path
     ):
         raise RequestError(
-            f"{shown!r} is no path of a file in the work directory; write it as a script's result "
-            "has it"
+            f"{shown!r} is not a file path in the work directory; copy it from the script's result"
         )
     here = _below(top, above)
     if here is not None:
         with here:
-            raw, found = here.take(name, most), here.look(name)
+            raw, found = here.read(name, most), here.lstat(name)
         if raw is not None:
             return raw
         if found is not None and is_plain(found):
@@ -170,7 +169,7 @@ def read(top: str, path: str, most: int) -> bytes:
                 "script make it shorter"
             )
         if found is not None:
-            kind = "a link, or no plain file with one name"
+            kind = "a link or a special file"
             if stat.S_ISDIR(found.st_mode):
                 kind = "a directory"
             raise RequestError(
@@ -211,7 +210,7 @@ def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
         with here, suppress(OSError):
             for name in here.names(left):
                 left -= 1
-                state = here.look(name)
+                state = here.lstat(name)
                 if state is None:
                     continue
                 if stat.S_ISDIR(state.st_mode):
@@ -227,5 +226,5 @@ def _below(top: str, parts: Sequence[str]) -> OutputDirectory | None:
         if here is None:
             return None
         with here:
-            here = here.inner(part)
+            here = here.open_subdirectory(part)
     return here

@@ -45,7 +45,7 @@ class RunRefusedError(RequestError):
         self.by: Final = by
 
 
-class Allowed(NamedTuple):
+class RunRights(NamedTuple):
     """The rights of a run: network access, and the secrets that `skill.toml` declares."""
 
     network: bool
@@ -90,7 +90,7 @@ class ExecutionPolicy:
         self._file = approvals.default_file() if file is None else Path(file)
         if file is not None and not self._origins and not any(self._roots.values()):
             logger.warning(
-                "--approvals %s is not used: --allow-scripts-of says of which origins",
+                "--approvals %s is not used without --allow-scripts-of ORIGIN",
                 printable(file),
             )
         self._reported: set[tuple[str, str]] = set()
@@ -102,7 +102,7 @@ class ExecutionPolicy:
         *,
         permissions: Permissions | None = None,
         needs: Collection[str] = (),
-    ) -> Allowed:
+    ) -> RunRights:
         """Return the rights of a run. Blocks, because it reads files to digest them.
 
         Args:
@@ -126,13 +126,13 @@ class ExecutionPolicy:
         if missing and skill is not None:
             names = ", ".join(missing[:_NAMES_SHOWN])
             words = (
-                f"{printable(skill.path)} needs {names}, which whoever runs the server has "
+                f"{printable(skill.path)} needs {names}, which the operator of this server has "
                 "not given to it"
             )
             raise RunRefusedError(words, "secret")
         named = self._settings.network_of
         network = bool(laid_out) and all(reference(each) in named for each in laid_out)
-        return Allowed(self._settings.network or network, self._declared(skill, given))
+        return RunRights(self._settings.network or network, self._declared(skill, given))
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
         """Return the given secrets that the skill declares in its `skill.toml`."""
@@ -149,10 +149,9 @@ class ExecutionPolicy:
         said = self._roots.get(root.given)
         if said is False:
             raise RunRefusedError(
-                f"The scripts of {printable(skill.path)} are not run: whoever runs this server "
-                "has excluded the "
-                "scripts of its source. Read the script and reach its result another way, or ask "
-                "the user",
+                f"The scripts of {printable(skill.path)} are not run: the operator of this server "
+                "has excluded the scripts of its source. Read the script and reach its result "
+                "another way, or ask the user",
                 "source",
             )
         if skill.origin is not None:
@@ -164,11 +163,10 @@ class ExecutionPolicy:
         name, origin, shown = printable(skill.path), canonical(given), identity.shown_origin(given)
         if origin not in self._origins and not named:
             raise RunRefusedError(
-                f"The scripts of {name} are not run: it comes from {printable(shown)}, and "
-                "whoever runs this server "
-                "has not allowed the scripts of that origin (--allow-scripts-of). Read the script "
-                "and reach its result "
-                "another way, or ask the user",
+                f"The scripts of {name} are not run: it comes from {printable(shown)}, and the "
+                "operator of this server has not allowed the scripts of that origin "
+                "(--allow-scripts-of). Read the script and reach its result another way, or ask "
+                "the user",
                 "source",
             )
         digest = self._registry.digest_over(skill)
@@ -176,7 +174,7 @@ class ExecutionPolicy:
             known = [each for each in approvals.read(self._file) if each.origin == origin]
         except UsageError as error:
             logger.warning("%s", error)
-            words = "whoever runs this server must put the file of approvals in order"
+            words = "the operator of this server must repair the approvals file"
             raise RunRefusedError(f"The scripts of {name} are not run: {words}", "source") from None
         if any(each.digest == digest for each in known):
             return
@@ -187,9 +185,8 @@ class ExecutionPolicy:
         self._report(skill, digest, state)
         raise RunRefusedError(
             f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. "
-            "Whoever runs this "
-            f"server must read it and run: mcp-skills-server approve ROOT {shlex.quote(name)} "
-            f"--digest {digest}",
+            "The operator of this server must read it and run: mcp-skills-server approve ROOT "
+            f"{shlex.quote(name)} --digest {digest}",
             "source",
         )
 
@@ -211,19 +208,20 @@ def _check_grants(
 ) -> None:
     """Raise RunRefusedError without a grant for the script's skill, or for all skills of code."""
     if skill is not None:
-        if permissions.may("scripts", skill.path):
+        if permissions.permits("scripts", skill.path):
             return
         thing = f"A script of {printable(skill.path)}"
-    elif not permissions.may_any("code"):
+    elif not permissions.permits_any("code"):
         thing = "Code"
     else:
-        withheld = next((each for each in laid_out if not permissions.may("code", each.path)), None)
+        withheld = next(
+            (each for each in laid_out if not permissions.permits("code", each.path)), None
+        )
         if withheld is None:
             return
         thing = f"Code with the files of {printable(withheld.path)}"
     raise RunRefusedError(
-        f"{thing} is not run for you: whoever runs this server has not granted it. Reach the "
-        "result another way, or "
-        "ask the user",
+        f"{thing} is not run for you: the operator of this server has not granted it. Reach the "
+        "result another way, or ask the user",
         "grant",
     )

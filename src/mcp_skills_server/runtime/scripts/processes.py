@@ -48,7 +48,7 @@ _WINDOWS: Final = sys.platform == "win32"
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """A callback, awaited every `PROGRESS_S` with the seconds that a script has been running."""
-Beat: TypeAlias = Callable[["ProcessTree"], Awaitable[bool]]
+Poll: TypeAlias = Callable[["ProcessTree"], Awaitable[bool]]
 """A callback, awaited regularly with the processes of a run; a True result ends the run."""
 
 
@@ -61,20 +61,20 @@ class Command:
         env: the complete environment.
         cwd: the working directory.
         limits: the limits by name, as `launch` takes them.
-        box: returns the sandbox's command prefix for the descriptors of its status and its filter.
-        calls: the seccomp filter of the sandbox; None for none.
+        sandbox_prefix: returns the command prefix for the descriptors of status and filter.
+        seccomp: the filter of the sandbox; None for none.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     limits: Mapping[str, int]
-    box: Callable[[int, int | None], list[str]] | None = None
-    calls: bytes | None = None
+    sandbox_prefix: Callable[[int, int | None], list[str]] | None = None
+    seccomp: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessResult:
     """The result of a program.
 
     Attributes:
@@ -82,7 +82,7 @@ class Ended:
             None if the server ended it.
         stdout: the output as text, up to the cap; likewise `stderr`.
         timed_out: whether it reached its timeout.
-        stopped: whether `beat` ended it.
+        stopped: whether `poll` ended it.
     """
 
     exit_code: int | None
@@ -152,16 +152,16 @@ async def execute(
     *,
     timeout_s: float,
     output_bytes: int,
-    beat_s: float,
-    beat: Beat,
+    poll_s: float,
+    poll: Poll,
     progress: Progress | None = None,
-) -> Ended:
+) -> ProcessResult:
     """Run a program to its end, and kill all of its processes, also on cancellation.
 
     Args:
         timeout_s: seconds until SIGTERM, which SIGKILL follows after `GRACE_S`.
         output_bytes: the cap of each stream; the rest is read and discarded.
-        beat: called every `beat_s` seconds; ends the program by returning True.
+        poll: called every `poll_s` seconds; ends the program by returning True.
         progress: reports the progress; its failures do not affect the program.
 
     Raises:
@@ -172,12 +172,12 @@ async def execute(
         out, err = Capture(output_bytes, held), Capture(output_bytes, held)
         streams = [out, err]
         words, report, passed = list(command.argv), None, list[int]()
-        if command.box is not None:
+        if command.sandbox_prefix is not None:
             report = Capture(_REPORT_BYTES, held)
             streams.append(report)
-            calls = held.enter_context(piped(command.calls))
-            words = [*command.box(report.writer, calls), *words]
-            passed = [each for each in (report.writer, calls) if each is not None]
+            seccomp = held.enter_context(piped(command.seccomp))
+            words = [*command.sandbox_prefix(report.writer, seccomp), *words]
+            passed = [each for each in (report.writer, seccomp) if each is not None]
         started: list[_Run] = []
         # Shielded, so that a cancellation cannot leave a process that is not in `started`.
         with anyio.CancelScope(shield=True):
@@ -191,17 +191,17 @@ async def execute(
                 start_new_session=True,
                 pass_fds=passed,
             )
-            started.append(_Run(process, token, boxed=report is not None))
+            started.append(_Run(process, token, sandboxed=report is not None))
         run = started[0]
         for stream in streams:
             stream.close_writer()
         try:
-            await run.follow(streams, timeout_s, beat_s, beat, progress)
+            await run.follow(streams, timeout_s, poll_s, poll, progress)
         finally:
             if not run.over:
                 with anyio.CancelScope(shield=True):
                     await run.kill()
-        return Ended(
+        return ProcessResult(
             run.exit_code(report),
             out.text,
             err.text,
@@ -228,7 +228,7 @@ def piped(raw: bytes | None) -> Generator[int | None]:
         os.close(reader)
 
 
-def ask(
+def query(
     argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of the operator to query it, such as for its version, with a timeout.
@@ -251,15 +251,15 @@ def ask(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{argv[0]} does not answer") from None
+        raise TimeoutError(f"{argv[0]} timed out") from None
 
 
 class _Run:
     """A running program with all of its descendants."""
 
-    def __init__(self, process: Process, token: str, *, boxed: bool) -> None:
+    def __init__(self, process: Process, token: str, *, sandboxed: bool) -> None:
         self._process = process
-        self._boxed = boxed
+        self._sandboxed = sandboxed
         self._started = time.monotonic()
         self.duration_ms = 0
         self.timed_out = False
@@ -272,18 +272,18 @@ class _Run:
         self,
         streams: Sequence[Capture],
         timeout_s: float,
-        beat_s: float,
-        beat: Beat,
+        poll_s: float,
+        poll: Poll,
         progress: Progress | None,
     ) -> None:
-        """Wait until the program ends, times out or is stopped by `beat`; then kill the rest."""
+        """Wait until the program ends, times out or is stopped by `poll`; then kill the rest."""
         wanted = False
 
-        async def beating(limit: anyio.CancelScope) -> None:
+        async def polling(limit: anyio.CancelScope) -> None:
             nonlocal wanted
             while not wanted:
-                await anyio.sleep(beat_s)
-                wanted = await beat(self._tree)
+                await anyio.sleep(poll_s)
+                wanted = await poll(self._tree)
             limit.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -292,7 +292,7 @@ class _Run:
             if progress is not None:
                 tasks.start_soon(self._report, progress)
             with anyio.move_on_after(timeout_s) as limit:
-                tasks.start_soon(beating, limit)
+                tasks.start_soon(polling, limit)
                 await self._process.wait()
             ended_itself = self._process.returncode is not None
             if not ended_itself:
@@ -307,7 +307,7 @@ class _Run:
             tasks.cancel_scope.cancel()
 
     def exit_code(self, report: Capture | None) -> int | None:
-        """Return the exit code as in `Ended`; `report` is the status output of a sandbox."""
+        """Return the exit code of `ProcessResult`; `report` is the status of a sandbox."""
         code = self._process.returncode
         if code is None or self.timed_out or self.stopped:
             return None
@@ -331,7 +331,7 @@ class _Run:
         """Send SIGTERM, and wait up to `GRACE_S` for the end."""
         if _WINDOWS:
             return
-        if self._boxed:
+        if self._sandboxed:
             await _in_thread(self._tree.terminate_inside)
         else:
             self._tree.terminate_group()
@@ -348,9 +348,7 @@ class _Run:
         with anyio.move_on_after(KILLING_S):
             await self._process.wait()
         if self._process.returncode is None:
-            logger.warning(
-                "process %d of a script does not end although it was killed", self._process.pid
-            )
+            logger.warning("process %d of a script has not ended after SIGKILL", self._process.pid)
         self.over = True
 
 
@@ -385,9 +383,9 @@ class ProcessTree:
         """Return the descendants, and detached processes as found at most a second ago."""
         now = time.monotonic()
         if now >= self._due:  # rate-limited: the scan reads the environment of every process
-            self._strays = list(having(TOKEN, self._token))
+            self._strays = list(processes_with(TOKEN, self._token))
             self._due = now + _STRAYS_S
-        return {pid for start in (self._pid, *self._strays) for pid in family(start)}
+        return {pid for start in (self._pid, *self._strays) for pid in with_descendants(start)}
 
     def terminate_group(self) -> None:
         """Send SIGTERM to the program and its process group."""
@@ -396,7 +394,7 @@ class ProcessTree:
 
     def terminate_inside(self) -> None:
         """Send SIGTERM to all but the sandbox's own process, whose end would kill the script."""
-        inside = [pid for pid in having(TOKEN, self._token) if pid != self._pid]
+        inside = [pid for pid in processes_with(TOKEN, self._token) if pid != self._pid]
         _signal(inside, signal.SIGTERM, signal.SIGCONT)
 
     def kill(self) -> None:
@@ -407,15 +405,13 @@ class ProcessTree:
         # During an `exec` a process has no environment for a moment, so two empty scans in a row
         # are needed.
         while clear < 2:
-            found = list(having(TOKEN, self._token))
+            found = list(processes_with(TOKEN, self._token))
             clear += 1
             if found:
                 clear = 0
             _signal(found, signal.SIGKILL)
             if time.monotonic() > deadline:
-                logger.warning(
-                    "processes of a script do not end although they were killed: %s", found
-                )
+                logger.warning("processes of a script have not ended after SIGKILL: %s", found)
                 return
             time.sleep(0.005)
 
@@ -455,7 +451,7 @@ def lines(path: str) -> list[str]:
     return content(path).decode(errors="replace").splitlines()
 
 
-def family(pid: int) -> Iterator[int]:
+def with_descendants(pid: int) -> Iterator[int]:
     """Yield a process and all its descendants."""
     todo, seen = [pid], {pid}
     while todo:
@@ -469,7 +465,7 @@ def family(pid: int) -> Iterator[int]:
                     todo.append(child)
 
 
-def having(variable: str, value: str) -> Iterator[int]:
+def processes_with(variable: str, value: str) -> Iterator[int]:
     """Yield the visible processes whose environment has this variable with this value."""
     mark = f"{variable}={value}".encode()
     for name in entries("/proc"):

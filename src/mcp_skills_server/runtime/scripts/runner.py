@@ -41,14 +41,14 @@ from mcp_skills_server.runtime.scripts.arguments import (
     declared_env,
 )
 from mcp_skills_server.runtime.scripts.interpreters import Interpreters
-from mcp_skills_server.runtime.scripts.limits import ResourceUsage, Turns
+from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.processes import (
     NOT_STARTED,
     Command,
-    Ended,
+    ProcessResult,
     ProcessTree,
     Progress,
     execute,
@@ -60,11 +60,11 @@ from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """The interval between two measurements of a run, in seconds."""
-PATIENCE_S = 10.0
+SLOT_TIMEOUT_S = 10.0
 """Seconds that a call waits for a slot of the concurrency limit."""
-_TIDYING_S: Final = 20.0
+_CLEANUP_S: Final = 20.0
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
@@ -83,7 +83,7 @@ class _RunRequest:
 
     Attributes:
         skills: the skills to lay out, by directory name.
-        within: the directory name of the script's skill; "" for the work directory.
+        skill_directory: the directory name of the script's skill; "" for the work directory.
         path: the script's path in this directory.
         file: the script; None if it is in the work directory.
         launcher, fill, permissions, needs: as `Scripts.run` takes them.
@@ -91,7 +91,7 @@ class _RunRequest:
     """
 
     skills: Mapping[str, Skill]
-    within: str
+    skill_directory: str
     path: str
     file: SkillFile | None
     args: tuple[str, ...]
@@ -106,11 +106,11 @@ class _RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class DryRun:
     """A dry run: the prepared command, and the `folders` of the operator that it may write to."""
 
     command: Command
-    box: Bubblewrap | None
+    sandbox: Bubblewrap | None
     network: bool
     folders: Sequence[str]
 
@@ -132,13 +132,13 @@ class Scripts:
         self._allowed_env = allowed_env(settings.env)
         self._policy = ExecutionPolicy(registry, settings)
         self._interpreters = Interpreters(settings.interpreters)
-        self._chosen: Future[Bubblewrap | None] = Future()
+        self._trial: Future[Bubblewrap | None] = Future()
         if settings.wait_for_sandbox:
-            self._chosen.set_result(self._choose())
+            self._trial.set_result(self._choose())
         else:
             sandbox.program_of(settings.sandbox, settings.folders)
-            threading.Thread(target=self._try_out, name="skills-sandbox", daemon=True).start()
-        self._turns = Turns(settings.concurrent, settings.runs)
+            threading.Thread(target=self._try_sandbox, name="skills-sandbox", daemon=True).start()
+        self._slots = RunSlots(settings.concurrent, settings.runs)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
 
@@ -157,7 +157,7 @@ class Scripts:
     def close(self) -> None:
         """Remove every work directory. Safe to call twice."""
         with suppress(TimeoutError):
-            self._chosen.exception(1.0)  # wait for a trial, which removes its own directories
+            self._trial.exception(1.0)  # wait for a trial, which removes its own directories
         for workspace in list(self._workspaces):
             workspace.close()
         if self._top is not None:
@@ -173,20 +173,20 @@ class Scripts:
         settings = self._settings
         return sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
 
-    def _try_out(self) -> None:
+    def _try_sandbox(self) -> None:
         try:
-            self._chosen.set_result(self._choose())
+            self._trial.set_result(self._choose())
         except Exception as error:
             logger.error("no script will run: %s", error)
-            self._chosen.set_exception(error)
+            self._trial.set_exception(error)
 
     def _sandbox(self) -> Bubblewrap | None:
         """Wait for the trial and return the sandbox, or None if off; RequestError if it fails."""
         try:
-            return self._chosen.result()
+            return self._trial.result()
         except UsageError as error:
             raise RequestError(
-                f"Nothing was run: {error}. Whoever runs this server must correct that"
+                f"Nothing was run: {error}. The operator of this server must correct that"
             ) from None
 
     async def run(
@@ -249,17 +249,17 @@ class Scripts:
 
     def explain(
         self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()
-    ) -> Explained:
+    ) -> DryRun:
         """Return the command that `run` would execute, as a dry run. Blocks; raises as `run`."""
         box = self._sandbox()
-        request = self._allowed(self._request(skill, path, args))
+        request = self._authorize(self._request(skill, path, args))
         directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
-        workspace.enter()
+        workspace.begin_run()
         try:
             command = self._command(request, workspace, directory)
         finally:
-            self._tidy(directory, workspace)
-        return Explained(command, box, request.network, self._settings.folders)
+            self._clean_up(directory, workspace)
+        return DryRun(command, box, request.network, self._settings.folders)
 
     def _request(
         self,
@@ -271,19 +271,19 @@ class Scripts:
         directory: str | None = None,
         skills: Mapping[str, Skill] | None = None,
     ) -> _RunRequest:
-        within, file = "", None
+        folder, file = "", None
         if skill is not None:
-            within, file = directory or skill.name, _file(skill, path)
-            if not _DIRECTORY_NAME.fullmatch(within):
-                within = "skill"
-            skills = {within: skill}
+            folder, file = directory or skill.name, _file(skill, path)
+            if not _DIRECTORY_NAME.fullmatch(folder):
+                folder = "skill"
+            skills = {folder: skill}
         for name in skills or ():
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(
-                    f"No directory can have the name {printable(name[:200])!r}; leave the skill out"
+                    f"{printable(name[:200])!r} is not a valid directory name; leave the skill out"
                 )
         return _RunRequest(
-            skills or {}, within, path, file, checked_args(args), self._checked_timeout(timeout_s)
+            skills or {}, folder, path, file, checked_args(args), self._checked_timeout(timeout_s)
         )
 
     async def _run(
@@ -293,12 +293,12 @@ class Scripts:
         # SP-30: checked for each run, because the process may have become root since the start.
         if box is None and sandbox.is_off_forbidden():
             raise RequestError(
-                f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct "
-                "that"
+                f"Nothing was run: {sandbox.ROOT_WITHOUT}. The operator of this server must "
+                "correct that"
             )
-        request = await to_thread.run_sync(self._allowed, request)
-        async with self._turns.turn(owner, PATIENCE_S):
-            if not workspace.open:
+        request = await to_thread.run_sync(self._authorize, request)
+        async with self._slots.slot(owner, SLOT_TIMEOUT_S):
+            if not workspace.is_open:
                 raise RequestError(
                     "The work directory of this session is gone; start a new session"
                 )
@@ -306,7 +306,7 @@ class Scripts:
             emptied, reason = False, None
             directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(workspace.enter)
+                await to_thread.run_sync(workspace.begin_run)
             try:
                 ended, reason = await self._execute(request, workspace, directory, progress)
             except SkillsServerError:
@@ -315,11 +315,11 @@ class Scripts:
                 problem = (
                     f"{printable(request.path)} could not be started: {error.strerror or error}"
                 )
-                ended = Ended(NOT_STARTED, "", as_line(problem), 0)
+                ended = ProcessResult(NOT_STARTED, "", as_line(problem), 0)
             finally:
-                with anyio.move_on_after(_TIDYING_S, shield=True):
+                with anyio.move_on_after(_CLEANUP_S, shield=True):
                     files, emptied = await to_thread.run_sync(
-                        self._tidy, directory, workspace, abandon_on_cancel=True
+                        self._clean_up, directory, workspace, abandon_on_cancel=True
                     )
         closed = box is not None and not request.network
         remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
@@ -339,7 +339,7 @@ class Scripts:
         workspace: Workspace,
         directory: RunDirectory,
         progress: Progress | None,
-    ) -> tuple[Ended, str | None]:
+    ) -> tuple[ProcessResult, str | None]:
         """Execute the script, and return its result and the limit that it exceeded, if any."""
         command = await to_thread.run_sync(self._command, request, workspace, directory)
         await to_thread.run_sync(self._record, request)
@@ -347,20 +347,20 @@ class Scripts:
         usage = ResourceUsage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
 
-        def look(tree: ProcessTree) -> str | None:
-            return usage.over(tree.processes())
+        def measure(tree: ProcessTree) -> str | None:
+            return usage.exceeded(tree.processes())
 
-        async def beat(tree: ProcessTree) -> bool:
+        async def poll(tree: ProcessTree) -> bool:
             nonlocal reason
-            reason = await to_thread.run_sync(look, tree, abandon_on_cancel=True)
+            reason = await to_thread.run_sync(measure, tree, abandon_on_cancel=True)
             return reason is not None
 
         ended = await execute(
             command,
             timeout_s=request.timeout_s,
             output_bytes=self._settings.output_bytes,
-            beat_s=LOOK_S,
-            beat=beat,
+            poll_s=POLL_S,
+            poll=poll,
             progress=progress,
         )
         return ended, reason
@@ -377,10 +377,10 @@ class Scripts:
             workspace.fill(request.fill)
         directory.make(owner)
         for name, skill in request.skills.items():
-            started = request.path if name == request.within else None
+            started = request.path if name == request.skill_directory else None
             lay_out(self._registry, skill, started, os.path.join(directory.skills, name))
         skills, work, temporary = directory.skills, workspace.path, directory.temporary
-        path, box, calls = os.environ.get("PATH", ""), None, None
+        path, prefix, seccomp = os.environ.get("PATH", ""), None, None
         if bubblewrap is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
             view = SandboxView(
@@ -392,12 +392,12 @@ class Scripts:
                 interpreter.needs,
                 network=request.network,
             )
-            box, calls = bubblewrap.box(view), bubblewrap.calls
+            prefix, seccomp = bubblewrap.prefix(view), bubblewrap.seccomp
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
         home, script = skills, os.path.join(work, *request.path.split("/"))
-        if request.within:
-            home = os.path.join(skills, request.within)
+        if request.skill_directory:
+            home = os.path.join(skills, request.skill_directory)
             script = os.path.join(home, *request.path.split("/"))
         launched: list[str] = []
         if request.launcher is not None:
@@ -418,7 +418,7 @@ class Scripts:
             **request.env,
         }
         argv = (*interpreter.argv, *launched, script, *request.args)
-        return Command(argv, env, workdir, self._limits(request.timeout_s, owner), box, calls)
+        return Command(argv, env, workdir, self._limits(request.timeout_s, owner), prefix, seccomp)
 
     def _head(self, file: SkillFile | None) -> bytes:
         return b"" if file is None else self._registry.read(file)[:_HEAD]
@@ -439,9 +439,9 @@ class Scripts:
             limits["USER"] = owner
         return limits
 
-    def _allowed(self, request: _RunRequest) -> _RunRequest:
+    def _authorize(self, request: _RunRequest) -> _RunRequest:
         """Return the request with the policy's secrets and network access. Blocks."""
-        skill, skills = request.skills.get(request.within), tuple(request.skills.values())
+        skill, skills = request.skills.get(request.skill_directory), tuple(request.skills.values())
         allowed = self._policy.decide(
             skill, skills, permissions=request.permissions, needs=request.needs
         )
@@ -453,28 +453,28 @@ class Scripts:
         if not self._server.has_readers:
             return
         with self._server.serving():  # for runs outside of a request, too
-            skill = request.skills.get(request.within)
+            skill = request.skills.get(request.skill_directory)
             if skill is not None:
-                events.runs(skill.path, request.path, self._registry.digest_over(skill))
+                events.record_run(skill.path, request.path, self._registry.digest_over(skill))
                 return
             # Code from a call can read all skills that are laid out for it.
             laid_out = {
                 each.path: self._registry.digest_over(each) for each in request.skills.values()
             }
-            events.runs("", request.path, "", laid_out=laid_out)
+            events.record_run("", request.path, "", laid_out=laid_out)
 
-    def _tidy(
+    def _clean_up(
         self, directory: RunDirectory, workspace: Workspace
     ) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
         """Remove a run's directory; return its output files, and True if those were removed too."""
         files = directory.files_made(workspace.path)
         directory.discard()
-        return files, workspace.leave(self._settings.workspace_bytes)
+        return files, workspace.end_run(self._settings.workspace_bytes)
 
-    def _log(self, request: _RunRequest, ended: Ended) -> None:
+    def _log(self, request: _RunRequest, ended: ProcessResult) -> None:
         whose, how = "a call", f"exit code {ended.exit_code}"
-        if request.within:
-            whose = request.skills[request.within].path
+        if request.skill_directory:
+            whose = request.skills[request.skill_directory].path
         if ended.exit_code is None:
             how = "ended by the server"
         logger.info("ran %s of %s: %s, %d ms", request.path, whose, how, ended.duration_ms)

@@ -22,7 +22,7 @@ from typing import Final
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.scripts import system_calls
-from mcp_skills_server.runtime.scripts.processes import ask, piped
+from mcp_skills_server.runtime.scripts.processes import piped, query
 from mcp_skills_server.runtime.scripts.settings import Mode
 from mcp_skills_server.runtime.scripts.workspace import make_directory
 
@@ -40,12 +40,10 @@ ROOT_WITHOUT: Final = (
     "scripts would run as root without a sandbox, and could do anything to this machine"
 )
 _AS_ROOT: Final = (
-    "scripts are root to the kernel, which calls them nobody, because they cannot become "
-    "another user"
+    "scripts are root to the kernel, although they see the user nobody, because they cannot "
+    "switch to another user"
 )
-_NO_FILTER: Final = (
-    "no filter of system calls: keys of the kernel are shared, and shared memory is not bounded"
-)
+_NO_FILTER: Final = "no seccomp filter: kernel keyrings are shared, and shared memory is unlimited"
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = (
     "/usr",
@@ -93,8 +91,8 @@ class SandboxView:
 class Bubblewrap:
     """A bubblewrap sandbox with absolute paths of writable `folders`.
 
-    `dropper` is the path of `setpriv`, which changes the user from root to `nobody`; None starts
-    bubblewrap as this user, in a user namespace. `calls` is the seccomp filter; None for none.
+    `setpriv` is the path of the program that changes the user from root to `nobody`; None starts
+    bubblewrap as this user, in a user namespace. `seccomp` is the filter; None for none.
     """
 
     def __init__(
@@ -102,56 +100,56 @@ class Bubblewrap:
         program: str,
         *,
         folders: Sequence[str],
-        dropper: str | None = None,
-        calls: bytes | None = None,
+        setpriv: str | None = None,
+        seccomp: bytes | None = None,
     ) -> None:
         self._program = program
-        self._dropper = dropper
-        self.calls = calls
+        self._setpriv = setpriv
+        self.seccomp = seccomp
         self._folders = folders
 
     @property
     def user(self) -> int | None:
         """The user and group id that must own writable directories; None for this process's."""
-        return None if self._dropper is None else _NOBODY
+        return None if self._setpriv is None else _NOBODY
 
     @property
     def gaps(self) -> tuple[str, ...]:
         """Messages about the sandbox features that this machine lacks."""
         found: list[str] = []
-        if self._dropper is None and is_root():
+        if self._setpriv is None and is_root():
             found.append(_AS_ROOT)
-        if self.calls is None:
+        if self.seccomp is None:
             found.append(_NO_FILTER)
         return tuple(found)
 
-    def box(self, view: SandboxView) -> Callable[[int, int | None], list[str]]:
-        """Return a function from the descriptors of status and `calls` to the command prefix."""
-        return lambda status, calls: [
-            *self._words(view, calls),
+    def prefix(self, view: SandboxView) -> Callable[[int, int | None], list[str]]:
+        """Return a function from the descriptors of status and filter to the command prefix."""
+        return lambda status, seccomp: [
+            *self._words(view, seccomp),
             "--json-status-fd",
             str(status),
-            *self._drop(),
+            *self._drop_privileges(),
         ]
 
-    def trouble(self) -> str | None:
+    def trial_error(self) -> str | None:
         """Run a trial, and return the reason of its failure, or None."""
         try:
-            code, stderr = self._try(f": > {WORKSPACE}/trial")
+            code, stderr = self._run_trial(f": > {WORKSPACE}/trial")
         except OSError as error:
             return error.strerror or str(error)
         if not code:
             return None
         return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1]
 
-    def locked(self) -> list[str]:
+    def unwritable_folders(self) -> list[str]:
         """Return the folders that scripts cannot write to, as found by a trial."""
         try:
-            return [each for each in self._folders if self._try('[ -w "$1" ]', each)[0]]
+            return [each for each in self._folders if self._run_trial('[ -w "$1" ]', each)[0]]
         except OSError:
             return []
 
-    def _try(self, shell: str, *args: str) -> tuple[int, str]:
+    def _run_trial(self, shell: str, *args: str) -> tuple[int, str]:
         """Run a shell command in the sandbox, and return its exit code and stderr."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
             skills, work, temporary, shared = (
@@ -160,27 +158,27 @@ class Bubblewrap:
             os.mkdir(skills)
             for place in (work, temporary, shared):
                 make_directory(place, self.user)
-            with piped(self.calls) as calls:
+            with piped(self.seccomp) as seccomp:
                 words = [
-                    *self._words(SandboxView(skills, work, temporary, shared), calls),
-                    *self._drop(),
+                    *self._words(SandboxView(skills, work, temporary, shared), seccomp),
+                    *self._drop_privileges(),
                 ]
-                passed = [each for each in (calls,) if each is not None]
-                done = ask(
+                passed = [each for each in (seccomp,) if each is not None]
+                done = query(
                     [*words, "/bin/sh", "-c", shell, "sh", *args],
                     env={"PATH": PATH},
                     pass_fds=passed,
                 )
             return done.returncode, done.stderr
 
-    def _drop(self) -> list[str]:
+    def _drop_privileges(self) -> list[str]:
         """Return the words before the program, which drop root's rights permanently if needed."""
-        if self._dropper is None:
+        if self._setpriv is None:
             return ["--"]
         user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-        return ["--", self._dropper, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
+        return ["--", self._setpriv, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
-    def _words(self, view: SandboxView, calls: int | None) -> list[str]:
+    def _words(self, view: SandboxView, seccomp: int | None) -> list[str]:
         words = [
             self._program,
             "--unshare-ipc",
@@ -191,7 +189,7 @@ class Bubblewrap:
         if not view.network:
             words.append("--unshare-net")
         words += ["--cap-drop", "ALL"]
-        if self._dropper is None:
+        if self._setpriv is None:
             words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
         else:
             words += [word for each in _NEEDED_TO_DROP for word in ("--cap-add", each)]
@@ -208,11 +206,11 @@ class Bubblewrap:
         for place in _outermost(filter(_is_bindable, view.needs)):
             words += _read_only(place)
         for folder in self._folders:
-            words += [*_way(folder), "--bind", folder, folder]
+            words += [*_parent_options(folder), "--bind", folder, folder]
         words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
         words += ["--remount-ro", "/", "--chdir", view.workdir]
-        if calls is not None:
-            words += ["--seccomp", str(calls)]
+        if seccomp is not None:
+            words += ["--seccomp", str(seccomp)]
         return words
 
 
@@ -230,14 +228,14 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
         )
         return None
     shared, why = _outermost(map(_folder, folders)), ""
-    for dropper in _droppers():
-        for calls in dict.fromkeys((system_calls.program(), None)):
-            sandbox = Bubblewrap(program, folders=shared, dropper=dropper, calls=calls)
-            trouble = sandbox.trouble()
-            if trouble is None:
+    for setpriv in _setpriv_choices():
+        for seccomp in dict.fromkeys((system_calls.program(), None)):
+            sandbox = Bubblewrap(program, folders=shared, setpriv=setpriv, seccomp=seccomp)
+            failure = sandbox.trial_error()
+            if failure is None:
                 _report(sandbox, why, network=network, folders=shared)
                 return sandbox
-            why = f"bubblewrap does not work here ({trouble})"
+            why = f"bubblewrap does not work here ({failure})"
     raise _missing(why)
 
 
@@ -262,12 +260,12 @@ def _missing(why: str) -> UsageError:
     if is_root():
         instead = "run the server as another user"
     return UsageError(
-        f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}"
+        f"scripts need a sandbox, but {why}; install a working bubblewrap, or {instead}"
     )
 
 
-def _droppers() -> list[str | None]:
-    """Return the values of `Bubblewrap`'s `dropper` to try, the best one first."""
+def _setpriv_choices() -> list[str | None]:
+    """Return the values of `Bubblewrap`'s `setpriv` to try, the best one first."""
     if not is_root():
         return [None]
     place = next(
@@ -281,9 +279,8 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
     """Log the chosen sandbox and its gaps; `why` is the failure of a better one, if any."""
     if sandbox.user is None and is_root() and folders:
         raise UsageError(
-            f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; "
-            "correct that, or run "
-            "the server as another user"
+            f"scripts would be root in {folders[0]}, because they cannot switch to another user: "
+            f"{why}; correct that, or run the server as another user"
         )
     how, whom = "without", "the server's user"
     if network:
@@ -295,9 +292,9 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
         logger.info("scripts run in a sandbox of bubblewrap, %s network, as %s", how, whom)
     for gap in sandbox.gaps:
         if gap == _NO_FILTER and system_calls.program() is None:
-            why = "none is known for this kind of machine"
+            why = "none exists for this architecture"
         logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why)
-    for folder in sandbox.locked():
+    for folder in sandbox.unwritable_folders():
         logger.warning(
             "scripts run as %s, which cannot write to %s; make it that user's if they should",
             whom,
@@ -321,8 +318,7 @@ def _folder(folder: str) -> str:
         raise UsageError(f"{folder}: no such folder; scripts can only be given folders that exist")
     if os.path.dirname(path) == path:
         raise UsageError(
-            f"{folder}: to give scripts the whole disk is to have no sandbox; give --sandbox off "
-            "for that"
+            f"{folder}: sharing the whole disk defeats the sandbox; give --sandbox off instead"
         )
     for own in (SKILLS, WORKSPACE, "/proc", "/dev"):
         if f"{path}/".startswith(f"{own}/"):
@@ -335,10 +331,10 @@ def _folder(folder: str) -> str:
 
 
 def _read_only(place: str) -> list[str]:
-    return [*_way(place), "--ro-bind-try", place, place]
+    return [*_parent_options(place), "--ro-bind-try", place, place]
 
 
-def _way(place: str) -> list[str]:
+def _parent_options(place: str) -> list[str]:
     """Return options that create a path's parents, which else would be root-only under root."""
     above: list[str] = []
     while (place := os.path.dirname(place)) not in ("/", ""):

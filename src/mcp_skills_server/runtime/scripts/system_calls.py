@@ -122,31 +122,33 @@ def program(machine: str | None = None) -> bytes | None:
 def _instructions(here: Architecture) -> list[bytes]:
     refuse, absent = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
     out = [_load(_ARCHITECTURE), _op(_EQUAL, here.audit, 1, 0), _op(_RETURN, KILL)]
-    out += [_load(_NUMBER), *_when(_ABOVE, NEWEST, absent)]  # also x32 calls, from 2^30
+    out += [_load(_NUMBER), *_return_if(_ABOVE, NEWEST, absent)]  # also x32 calls, from 2^30
     for calls, answer in ((_REFUSED, refuse), (_ABSENT, absent)):
         for of in calls.values():
             number = of[here.column]
             if number is not None:
-                out += _when(_EQUAL, number, answer)
-    out += _looked_at(_CLONE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES, refuse))
-    out += _looked_at(
-        _UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse)
+                out += _return_if(_EQUAL, number, answer)
+    out += _check_argument(_CLONE[here.column], 0, _return_if(_ANY_BIT, _NEW_NAMESPACES, refuse))
+    out += _check_argument(
+        _UNSHARE[here.column], 0, _return_if(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse)
     )
-    typing = [each for number in _TERMINAL_INPUT for each in _when(_EQUAL, number, refuse)]
-    out += _looked_at(_IOCTL[here.column], 1, typing)
-    out += _looked_at(_PRCTL[here.column], 0, _when(_EQUAL, _SET_DUMPABLE, refuse))
-    known = [each for family in _SOCKETS for each in _when(_EQUAL, family, ALLOW)]
-    out += _looked_at(_SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)])
+    typing = [each for number in _TERMINAL_INPUT for each in _return_if(_EQUAL, number, refuse)]
+    out += _check_argument(_IOCTL[here.column], 1, typing)
+    out += _check_argument(_PRCTL[here.column], 0, _return_if(_EQUAL, _SET_DUMPABLE, refuse))
+    known = [each for family in _SOCKETS for each in _return_if(_EQUAL, family, ALLOW)]
+    out += _check_argument(
+        _SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)]
+    )
     return [*out, _op(_RETURN, ALLOW)]
 
 
-def _looked_at(number: int, argument: int, rules: list[bytes]) -> list[bytes]:
+def _check_argument(number: int, argument: int, rules: list[bytes]) -> list[bytes]:
     """Return the instructions that apply rules to an argument of a call, and else allow it."""
     within = [_load(_ARGUMENTS + 8 * argument), *rules, _op(_RETURN, ALLOW)]
     return [_op(_EQUAL, number, 0, len(within)), *within]
 
 
-def _when(test: int, value: int, answer: int) -> list[bytes]:
+def _return_if(test: int, value: int, answer: int) -> list[bytes]:
     return [_op(test, value, 0, 1), _op(_RETURN, answer)]
 
 

@@ -38,26 +38,26 @@ class Workspace:
     """A session's private work directory, whose files persist from run to run.
 
     It is emptied and removed only while no script runs in it, because a running script could
-    redirect the walk by a symlink. `path` is absolute and resolved; `open` is False after `close`.
+    redirect the walk by a symlink. `path` is absolute and resolved; `close` clears `is_open`.
     """
 
     def __init__(
         self, path: str, closed: Callable[[Workspace], None], owner: int | None = None
     ) -> None:
         self.path = path
-        self.open = True
+        self.is_open = True
         self._closed = closed
         self._owner = owner
         self._lock = threading.Lock()
         self._runs = 0
         make_directory(path, owner)
 
-    def enter(self) -> None:
-        """Register a run, which must call `leave`; block while the directory is being emptied."""
+    def begin_run(self) -> None:
+        """Register a run, which must call `end_run`; block while the directory is being emptied."""
         with self._lock:
             self._runs += 1
 
-    def leave(self, most: int) -> bool:
+    def end_run(self, most: int) -> bool:
         """Unregister a run, and return True if the directory had to be emptied.
 
         After the last run it is emptied if it exceeds `most` bytes, and removed if it is closed.
@@ -66,7 +66,7 @@ class Workspace:
             self._runs -= 1
             if self._runs:
                 return False
-            if not self.open:
+            if not self.is_open:
                 discard(self.path)
                 return False
             if not exceeds([self.path], most):
@@ -136,8 +136,8 @@ class Workspace:
     def close(self) -> None:
         """Remove the directory, at once or at the end of its last run. Safe to call twice."""
         with self._lock:
-            if self.open:
-                self.open = False
+            if self.is_open:
+                self.is_open = False
                 self._closed(self)
                 if not self._runs:
                     discard(self.path)

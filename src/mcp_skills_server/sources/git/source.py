@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeVar
 
@@ -18,8 +17,8 @@ from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import excerpts, file_names, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
-from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
-from mcp_skills_server.format.ignored import is_ignored, some_of
+from mcp_skills_server.format.archive.tree import Tree, check_name, decode_name
+from mcp_skills_server.format.ignored import is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import Repository, Tip, TreeEntry
@@ -132,7 +131,7 @@ class GitFolder(Source):
             else:  # the skill's own name becomes its folder
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
         if hidden:
-            places = some_of([*hidden])
+            places = summarize([*hidden])
             warnings.append(
                 f"skills lie in folders whose names begin with a dot ({places}); --hidden serves "
                 "them"
@@ -155,7 +154,7 @@ class GitFolder(Source):
         if not ids:
             return
         self._repository.fetch_blobs(tip, ids)
-        limits = UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes)
+        limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:
                 skill: WantedSkill = unit.item
@@ -169,11 +168,9 @@ class GitFolder(Source):
                     raise UnreachableError("not all of its files came") from None
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
                 notes: tuple[str, ...] = ()
-                if skill.left_out:
-                    notes = (
-                        f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",
-                    )
-                reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
+                if left_out := sorted(skill.left_out):
+                    notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
+                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(
@@ -266,12 +263,11 @@ def select(
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
-        lines = "".join(
+        lines = [
             f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in sorted(skill.files)
-        )
-        skill.key = hashlib.sha256(
-            f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")
-        ).hexdigest()
+        ]
+        listed = "".join((f"{skill.fault}\0", *lines))
+        skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
     for fault in file_names.faults(sorted(skills)):
         skills[fault.path].fault = skills[fault.path].fault or fault.message
     return skills, passed
@@ -292,8 +288,8 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         size = _size(out.readline(), file.object_id)
         if refused is None:
             try:
-                tree.place(file.path)
-                tree.admit(file.path, size)
+                tree.parse_name(file.path)
+                tree.reserve(file.path, size)
             except ArchiveRefusedError as error:
                 refused = error
         if refused is not None:
@@ -305,15 +301,15 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         raw = raw[:-1]
         if media.is_lfs_pointer(raw):
             pointers.append(file.path)
-        tree.fill(file.path, raw, file.is_executable)
+        tree.store(file.path, raw, file.is_executable)
     if refused is not None:
         raise refused
-    return tree.checked(), pointers
+    return tree.finish(), pointers
 
 
 def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
-        path = decoded(entry.path)
+        path = decode_name(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
         # before ignored names are left out: `../x` is an attack, no forgotten file
         check_name(path)

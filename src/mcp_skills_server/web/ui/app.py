@@ -28,7 +28,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated
+from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -281,11 +281,11 @@ class PagePart(Part):
         return answer
 
     def _runtime_of(self, principal: Principal | None) -> Runtime:
-        return self._runtime.over(self._views.of(principal))
+        return self._runtime.restricted_to(self._views.of(principal))
 
     def _context(self, principal: Principal | None) -> Context:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""
-        runtime, admin = self._runtime_of(principal), self._views.may_admin(principal)
+        runtime, admin = self._runtime_of(principal), self._views.is_admin(principal)
         others = admin and (principal is not None or self._views.are_restricted)
         ctx = Context(
             self._site,
@@ -367,7 +367,12 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=visible, marked=marked, plain=plain, tokens=estimated, spark=spark, moment=_moment
+        visible=visible,
+        marked=marked,
+        plain=plain,
+        tokens=estimated_tokens,
+        spark=spark,
+        moment=_moment,
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
         skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE

@@ -19,7 +19,7 @@ from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
-from mcp_skills_server.telemetry.usage import Line
+from mcp_skills_server.telemetry.usage import UsageRow
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -118,7 +118,7 @@ class Context:
             return ""
         return ", ".join(os.path.basename(root.path) for root in self.runtime.registry.roots[:3])
 
-    def used(self) -> Mapping[str, Line] | None:
+    def used(self) -> Mapping[str, UsageRow] | None:
         """Return usage counts of the last 30 days by skill path; None if nothing is counted.
 
         Reads a file.
@@ -131,7 +131,7 @@ class Context:
     def may_read(self, path: str) -> bool:
         """Return whether the viewer may know of a skill at this path, even if it is gone."""
         permissions = self.runtime.skill_set.permissions
-        return permissions is None or permissions.reads(path)
+        return permissions is None or permissions.can_read(path)
 
     def offers(self, skill: Skill) -> bool:
         """Return whether the viewer may read a skill, and models are offered it."""

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.principal import Admission, Principal
-from mcp_skills_server.access.tokens import find
+from mcp_skills_server.access.tokens import find_token
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.web.bearer import Refusal, authenticate
 from mcp_skills_server.web.guards import Policy
@@ -138,7 +138,7 @@ class PageSessions:
 
     def by_token(self, secret: str) -> Viewer | None:
         """Return the viewer of a static token; None if it is unknown or expired."""
-        token = find(self._policy.tokens, secret)
+        token = find_token(self._policy.tokens, secret)
         if token is None or token.expires <= time.time():
             return None
         return Viewer(token.admission, True, secret)

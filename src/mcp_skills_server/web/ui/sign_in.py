@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.access.principal import RefusedError
-from mcp_skills_server.access.settings import is_safe
+from mcp_skills_server.access.settings import is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.server.entrance import address
@@ -326,7 +326,7 @@ class Flow:
 
 def _address(metadata: Mapping[str, Any], key: str) -> str:
     found = metadata.get(key)
-    if not isinstance(found, str) or not is_safe(found):
+    if not isinstance(found, str) or not is_secure(found):
         raise SignInError("The issuer's metadata has no usable sign-in address.")
     return found
 

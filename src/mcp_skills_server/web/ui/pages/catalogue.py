@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mcp_skills_server.authoring.tokens import estimated_size
+from mcp_skills_server.authoring.tokens import estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
@@ -25,8 +25,8 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.runtime.search_text import reasons
-from mcp_skills_server.telemetry.usage import Line
+from mcp_skills_server.runtime.search_text import matched_fields
+from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.context import (
     Context,
     choice_of,
@@ -50,7 +50,7 @@ _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "files": lambda skill: -len(skill.files),
 }
 """Sort keys of the list, beside the path."""
-_UNUSED: Final = Line("")
+_UNUSED: Final = UsageRow("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
 
 
 def _condition(
-    query: ListQuery, used: Mapping[str, Line] | None, survey: Survey
+    query: ListQuery, used: Mapping[str, UsageRow] | None, survey: Survey
 ) -> Callable[[Skill], bool]:
     def accept(skill: Skill) -> bool:
         if query.source and str(skill.root) != query.source:
@@ -229,7 +229,7 @@ def _condition(
 
 
 def _row(
-    ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, Line], survey: Survey
+    ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
     """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
     title, left_out = identity.title(skill) or "", reason_left_out(skill)
@@ -239,7 +239,7 @@ def _row(
     if left_out is not None:
         left_out = shown_problem(ctx, left_out)
     if query.q:
-        why = reasons(skill, query.q)
+        why = matched_fields(skill, query.q)
     return {
         "path": skill.path,
         "name": skill.name,
@@ -271,7 +271,7 @@ def tokens_of(skill: Skill) -> int:
     file = skill.files.get(SKILL_MD)
     if file is None:
         return 0
-    return estimated_size(file.size)
+    return estimated_tokens_of_bytes(file.size)
 
 
 def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:

@@ -114,8 +114,8 @@ class Revisions:
             found = Difference(path, "changed", (), tuple(self._names(before, after)))
         if found is None:
             return
-        lines, is_whole = found.rest[:_MOST_LINES], len(found.rest) <= _MOST_LINES
-        revision = SkillRevision(when, found.kind, found.first[:_MOST_LINES], lines, is_whole)
+        lines, is_whole = found.others[:_MOST_LINES], len(found.others) <= _MOST_LINES
+        revision = SkillRevision(when, found.kind, found.important[:_MOST_LINES], lines, is_whole)
         with self._lock:
             self._found.setdefault(path, deque(maxlen=_MOST_REVISIONS)).append(revision)
             self._found.move_to_end(path)
@@ -181,7 +181,7 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view of a skill's history."""
     skill = skill_of(request, ctx)
-    events.concerns([skill])
+    events.record_mentions([skill])
     return ctx.page(
         "history.html",
         skill=skill,

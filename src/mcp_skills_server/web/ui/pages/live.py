@@ -157,7 +157,7 @@ class Live:
         for each in reversed(self._kept):
             if each.number <= after:
                 return
-            if permissions is None or permissions.reads(each.path):
+            if permissions is None or permissions.can_read(each.path):
                 yield each
 
     async def wait(self) -> None:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
-from mcp_skills_server.telemetry.usage import By, Line, Report, UsageStore
+from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
 from mcp_skills_server.web.ui.context import Context, list_address, source_name, start_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _CountTable(NamedTuple):
     by: By
     column: str
     nameless: str
-    lines: Sequence[Line]
+    lines: Sequence[UsageRow]
 
 
 async def usage(request: Request, ctx: Context) -> Response:
@@ -174,14 +174,14 @@ def _others(ctx: Context) -> list[_CountTable]:
     return found
 
 
-def _lines(ctx: Context, report: Report | None) -> list[Line]:
+def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
     """Return the usage of each skill of the viewer, most used first, then the unused ones."""
-    skills, counted = ctx.snapshot.skills, list[Line]()
+    skills, counted = ctx.snapshot.skills, list[UsageRow]()
     if report is not None:
         counted = [each for each in report.lines if each.name in skills]
     known = {each.name for each in counted}
     return counted + [
-        Line(path) for path in ctx.snapshot.paths(Standing.LENIENT) if path not in known
+        UsageRow(path) for path in ctx.snapshot.paths(Standing.LENIENT) if path not in known
     ]
 
 

@@ -86,8 +86,8 @@ def may_review(ctx: Context, name: str | None = None) -> bool:
     if permissions is None or ctx.principal is None:
         return False
     if name is None:
-        return permissions.may_any("review")
-    return permissions.may("review", name)
+        return permissions.permits_any("review")
+    return permissions.permits("review", name)
 
 
 def _own(ctx: Context) -> list[Proposal]:

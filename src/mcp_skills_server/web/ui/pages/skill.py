@@ -21,9 +21,9 @@ from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
-from mcp_skills_server.authoring.tokens import estimated, estimated_size
+from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
-from mcp_skills_server.catalog.threads import in_turn
+from mcp_skills_server.catalog.threads import limit_large_answers
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
@@ -36,7 +36,7 @@ from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.server.entrance import counted
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.usage import Line
+from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -141,7 +141,7 @@ async def page(request: Request, ctx: Context) -> Response:
     skill, query = skill_of(request, ctx), request.query_params
     text = await _text(ctx, skill)
     form = await _filled(query, ctx, skill)
-    used: Mapping[str, Line] = await to_thread.run_sync(ctx.used) or {}
+    used: Mapping[str, UsageRow] = await to_thread.run_sync(ctx.used) or {}
     registry = ctx.runtime.registry
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
@@ -244,10 +244,10 @@ def _tree_of(skill: Skill) -> FileTree:
 async def _text(ctx: Context, skill: Skill) -> Text:
     file = skill.files.get(SKILL_MD)
     if file is None:
-        events.concerns([skill])
+        events.record_mentions([skill])
         return Text(trouble="SKILL.md is missing or cannot be read.")
     if file.size > ctx.runtime.registry.limits.skill_md:
-        events.concerns([skill])
+        events.record_mentions([skill])
         return Text(trouble=f"SKILL.md has {file.size:,} bytes, more than the limit.")
     raw = await ctx.view.read(skill, SKILL_MD)
     document = await to_thread.run_sync(frontmatter.parse, raw)
@@ -255,7 +255,7 @@ async def _text(ctx: Context, skill: Skill) -> Text:
     if document.frontmatter is None and not body:
         body = text  # no frontmatter: all of it is body
     html = await rendered(body, skill.path, skill.files, SKILL_MD)
-    return Text(text, html, hidden.count(text), "", estimated(body))
+    return Text(text, html, hidden.count(text), "", estimated_tokens(body))
 
 
 class _Form(NamedTuple):
@@ -321,12 +321,12 @@ def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
     return [
         (
             "In every conversation, by name and description",
-            estimated(f"{skill.name}{skill.description}"),
+            estimated_tokens(f"{skill.name}{skill.description}"),
         ),
         ("When its instructions are loaded", text.body_tokens),
         (
             "If every other text file were read too",
-            estimated_size(sum(skill.files[path].size for path in others)),
+            estimated_tokens_of_bytes(sum(skill.files[path].size for path in others)),
         ),
     ]
 
@@ -396,7 +396,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     summary = None
     if results:
         summary = evaluation.summary(results)
-    failed = [(each, evaluation.why(each)) for each in results if not each.passed]
+    failed = [(each, evaluation.failure_reason(each)) for each in results if not each.passed]
     near = [each for each in overlaps(skill, similar) if each.share >= _MIN_SHARE][:_MOST_SIMILAR]
     return AuthorReport(summary, failed, errors, hosts, near)
 
@@ -410,7 +410,7 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        (part,) = context.parts_shown(context.unasked(ctx.runtime, host), [offer]).values()
+        (part,) = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer]).values()
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         out.setdefault(words, []).append(key)
     return [(", ".join(hosts), words) for words, hosts in out.items()]
@@ -431,7 +431,7 @@ async def file(request: Request, ctx: Context) -> Response:
         if text is not None and path.lower().endswith(_MARKDOWN):
             html = await rendered(text, skill.path, skill.files, path)
     else:
-        events.concerns([skill])
+        events.record_mentions([skill])
     return ctx.page(
         "file.html",
         skill=skill,
@@ -481,5 +481,5 @@ def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
 
 
 async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
-    async with in_turn(skill.files[path].size, counted(request.scope)):
+    async with limit_large_answers(skill.files[path].size, counted(request.scope)):
         return await ctx.view.read(skill, path)

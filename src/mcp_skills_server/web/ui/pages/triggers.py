@@ -24,7 +24,7 @@ from mcp_skills_server.model import EVALS, Skill
 from mcp_skills_server.runtime.overlap import Overlap, overlaps
 from mcp_skills_server.runtime.search import Hit
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.runtime.search_text import reasons
+from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.web.ui.context import Context
 
 LONGEST: Final = 2_000
@@ -169,7 +169,7 @@ def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[Chec
     found: list[CheckedPrompt] = []
     for case in cases:
         try:
-            hits = search.scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
+            hits = search.find_scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
         place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
@@ -202,7 +202,7 @@ def rank(ctx: Context, prompt: str) -> Ranking:
     """Return the ranking of `skills_search` for a prompt. Embeddings may take two seconds."""
     search = ctx.runtime.searches.of(ctx.runtime.skill_set)
     try:
-        hits = search.scored(prompt, MOST_RANKS, ctx.offers, by_meaning=True)
+        hits = search.find_scored(prompt, MOST_RANKS, ctx.offers, by_meaning=True)
         if not hits:
             return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, ctx.offers))
         best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
@@ -221,7 +221,7 @@ def rank(ctx: Context, prompt: str) -> Ranking:
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
                 near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
             places.append(
-                Ranked(hit.skill, hit.score, share, words, reasons(hit.skill, prompt), near)
+                Ranked(hit.skill, hit.score, share, words, matched_fields(hit.skill, prompt), near)
             )
     except NoFullTextError as error:
         return Ranking(trouble=str(error))

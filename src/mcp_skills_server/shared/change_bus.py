@@ -27,33 +27,33 @@ FOLDERS: Final = "folders"
 CLIENTS: Final = "clients"
 """Sent by a replica that has notified its clients: other replicas' clients may have read old state
 from it until then."""
-_LOOK_S: Final = 1.0
+_SCAN_S: Final = 1.0
 _SHARE: Final = 4
 """Minimum pause after a scan, as a multiple of the scan's duration."""
-_SAY_S: Final = 0.2
+_MESSAGE_S: Final = 0.2
 """Minimum seconds between two messages, which coalesces an edit of many files."""
 _LONGEST: Final = 512
 _FIELDS: Final = ("look", "from")
 
 
-class LookAgain:
+class ChangeBus:
     """Notifies other replicas of changes, and rescans when they do.
 
     Args:
         link: the connection to Redis, not yet started; this object becomes its listener.
-        look: by each of `SOURCES`, `FOLDERS` and `CLIENTS` that this replica follows, the function
-            to call in a thread.
+        handlers: the function to call in a thread, by each of `SOURCES`, `FOLDERS` and `CLIENTS`
+            that this replica follows.
     """
 
-    def __init__(self, link: Link, look: Mapping[Where, Callable[[], object]]) -> None:
+    def __init__(self, link: Link, handlers: Mapping[Where, Callable[[], object]]) -> None:
         self._link = link
         self._us = secrets.token_hex(8)
-        self._looks: dict[str, _Throttled] = {
-            where: _Throttled(partial(self._look_in_thread, work), _LOOK_S)
-            for where, work in look.items()
+        self._scans: dict[str, _Throttled] = {
+            where: _Throttled(partial(self._scan_in_thread, work), _SCAN_S)
+            for where, work in handlers.items()
         }
-        self._says: dict[Where, _Throttled] = {}
-        self._lookers: set[int] = set()
+        self._messages: dict[Where, _Throttled] = {}
+        self._scanning: set[int] = set()
         """Ids of the threads that scan because of a message."""
 
     def start(self) -> None:
@@ -65,23 +65,23 @@ class LookAgain:
         self._link.stop()
 
     @property
-    def is_looking(self) -> bool:
+    def is_scanning(self) -> bool:
         """Tell whether this thread scans because of a message, so replicas know the change."""
-        return threading.get_ident() in self._lookers
+        return threading.get_ident() in self._scanning
 
-    def say(self, where: Where) -> None:
+    def notify(self, where: Where) -> None:
         """Notify the other replicas, without waiting; lost while Redis is down. Thread-safe."""
-        self._link.soon(self._say, where)
+        self._link.call_soon(self._notify, where)
 
-    def _say(self, where: Where) -> None:
-        if where not in self._says:
-            self._says[where] = _Throttled(partial(self._publish, where), _SAY_S)
-        self._says[where].ask()
+    def _notify(self, where: Where) -> None:
+        if where not in self._messages:
+            self._messages[where] = _Throttled(partial(self._publish, where), _MESSAGE_S)
+        self._messages[where].ask()
 
     async def _publish(self, where: Where) -> None:
         await self._link.publish(json.dumps({"look": where, "from": self._us}))
 
-    def heard(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Schedule the scan that a message from another replica names."""
         said = _parsed(message)
         if said is None:
@@ -92,24 +92,24 @@ class LookAgain:
                 extra=REPEATS,
             )
             return
-        if said["from"] != self._us and said["look"] in self._looks:
-            self._looks[said["look"]].ask()
+        if said["from"] != self._us and said["look"] in self._scans:
+            self._scans[said["look"]].ask()
 
-    def returned(self) -> None:
+    def on_reconnect(self) -> None:
         """Scan everything and notify the others: messages were lost during the disconnection."""
-        for where, throttled in self._looks.items():
+        for where, throttled in self._scans.items():
             throttled.ask()
-            self._say(cast("Where", where))
+            self._notify(cast("Where", where))
 
-    async def _look_in_thread(self, work: Callable[[], object]) -> None:
-        await asyncio.to_thread(self._look, work)
+    async def _scan_in_thread(self, work: Callable[[], object]) -> None:
+        await asyncio.to_thread(self._scan, work)
 
-    def _look(self, work: Callable[[], object]) -> None:
-        self._lookers.add(threading.get_ident())
+    def _scan(self, work: Callable[[], object]) -> None:
+        self._scanning.add(threading.get_ident())
         try:
             work()
         finally:
-            self._lookers.discard(threading.get_ident())
+            self._scanning.discard(threading.get_ident())
 
 
 class _Throttled:
@@ -138,7 +138,7 @@ class _Throttled:
                 try:
                     await self._work()
                 except Exception:  # one failure must not stop later runs
-                    logger.exception("looking again failed")
+                    logger.exception("the scan after a message failed")
                 took = asyncio.get_running_loop().time() - began
                 await asyncio.sleep(max(self._pause_s, _SHARE * took))
         finally:

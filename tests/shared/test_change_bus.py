@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.shared.address import redis_settings
+from mcp_skills_server.shared.change_bus import FOLDERS, SOURCES, ChangeBus, _Throttled
 from mcp_skills_server.shared.link import Link
-from mcp_skills_server.shared.look_again import FOLDERS, SOURCES, LookAgain, _Throttled
 from shared.redis_servers import DEADLINE, RealRedis, redis_server, until
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -24,15 +24,15 @@ class Replica:
 
     def __init__(self, redis: RealRedis) -> None:
         self.sources = self.folders = 0
-        self.said_while_looking = False
+        self.said_while_scanning = False
         self.link = Link(redis_settings(redis.url))
-        self.looking = LookAgain(self.link, {SOURCES: self._look_at_sources, FOLDERS: self._look_at_folders})
+        self.bus = ChangeBus(self.link, {SOURCES: self._look_at_sources, FOLDERS: self._look_at_folders})
 
     def _look_at_sources(self) -> None:
         self.sources += 1
 
     def _look_at_folders(self) -> None:
-        self.said_while_looking = self.looking.is_looking
+        self.said_while_scanning = self.bus.is_scanning
         self.folders += 1
 
 
@@ -43,8 +43,8 @@ def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
     with ExitStack() as stack:
         made = [Replica(redis) for _ in range(count)]
         for each in made:
-            each.looking.start()
-            stack.callback(each.looking.stop)
+            each.bus.start()
+            stack.callback(each.bus.stop)
         until(lambda: listeners(redis) == before + len(made), "the replicas")
         yield made
 
@@ -62,12 +62,12 @@ def redis(tmp_path: Path) -> Iterator[RealRedis]:
 
 def test_the_others_look_and_who_says_so_does_not(redis: RealRedis) -> None:
     with replicas(redis, 3) as (a, b, c):
-        a.looking.say(FOLDERS)
+        a.bus.notify(FOLDERS)
         until(lambda: b.folders and c.folders)
-        b.looking.say(SOURCES)
+        b.bus.notify(SOURCES)
         until(lambda: a.sources and c.sources)
         assert [(each.sources, each.folders) for each in (a, b, c)] == [(1, 0), (0, 1), (1, 1)]
-        assert b.said_while_looking and not b.looking.is_looking
+        assert b.said_while_scanning and not b.bus.is_scanning
 
 
 def test_many_messages_are_few_looks_and_those_of_other_programs_none(
@@ -75,7 +75,7 @@ def test_many_messages_are_few_looks_and_those_of_other_programs_none(
 ) -> None:
     with replicas(redis, 2) as (a, b):
         for _ in range(500):
-            a.looking.say(FOLDERS)
+            a.bus.notify(FOLDERS)
         for message in ('{"look":"elsewhere","from":"x"}', "x" * 600, "[1]", '{"look":"folders"}', "\\xff"):
             redis.say("publish", "mcp-skills:look", message)
         until(lambda: b.folders)
@@ -87,7 +87,7 @@ def test_what_was_said_while_redis_was_away_is_looked_for_afterwards(redis: Real
     with replicas(redis, 2) as (a, b):
         redis.stop()
         until(lambda: not a.link.is_up and not b.link.is_up)
-        a.looking.say(FOLDERS)  # which nobody hears
+        a.bus.notify(FOLDERS)  # which nobody hears
         redis.start()
         until(lambda: b.folders and b.sources)
         assert a.link.is_up and b.link.is_up
@@ -97,21 +97,21 @@ def test_what_was_noticed_before_redis_was_there_is_looked_for_when_it_is(redis:
     redis.stop()
     a, b = Replica(redis), Replica(redis)
     for each in (a, b):
-        each.looking.start()
+        each.bus.start()
     until(lambda: not a.link.is_up and not b.link.is_up)
-    a.looking.say(FOLDERS)
+    a.bus.notify(FOLDERS)
     redis.start()
     until(lambda: b.folders and b.sources)
     for each in (a, b):
-        each.looking.stop()
+        each.bus.stop()
 
 
 def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     redis.say("acl", "setuser", "default", "-publish")
     with replicas(redis, 2) as (a, b):
         for _ in range(3):
-            a.looking.say(FOLDERS)
-        until(lambda: "refuses a call to look again" in caplog.text)
+            a.bus.notify(FOLDERS)
+        until(lambda: "refuses a change message" in caplog.text)
         assert a.link.is_up and b.folders == 0
     lines = [each for each in caplog.records if "redis://" in each.getMessage()]
     assert lines and all(each.__dict__["repeats"] for each in lines)  # which the log says once a minute
@@ -120,14 +120,14 @@ def test_a_redis_that_takes_no_messages_is_still_used(redis: RealRedis, caplog: 
 def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedis) -> None:
     with replicas(redis, 1) as (a,):
         early = Replica(redis)
-        early.looking.say(FOLDERS)
-        early.looking.stop()
+        early.bus.notify(FOLDERS)
+        early.bus.stop()
         late = Replica(redis)
-        late.looking.start()
+        late.bus.start()
         until(lambda: listeners(redis) == 2)
-        late.looking.stop()
+        late.bus.stop()
         until(lambda: listeners(redis) == 1)
-        late.looking.say(FOLDERS)
+        late.bus.notify(FOLDERS)
         assert a.folders == 0
 
 
@@ -148,11 +148,11 @@ def test_who_ends_while_it_says_something_leaves_no_connection_open(
         monkeypatch.setattr(pool, "disconnect", slowly)
         process.send_signal(signal.SIGSTOP)  # who connects waits for its first answer
         try:
-            a.looking.say(FOLDERS)
-            a.looking.say(SOURCES)
+            a.bus.notify(FOLDERS)
+            a.bus.notify(SOURCES)
             until(lambda: [each.is_connected for each in [*pool._in_use_connections]] == [True] * 3)
         finally:
-            a.looking.stop()
+            a.bus.stop()
             process.send_signal(signal.SIGCONT)
     assert a.link._thread is not None
     a.link._thread.join(DEADLINE)
@@ -180,4 +180,4 @@ def test_what_fails_does_not_end_the_looking(caplog: pytest.LogCaptureFixture) -
                 throttled.ask()
 
     asyncio.run(whole())
-    assert "looking again failed" in caplog.text
+    assert "the scan after a message failed" in caplog.text

@@ -192,7 +192,7 @@ def test_a_drain_ends_by_itself_and_is_not_for_who_presses_a_key() -> None:
         stream = one.follow()
         assert server.signal(signal.SIGTERM)[0] == 0
         assert stream.next() is None and stream.whole
-        server.said("ends in 0.2 s")
+        server.said("shuts down in 0.2 s")
     with http_serving(FIXTURES, "--drain", "600") as server:
         assert server.signal(signal.SIGINT)[0] == 0
 

@@ -161,10 +161,11 @@ class Discovery:
             "discovery", method, principal=principal(scope), address=address(scope)
         ) as request:
             resource = await self._find(scope["path"], site_of(scope))
-            if request is not None and resource is None:
-                request.outcome = "refused"
-            elif request and resource and resource.use is not None and method == "GET":
-                request.record_read(resource.use, resource.size)
+            if request is not None:
+                if resource is None:
+                    request.outcome = "refused"
+                elif resource.use is not None and method == "GET":
+                    request.record_read(resource.use, resource.size)
         return resource
 
     async def _find(self, path: str, site: str) -> _Resource | None:

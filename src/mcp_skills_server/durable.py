@@ -114,7 +114,8 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
             file.flush()
             os.fsync(descriptor)
             now = os.fstat(descriptor).st_mtime
-        if mode is not None:
+        # What is private is made so: some file systems have no modes.
+        if mode is not None and mode & ~0o600:
             os.chmod(made, mode)
         os.replace(made, path)
     except BaseException:

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forkserver
-from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
+from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError, Shutdown
 from tables import each_row
 from wire import COMMAND, DEADLINE, write_skill
 
@@ -118,17 +118,13 @@ WILD = st.lists(
 
 @settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.too_slow])
 @given(raw=WILD)
-def test_without_roots_it_is_byte_for_byte_a_pipe(raw: bytes) -> None:
-    direct = subprocess.run(python(ECHO), input=raw, capture_output=True, check=True, timeout=DEADLINE).stdout
-    assert through(raw, python(ECHO)) == (direct, 0, "") and direct == raw
-
-
-@settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.too_slow])
-@given(raw=WILD.filter(lambda raw: b"session/new" not in raw))
-def test_with_roots_and_without_a_session_it_is_one_too(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+def test_without_a_session_it_is_byte_for_byte_a_pipe(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    """With roots, too, where nothing begins a session."""
+    assert through(raw, python(ECHO)) == (raw, 0, "")
     root = tmp_path_factory.mktemp("skills")
     write_skill(root / "one")
-    assert through(raw, python(ECHO), root) == (raw, 0, "")
+    quiet = raw.replace(b"session/new", b"session/old")
+    assert through(quiet, python(ECHO), root) == (quiet, 0, "")
 
 
 def test_a_huge_line_passes_with_roots_too(tmp_path: Path) -> None:
@@ -244,7 +240,7 @@ def until_there(path: Path) -> None:
     ("lines", "end", "roots"),  # 100 lines are what two pipes hold, so that the agent ends
     [(100, signal.SIGTERM, 0), (10**9, signal.SIGHUP, 1), (100, "closed", 1), (10**9, "closed", 0)],
 )
-def test_an_editor_that_reads_nothing_cannot_hold_up_the_end(
+def test_a_deaf_editor_cannot_hold_up_the_end(
     tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
 ) -> None:
     done = tmp_path / "done"
@@ -346,17 +342,6 @@ def test_a_proxy_that_is_killed_leaves_no_agent_that_ignores_the_end_of_its_stdi
         agent = int(read_line(pipes(process)[1]))
         process.kill()
         gone(agent)
-
-
-def test_what_an_agent_leaves_behind_is_ended_with_it() -> None:
-    code = """
-import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.sleep(9)"])
-os.write(1, b"%d" % child.pid)
-"""
-    out, exit_code, _ = through(b"", python(code))
-    assert exit_code == 0
-    gone(int(out))
 
 
 def test_what_an_agent_leaves_behind_is_asked_to_end_before_it_is_made_to() -> None:
@@ -515,3 +500,55 @@ def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
         say(stdin, "session/new")
         read_line(stdout)
         assert names(read_line(stdout)) == ["same"]
+
+
+# What ends a conversation, with pipes alone
+
+
+class Waiting:
+    """A shutdown that is waited for, and the pipe that the editor writes to."""
+
+    def __init__(self) -> None:
+        self.read_end, self.editor = os.pipe()
+        self.shutdown = Shutdown(self.read_end)
+        self._thread = threading.Thread(target=self.shutdown.wait, daemon=True)
+        self._thread.start()
+
+    def ended(self, seconds: float = DEADLINE) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    found = Waiting()
+    yield found
+    found.shutdown.begin(at_once=True)
+    assert found.ended()
+
+
+def test_an_editor_that_has_gone_shows_though_nobody_reads_it(waiting: Waiting) -> None:
+    os.write(waiting.editor, b"a message that nobody reads")
+    os.close(waiting.editor)
+    assert waiting.ended()
+    assert not waiting.shutdown.at_once
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_it_can_be_begun_twice(waiting: Waiting, at_once: bool) -> None:
+    waiting.shutdown.begin(at_once=at_once)
+    waiting.shutdown.begin()
+    assert waiting.ended()
+    assert waiting.shutdown.at_once == at_once
+
+
+def test_an_agent_that_no_longer_reads_is_no_end_and_the_editor_s_writes_fail(waiting: Waiting) -> None:
+    waiting.shutdown.begin(agent_closed=True)
+    poller = select.poll()
+    poller.register(waiting.editor, 0)
+    assert poller.poll(DEADLINE * 1000)
+    with pytest.raises(BrokenPipeError):
+        os.write(waiting.editor, b"x")
+    assert not waiting.ended(0)
+    waiting.shutdown.begin(at_once=True)
+    assert waiting.ended()

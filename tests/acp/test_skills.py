@@ -15,36 +15,17 @@ from mcp_skills_server import AcpSkills, Registry, UsageError
 from mcp_skills_server.dialects import acp as dialect
 from wire import DEADLINE, ROOT, write_skill
 
+from .real_client import RealClient
+
 pytestmark = pytest.mark.anyio
 EXAMPLE = ROOT / "examples" / "acp_agent.py"
 COMMAND = AvailableCommand(name="plan", description="Makes a plan.")
 
 
-class Client:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.updates: asyncio.Queue[Any] = asyncio.Queue()
-        self.extensions: asyncio.Queue[Any] = asyncio.Queue()
-        self.raw: list[dict[str, Any]] = []
-
-    async def session_update(self, update: Any, **_: Any) -> None:
-        await self.updates.put(update)
-
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        await self.extensions.put((method, params))
-
-    async def observe(self, event: Any) -> None:
-        self.raw.append(event.message)
-
-    async def update(self) -> Any:
-        return await asyncio.wait_for(self.updates.get(), DEADLINE)
-
-
 @pytest.mark.requirement("X-31", "X-34", "ACPX-4")
 async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change(tmp_path: Path) -> None:
     write_skill(tmp_path / "one", body="# Do one\n")
-    client = Client()
+    client = RealClient()
     async with acp.spawn_agent_process(
         client,  # pyright: ignore[reportArgumentType]
         sys.executable,
@@ -61,12 +42,9 @@ async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change
         update = await client.update()
         assert [each.name for each in update.available_commands] == ["plan"]
         assert update.field_meta["availableSkills"] == ["one"]
-        received = [
-            message for message in client.raw if "result" in message or message.get("method") == "session/update"
-        ]
-        assert ["result" in message for message in received] == [True, True, False]
-        method, params = await asyncio.wait_for(client.extensions.get(), DEADLINE)
-        assert f"_{method}" == dialect.EXTENSION_METHOD and params["availableSkills"][0]["name"] == "one"
+        # The answers to both requests came before the update.
+        assert ["result" in await client.message() for _ in range(3)] == [True, True, False]
+        assert await client.extension() == (session.session_id, ["one"])
         write_skill(tmp_path / "two")
         assert (await client.update()).field_meta["availableSkills"] == ["one", "two"]
         await agent.prompt(session_id=session.session_id, prompt=[acp.text_block("one")])
@@ -77,8 +55,8 @@ async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change
 def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     registry = Registry([tmp_path])
-    registry.load()
     with AcpSkills(registry) as skills:
+        registry.load()  # before any session
         ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
         assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
         assert [each["name"] for each in params["update"]["availableCommands"]] == ["plan", "x"]
@@ -131,10 +109,10 @@ async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_p
 
 async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
     registry = Registry([tmp_path])
-    registry.load()
     connection = Connection()
     with AcpSkills(registry) as skills:
         skills.announce(connection, "a")
+        registry.load()
         assert await connection.next() == ("a", [])
     with AcpSkills(registry) as others:  # what these tell comes behind what those would tell, which came first
         others.announce(connection, "b")
@@ -144,21 +122,10 @@ async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
         assert await connection.next() == ("b", ["one"])
 
 
-async def test_an_empty_catalogue_is_told_too(tmp_path: Path) -> None:
-    connection = Connection()
-    with AcpSkills([tmp_path]) as skills:
-        skills.announce(connection, "a")
-        assert await connection.next() == ("a", [])
-
-
-async def test_a_connection_that_has_gone_is_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    registry = Registry([tmp_path])
-    registry.load()
+async def test_a_lost_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good, bad = Connection(), Connection()
     bad.fails = True
-    with AcpSkills(registry) as skills:
+    with AcpSkills([tmp_path]) as skills:
         skills.announce(bad, "a")
         skills.announce(good, "b")
         assert await good.next() == ("b", [])

@@ -110,3 +110,19 @@ def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) 
     lines = CliRunner().invoke(cli, ["show", str(tmp_path), cut]).stdout.splitlines()
     (line,) = (each for each in lines if each.startswith("listed:"))
     assert " characters of its description: Use when " in line
+
+
+def test_every_command_obeys_the_rules_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("shown", "hidden"):
+        write_skill(tmp_path / "skills" / name)
+    (tmp_path / "c.toml").write_text('[[source]]\nfrom = "skills"\nexclude = ["hidden"]\n', encoding="utf-8")
+    for command, said in (
+        ("list", "shown "),
+        ("validate", "1 skill, "),
+        ("publish --output site", "published 1 skill "),
+    ):
+        done = CliRunner().invoke(cli, [*command.split(), "--config", "c.toml"])
+        assert done.exit_code == 0 and said in done.output and "hidden " not in done.stdout, done.output
+    index = json.loads((tmp_path / "site/.well-known/agent-skills/index.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in index["skills"]] == ["shown"]

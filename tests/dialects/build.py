@@ -6,9 +6,21 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hypothesis import strategies as st
+
 from mcp_skills_server.dialects.dialect import EntryContext
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile, Snapshot, Standing
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
+    lambda name: name not in {".", ".."}
+)
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 
 
 def skill(

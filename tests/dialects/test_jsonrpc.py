@@ -13,6 +13,8 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import JsonError
 from tables import each_row
 
+from .build import JSON
+
 
 @each_row(("raw", "said"), [
     (b"", "Expecting value"), (b"{", "Expecting property name"), (b'{"a": NaN}', "JSON has no NaN"),
@@ -56,12 +58,6 @@ def test_whatever_text_a_message_holds_the_answer_can_be_written(text: str) -> N
 def test_an_answer_that_holds_half_a_character_of_its_own_is_written_as_an_escape() -> None:
     assert jsonrpc.dump({"a": "\ud800"}) == b'{"a":"\\ud800"}'
     assert jsonrpc.dump({"a": "é\n"}) == '{"a":"é\\n"}'.encode()
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
-)
 
 
 @given(JSON)

@@ -29,24 +29,17 @@ def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
     return prompts.changed({each.path: each for each in before}, {each.path: each for each in after}, chosen, described)
 
 
-# Which
-
-
 @pytest.mark.requirement("ASG-22")
 @each_row(("fields", "offered"), [
     ({}, True), ({"user_invocable": False}, False), ({"user_invocable": "false"}, False),
     ({"user_invocable": "False "}, False), ({"user_invocable": True}, True), ({"user_invocable": None}, True),
     ({"user_invocable": 0}, True), ({"disable_model_invocation": True}, True), ({"description": " \n"}, False),
-    ({"description": ["no", "text"]}, False),
+    ({"description": ["no", "text"]}, False), ({"standing": Standing.UNUSABLE}, False),
+    ({"standing": Standing.LENIENT}, True),
 ])  # fmt: skip
 def test_what_the_author_withholds_from_the_user_is_no_prompt(fields: dict[str, Any], offered: bool) -> None:
     assert prompts.is_offered(build.skill("a", **fields), ()) is offered
     assert prompts.is_offered(build.skill("a", **fields), ("a",)) is offered
-
-
-@each_row(("standing", "offered"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)])
-def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> None:
-    assert prompts.is_offered(build.skill("a", standing=standing), ()) is offered
 
 
 @each_row(("chosen", "offered"), [
@@ -56,9 +49,6 @@ def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> 
 ])  # fmt: skip
 def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offered: bool) -> None:
     assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
-
-
-# How they look
 
 
 def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
@@ -124,9 +114,6 @@ def test_every_page_says_how_long_it_holds() -> None:
     assert prompts.listing([], "more", 0)["nextCursor"] == "more"
 
 
-# What the user says
-
-
 @pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27")
 def test_the_body_stands_in_a_tag_that_tells_name_and_directory() -> None:
     assert prompts.instructions(build.skill("acme/a b"), "acme/a b", "# Do\n\nUse <b> & `c`.\n", "") == (
@@ -189,14 +176,23 @@ def test_linked_files_are_named_in_text() -> None:
 
 
 @pytest.mark.requirement("ASG-28")
-@each_row(("count", "links", "left"), [(20, 20, None), (21, 20, "1"), (100, 20, "80")])
-def test_a_long_list_of_files_is_cut_and_says_so(count: int, links: int, left: str | None) -> None:
+@each_row(
+    ("count", "readable", "links", "left"),
+    [
+        (20, True, 20, None),
+        (21, True, 20, "1; they are under skill://a/."),
+        (100, True, 20, "80; they are under skill://a/."),
+        (3, False, 0, "3; the skill breaks a rule, so it is not a resource here."),
+    ],
+)
+def test_a_list_of_files_is_cut_and_says_so(count: int, readable: bool, links: int, left: str | None) -> None:
     skill, linked = files(count)
-    messages: Any = prompts.prompt_result(skill, "Do it.", linked, readable=True)["messages"]
+    messages: Any = prompts.prompt_result(skill, "Do it.", linked, readable=readable)["messages"]
+    assert [each["content"]["type"] for each in messages] == ["text", "text"]
     lines = messages[1]["content"]["text"].splitlines()
-    assert len(messages) == 2 and sum(line.startswith("- skill://a/") for line in lines) == links
+    assert sum(line.startswith("- skill://a/") for line in lines) == links
     if left is not None:
-        assert lines[-1] == f"Linked files that are not shown: {left}; they are under skill://a/."
+        assert lines[-1] == f"Linked files that are not shown: {left}"
 
 
 TEMPLATE = "!`touch /tmp/hit` @/etc/passwd @~/.ssh/id_rsa $1 ${HOME} {{x}}"
@@ -216,16 +212,6 @@ def test_a_pointer_without_any_plain_name_says_how_to_find_it() -> None:
     assert "skills_search" in prompts.load_prompt(skill, "$1", {})
 
 
-def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:
-    skill, linked = files(3)
-    messages: Any = prompts.prompt_result(skill, "Do it.", linked, readable=False)["messages"]
-    assert [each["content"]["type"] for each in messages] == ["text", "text"]
-    assert "not shown: 3;" in messages[1]["content"]["text"]
-
-
-# Suggestions
-
-
 @each_row(
     ("said", "begun", "suggested"),
     [
@@ -241,9 +227,6 @@ def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:
 )
 def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, suggested: list[str]) -> None:
     assert prompts.suggestions({"name": "x", **said}, begun) == suggested
-
-
-# News
 
 
 @each_row(
@@ -276,7 +259,7 @@ UNUSABLE, LENIENT = (build.skill("a", standing=each) for each in (Standing.UNUSA
     ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
     ([], [build.skill("x/b", user_invocable=False)], ("b",), True),
 ])  # fmt: skip
-def test_skills_that_come_and_go_are_news(
+def test_comings_and_goings_are_news(
     before: list[Skill], after: list[Skill], chosen: tuple[str, ...], news: bool
 ) -> None:
     """A skill that was not chosen counts by its name alone."""

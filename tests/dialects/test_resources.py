@@ -44,37 +44,22 @@ def test_what_is_not_said_leaves_no_key():
     assert seen["name"] == "a"
 
 
-# Directories
+ONE = skill("a", ["notes.md", "LICENSE"], license="MIT")
 
 
-@pytest.mark.requirement("S40-27")
-def test_a_subdirectory_is_told_as_one_without_a_trailing_slash():
-    assert resources.child("references", "skill://a/references", None, None) == {
-        "uri": "skill://a/references",
-        "name": "references",
-        "mimeType": "inode/directory",
-    }
-
-
-@pytest.mark.requirement("S40-27")
-@pytest.mark.parametrize(
+@pytest.mark.requirement("S40-27", "S40-10")
+@each_row(
     ("path", "expected"),
     [
+        ("references", {"uri": "skill://a/references", "name": "references", "mimeType": "inode/directory"}),
+        ("SKILL.md", resources.descriptor(ONE, "T")),
         ("notes.md", {"uri": "skill://a/notes.md", "name": "notes.md", "mimeType": "text/markdown", "size": 8}),
         ("LICENSE", {"uri": "skill://a/LICENSE", "name": "LICENSE", "size": 7}),
     ],
 )
-def test_a_file_of_a_directory_tells_type_and_size(path: str, expected: dict[str, Any]):
-    assert resources.child(path, f"skill://a/{path}", (skill("a", [path]), path), None) == expected
-
-
-@pytest.mark.requirement("S40-27", "S40-10")
-def test_a_skill_md_in_a_directory_looks_as_it_does_in_the_list():
-    one = skill("a", license="MIT")
-    assert resources.child("SKILL.md", "skill://a/SKILL.md", (one, "SKILL.md"), "T") == resources.descriptor(one, "T")
-
-
-# Answers
+def test_a_child_of_a_directory_tells_type_and_size(path: str, expected: dict[str, Any]):
+    found = (ONE, path) if path in ONE.files else None
+    assert resources.child(path, f"skill://a/{path}", found, "T") == expected
 
 
 @pytest.mark.requirement("MCP-23", "MCP-12", "MCP-24")

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given
@@ -27,7 +26,6 @@ from . import build
 PLENTY = 100_000
 """Characters that no catalogue of these tests needs."""
 STATEFUL = {runtime.LOAD, runtime.UNLOAD, runtime.READ, runtime.RUN}
-IN_XML = st.text(st.characters(exclude_categories=["C"]), max_size=30)
 
 
 def offers(*names: str) -> Overview:
@@ -62,11 +60,6 @@ def said(result: dict[str, Any]) -> str:
     """A result's text."""
     assert result["content"][0]["type"] == "text"
     return result["content"][0]["text"]
-
-
-def shown(block: str) -> list[dict[str, str]]:
-    """The skills in an `<available_skills>`, as a parser of XML reads them."""
-    return [{field.tag: field.text or "" for field in each} for each in ElementTree.fromstring(block).findall("skill")]
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -112,19 +105,12 @@ def test_no_other_name_is_a_tool(name: str) -> None:
 # Which skills
 
 
-@pytest.mark.requirement("X-2")
-@each_row(("standing", "usable"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)])
-def test_what_can_be_read_can_be_used(standing: Standing, usable: bool) -> None:
-    skill = build.skill("a", standing=standing)
-    assert runtime.is_usable(skill) is usable
-    assert runtime.is_offered(skill) is usable
-
-
-@pytest.mark.requirement("ASG-22", "ASG-16")
+@pytest.mark.requirement("X-2", "ASG-22", "ASG-16")
 @each_row(
     ("fields", "offered"),
     [
         ({}, True),
+        ({"standing": Standing.LENIENT}, True),
         ({"disable_model_invocation": True}, False),
         ({"disable_model_invocation": "true"}, False),
         ({"disable_model_invocation": False}, True),
@@ -139,6 +125,8 @@ def test_what_the_author_withholds_from_the_model_is_not_offered(fields: dict[st
     skill = build.skill("a", **fields)
     assert runtime.is_offered(skill) is offered
     assert runtime.is_usable(skill)
+    unusable = build.skill("a", **fields | {"standing": Standing.UNUSABLE})
+    assert not runtime.is_usable(unusable) and not runtime.is_offered(unusable)
 
 
 def test_so_many_errors_are_told_and_advice_is_not() -> None:
@@ -187,17 +175,15 @@ def test_the_instructions_open_with_the_rule_that_loading_comes_first() -> None:
     _, rule, block = seen.split("\n\n")
     assert f"you MUST call {runtime.LOAD} with its name before you use its instructions, files or scripts" in rule
     assert block == runtime.available(offers("a"), PLENTY)
-
-
-def test_running_is_told_of_only_where_scripts_run() -> None:
+    assert runtime.RUN not in seen
     assert runtime.RUN in runtime.instructions(offers("a"), PLENTY, scripts=True)
-    assert runtime.RUN not in runtime.instructions(offers("a"), PLENTY, scripts=False)
 
 
 @pytest.mark.requirement("ASG-23")
 @pytest.mark.parametrize("active", [None, ()])
 def test_without_skills_nothing_is_told(active: tuple[Loaded, ...] | None) -> None:
     assert runtime.instructions(Overview(), PLENTY, scripts=True, active=active) == ""
+    assert runtime.definitions(Overview(), PLENTY, scripts=True, handles=True) == []
 
 
 def test_a_loaded_skill_is_told_of_even_when_none_is_offered() -> None:
@@ -229,11 +215,6 @@ def test_no_body_ends_the_block_that_it_stands_in(ending: str) -> None:
 
 
 # The tools
-
-
-@pytest.mark.requirement("ASG-23")
-def test_without_skills_there_are_no_tools() -> None:
-    assert runtime.definitions(Overview(), PLENTY, scripts=True, handles=True) == []
 
 
 @pytest.mark.requirement("RT-13", "RT-19")
@@ -384,32 +365,32 @@ def gathered(text: str, most_lines: int | None, most_characters: int) -> str:
     raise AssertionError("the notes lead in a circle")
 
 
+THREE = "one\ntwo\nthree"
+
+
 @pytest.mark.requirement("RT-17")
 @each_row("text", ["", "\n", "one", "one\n", "one\ntwo", "a\r\nb\r\n", "\ufeffone\n\n\n", "x" * 1000])
 def test_a_text_that_fits_comes_whole_and_exact(text: str) -> None:
     assert read(text) == (text, "")
 
 
-def test_a_line_that_just_fits_is_shown_with_those_before_it() -> None:
-    assert read("one\ntwo\nthree\n", 1, None, 7)[0] == "one\ntwo\n"
-    assert read("one\ntwo\nthree\n", 1, None, 6)[0] == "one\n"
-
-
 @pytest.mark.requirement("RT-17")
-def test_a_range_of_lines_tells_where_it_lies_and_where_to_go_on() -> None:
-    part, note = read("one\ntwo\nthree\nfour\n", 2, 2)
-    assert part.splitlines() == ["two", "three"]
-    assert "lines 2 to 3 of 4 of notes.md" in note
-    assert go_on(note) == {"start_line": 4}
-
-
-@pytest.mark.requirement("RT-17")
-@each_row("most_lines", [None, 1, 2])
-def test_the_last_part_leads_nowhere(most_lines: int | None) -> None:
-    part, note = read("one\ntwo\nthree", 3, most_lines)
-    assert part == "three"
-    assert "lines 3 to 3 of 3" in note
-    assert go_on(note) == {}
+@each_row(
+    ("asked", "part", "about", "next_line"),
+    [
+        ((THREE, 1, None, 7), "one\ntwo\n", "lines 1 to 2 of 3 of notes.md", 3),
+        ((THREE, 1, None, 6), "one\n", "lines 1 to 1 of 3", 2),
+        ((f"{THREE}\nfour\n", 2, 2), "two\nthree\n", "lines 2 to 3 of 4", 4),
+        ((THREE, 3, None), "three", "lines 3 to 3 of 3", None),
+        ((THREE, 3, 1), "three", "lines 3 to 3 of 3", None),
+        ((THREE, 3, 2), "three", "lines 3 to 3 of 3", None),
+        (("short\n" + "x" * 50 + "\nlast\n", 2, None, 20), "x" * 20, "line 2 is cut after 20 characters", 2),
+    ],
+)
+def test_a_part_tells_where_it_lies(asked: tuple[Any, ...], part: str, about: str, next_line: int | None) -> None:
+    seen, note = read(*asked)
+    assert seen == part and about in note
+    assert go_on(note).get("start_line") == next_line
 
 
 @each_row(
@@ -423,12 +404,6 @@ def test_a_start_beyond_the_end_is_told_how_many_lines_there_are(text: str, coun
     assert "isError" not in runtime.text_file("notes.md", text, count, None, 1000)
 
 
-def test_a_very_long_line_is_cut_and_the_note_says_so() -> None:
-    part, note = read("short\n" + "x" * 50 + "\nlast\n", 2, None, 20)
-    assert part == "x" * 20
-    assert "line 2 is cut after 20 characters" in note
-
-
 LINES = st.text(st.sampled_from("ab\n\r\u2028ü\x0b"), max_size=60)
 
 
@@ -436,9 +411,7 @@ LINES = st.text(st.sampled_from("ab\n\r\u2028ü\x0b"), max_size=60)
 @given(LINES, st.none() | st.integers(1, 5), st.integers(1, 80))
 @example("one long line", None, 4)
 @example("one\ntwo\n", None, 4)
-def test_the_notes_lead_through_lines_that_are_longer_than_an_answer(
-    text: str, most_lines: int | None, most_characters: int
-) -> None:
+def test_the_notes_lead_through_any_text(text: str, most_lines: int | None, most_characters: int) -> None:
     assert gathered(text, most_lines, most_characters) == text
 
 
@@ -518,33 +491,28 @@ def test_text_and_structure_of_a_receipt_tell_the_same(session: str | None, bodi
     assert "Old words." not in seen and "Old words." not in in_structure
 
 
-@pytest.mark.requirement("RT-13")
-def test_an_entry_of_a_receipt_has_the_specified_keys() -> None:
-    result: Any = runtime.load_result([loaded("a", properties={"name": "a", "license": "MIT"})], None, bodies=False)
-    assert result["structuredContent"] == {
-        "active_skills": [
-            {
-                "name": "a",
-                "location": "skill://a/SKILL.md",
-                "root_dir": "skill://a",
-                "digest": "sha256:" + "0" * 64,
-                "properties": {"name": "a", "license": "MIT"},
-            }
-        ]
-    }
-
-
-@pytest.mark.requirement("RT-22", "ASG-27", "ASG-28")
+@pytest.mark.requirement("RT-13", "RT-22", "ASG-27", "ASG-28")
 def test_a_body_in_a_result_is_wrapped_with_its_place_and_its_files() -> None:
-    new = loaded("new", "New words.", files=("references/guide.md",), problems=("the name is odd",))
+    about = {"name": "new", "license": "MIT"}
+    new = loaded("new", "New words.", properties=about, files=("references/guide.md",), problems=("the name is odd",))
     result: Any = runtime.load_result([new], "h", [new], bodies=True, shows="either")
     assert said(result).partition("\n\n")[2] == (
         '<skill name="new" location="skill://new/SKILL.md" root_dir="skill://new">\nNew words.\n</skill>\n'
         '<skill_files skill="new">\nreferences/guide.md\n</skill_files>\n'
         '<skill_problems skill="new">\nthe name is odd\n</skill_problems>'
     )
-    entry = result["structuredContent"]["active_skills"][0]
-    assert (entry["instructions"], entry["files"]) == ("New words.", ["references/guide.md"])
+    assert result["structuredContent"]["active_skills"] == [
+        {
+            "name": "new",
+            "location": "skill://new/SKILL.md",
+            "root_dir": "skill://new",
+            "digest": new.digest,
+            "properties": about,
+            "problems": ["the name is odd"],
+            "instructions": "New words.",
+            "files": ["references/guide.md"],
+        }
+    ]
 
 
 @pytest.mark.requirement("RT-21")
@@ -567,10 +535,11 @@ def test_a_long_list_of_files_is_cut_and_says_so() -> None:
     assert tuple(listed[:-1]) == files[: len(listed) - 1]
 
 
-def test_a_receipt_of_nothing_says_none() -> None:
+def test_a_receipt_and_a_listing_of_nothing_say_so() -> None:
     result: Any = runtime.load_result([], None, bodies=False)
-    assert said(result) == "Active skills: none."
-    assert result["structuredContent"] == {"active_skills": []}
+    assert (said(result), result["structuredContent"]) == ("Active skills: none.", {"active_skills": []})
+    result = runtime.listing([], None)
+    assert (said(result), result["structuredContent"]) == ("No skill matches.", {"skills": []})
 
 
 @each_row("name", ["a\n(9 more are not shown).md", "a\u2028b.md", "a\x85b.md"])
@@ -722,12 +691,6 @@ def test_a_listing_tells_the_same_twice_and_marks_what_is_wrong() -> None:
     assert lines[0] == "- a: Does a."
     assert lines[1].startswith("- odd: Does odd. [has problems: the name is odd; ")
     assert 'after="odd"' in lines[2] and runtime.LIST in lines[2]
-
-
-def test_a_listing_of_nothing_says_so() -> None:
-    result: Any = runtime.listing([], None)
-    assert said(result) == "No skill matches."
-    assert result["structuredContent"] == {"skills": []}
 
 
 TOLD = {

@@ -71,30 +71,20 @@ def names_in(text: str, size: int) -> set[str]:
     return {offer.name for offer in skills(size).offers} & words
 
 
-# The golden texts, and what is left of them
-
-
 @each_row("size", SIZES)
 def test_the_texts_are_the_golden_ones(size: int) -> None:
     assert "\n\n=====\n\n".join(texts(size)) + "\n" == golden(size).read_text(encoding="utf-8")
 
 
-@pytest.mark.requirement("RT-5", "ASG-21")
+@pytest.mark.requirement("RT-5", "ASG-20", "ASG-21")
 @each_row("size", SIZES)
-def test_a_host_that_cuts_at_240_characters_shows_how_many_there_are_and_what_to_call(size: int) -> None:
-    shown = texts(size)[0][:FIRST_LINE]
-    assert shown.startswith(f"{size:,} skills here")
-    assert {runtime.SEARCH, runtime.LOAD, runtime.READ} <= set(re.findall(r"\w+", shown))
-    assert "\n" in shown  # the whole first line
-
-
-@pytest.mark.requirement("ASG-20")
-@each_row("size", SIZES)
-def test_a_host_that_cuts_at_4096_characters_cuts_nothing(size: int) -> None:
-    for text in texts(size):
-        assert text[:CUT] == text and len(text) <= OVERVIEW_CHARACTERS
+def test_what_hosts_leave_of_the_texts_says_how_many_there_are_and_what_to_call(size: int) -> None:
+    instructions, description = texts(size)
+    first_line = instructions[:FIRST_LINE]
+    assert first_line.startswith(f"{size:,} skills here") and "\n" in first_line
+    for text in (first_line, instructions, description):
         assert {runtime.SEARCH, runtime.LOAD, runtime.READ} <= set(re.findall(r"\w+", text))
-        assert f"{size:,} skills" in text
+        assert f"{size:,} skills" in text and len(text) <= min(CUT, OVERVIEW_CHARACTERS)
 
 
 @pytest.mark.parametrize("size", [17, 148])
@@ -120,9 +110,6 @@ def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_
         order = sorted(offer.name for offer in skills(size).offers)
         quarters = [shown & {*order[size * part // 4 : size * (part + 1) // 4]} for part in range(4)]
         assert min(map(len, quarters)) > len(shown) / 10
-
-
-# How the length is spent
 
 
 @pytest.mark.requirement("RT-3", "ASG-20")
@@ -214,13 +201,16 @@ def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_whe
     assert re.search(r"\n- in other folders: 1,140$", fit(found, 4_000).text)
 
 
-def test_a_folder_that_all_share_makes_no_group() -> None:
-    assert list(groups([("", "skills/a/x"), ("", "skills/a/y"), ("", "skills/b/z")])) == ["a", "b"]
-    assert list(groups([("", "skills/x"), ("", "skills/y")])) == [""]
-
-
-def test_groups_of_one_size_stand_in_the_order_of_their_names_wherever_their_skills_do() -> None:
-    assert list(groups([("", "c/x"), ("", "a/x"), ("", "b/x"), ("", "b/y")])) == ["b", "a", "c"]
+@each_row(
+    ("paths", "labels"),
+    [
+        (["skills/a/x", "skills/a/y", "skills/b/z"], ["a", "b"]),  # a folder that all share makes no group
+        (["skills/x", "skills/y"], [""]),
+        (["c/x", "a/x", "b/x", "b/y"], ["b", "a", "c"]),  # those of one size by their names
+    ],
+)
+def test_groups_are_the_folders_that_differ_by_size_and_name(paths: list[str], labels: list[str]) -> None:
+    assert list(groups([("", path) for path in paths])) == labels
 
 
 def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
@@ -233,9 +223,6 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     assert alone != sorted(alone)
 
 
-# While the skills are still being read
-
-
 def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     found = Overview([Offer("a", "Does a.", path="a")], more=True)
     assert first_line(found).startswith("More than 1 skill here")
@@ -244,9 +231,6 @@ def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     assert "MUST" in seen and "<available_skills>" not in seen
     assert len(first_line(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
     assert [tool["name"] for tool in runtime.definitions(none, PLENTY, scripts=False, handles=True)]
-
-
-# The tools
 
 
 @pytest.mark.parametrize("scripts", [True, False])

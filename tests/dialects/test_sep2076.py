@@ -14,7 +14,7 @@ from mcp_skills_server.format.uris import segments
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
 from tables import each_row
 
-from .build import skill, snapshot, subject
+from .build import PATHS, skill, snapshot, subject
 
 VALID = Standing.VALID
 ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"}
@@ -28,9 +28,6 @@ def entry(one: Skill, *others: Skill, served: Served | None = None, least: Stand
 def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None) -> dict[str, Json]:
     """The skill as it is got beside the others."""
     return sep2076.definition(subject(one, *others), "Do it.", linked or {})
-
-
-# The entry
 
 
 @pytest.mark.requirement("S76-4", "S76-19", "X-14")
@@ -108,9 +105,6 @@ def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[J
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
 
 
-# Dependencies
-
-
 def dependencies(declared: Json, *others: Skill, served: Served | None = None, least: Standing = VALID) -> Any:
     """What an entry says of them, and what `resolve` says is missing."""
     one = skill("a", ["references/x.md"], dependencies=declared)
@@ -138,9 +132,6 @@ def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool)
         assert dependencies({"resources": declared}, *others, served=served) == (
             ({"resources": expected}, []) if resolves else ({}, [f"resource {target}"])
         )
-
-
-# The definition
 
 
 @pytest.mark.requirement("S76-6", "S76-7", "S76-19")
@@ -203,14 +194,8 @@ def test_a_file_tells_what_the_frontmatter_and_the_link_say():
     ]
 
 
-_NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
-    lambda name: name not in {".", ".."}
-)
-_FILES = st.sets(st.lists(_NAMES, min_size=1, max_size=3).map("/".join), max_size=6)
-
-
 @pytest.mark.requirement("S76-12", "S76-6", "S40-17")
-@given(_FILES, st.randoms(use_true_random=False))
+@given(st.sets(PATHS, max_size=6), st.randoms(use_true_random=False))
 def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files: set[str], random: Any):
     one = skill("acme/a", files)
     here = snapshot(one)

@@ -79,7 +79,7 @@ def test_a_parameter_says_for_which_dialect_a_request_is(choice: str, params: di
         assert (dialect.name, target) == answer
 
 
-@pytest.mark.requirement("S40-20")
+@pytest.mark.requirement("S40-20", "S40-23")
 def test_a_result_has_the_frame_of_every_dialect() -> None:
     framed = {"resultType": "complete", "skills": [], "ttlMs": 7, "cacheScope": "private"}
     assert (

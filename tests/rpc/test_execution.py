@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -93,15 +93,13 @@ def shell(top: Path, code: str, **more: Any) -> Path:
     return write(top / "thing", toml("thing", runtime=SHELL), code__main_sh=code, **more)
 
 
-EVERYWHERE = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
-
-
 # Actions
 
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
-    served = desk(box, ACTIONS, secrets=EVERYWHERE)
+    given = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
+    served = desk(box, ACTIONS, secrets=given)
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}
@@ -134,15 +132,6 @@ async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None
         {"lines": 3},
         "counted\n",
     )
-
-
-@each_row(
-    ("printed", "output"),
-    [("'{\"a\": [1]}'", {"a": [1]}), ("7", 7), ("two words", "two words\n"), ("", "\n"), ("NaN", "NaN\n")],
-)
-async def test_what_a_program_prints_is_json_if_it_can_be(tmp_path: Path, printed: str, output: Any) -> None:
-    shell(tmp_path, f"echo {printed}")
-    assert (await run(desk("off", tmp_path), name="thing"))["output"] == output
 
 
 async def test_arguments_reach_a_program_as_a_file(tmp_path: Path) -> None:
@@ -182,25 +171,12 @@ async def test_a_function_that_fails_is_a_result(tmp_path: Path, code: str, kind
     assert reported[0] == kind and said in reported[1]
 
 
-@each_row(
-    ("code", "kind", "said"),
-    [
-        ("echo oops >&2; exit 3", "execution_failed", "oops"),
-        ("exit 3", "execution_failed", "thing ended with exit code 3"),
-        (
-            "printf 'a.js:1\\n\\nError: bad day\\n    at x (a.js:1)\\n\\nNode.js v22.1.0\\n' >&2; exit 1",
-            "execution_failed",
-            "Error: bad day",
-        ),
-        ("printf 'Node.js v22.1.0\\n  only this  \\n' >&2; exit 1", "execution_failed", "only this"),
-        ("printf 'Node.js v22.1.0\\n' >&2; exit 1", "execution_failed", "thing ended with exit code 1"),
-        ("head -c 10000 /dev/zero | tr '\\0' x", "output_too_long", "output_blobs"),
-    ],
-)
-async def test_a_program_that_fails_is_a_result(tmp_path: Path, code: str, kind: str, said: str) -> None:
-    shell(tmp_path, code)
-    reported = await failed(desk("off", tmp_path), name="thing")
-    assert reported[0] == kind and said in reported[1]
+async def test_a_program_that_fails_is_a_result(tmp_path: Path) -> None:
+    shell(tmp_path, "echo oops >&2; exit 3")
+    assert await failed(desk("off", tmp_path), name="thing") == ("execution_failed", "oops")
+    shell(tmp_path, "head -c 10000 /dev/zero | tr '\\0' x")
+    kind, said = await failed(desk("off", tmp_path), name="thing")
+    assert kind == "output_too_long" and "output_blobs" in said
 
 
 @each_row("timeout_ms", [600_001, 10**9, 10**400])  # the last one is no number of floating point
@@ -236,9 +212,7 @@ async def test_an_instruction_is_not_executed(name: str) -> None:
 
 
 @pytest.mark.requirement("SP-33")
-async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
-    box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_declared_secrets_are_handed_on(box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT_BACK", "1")
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
@@ -255,9 +229,7 @@ async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
 
 
 @pytest.mark.requirement("SP-30", "SP-31", "SP-32")
-async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_is_read_only(
-    box: Any, tmp_path: Path
-) -> None:
+async def test_a_sandboxed_action_can_do_little(box: Any, tmp_path: Path) -> None:
     if box == "off":
         pytest.skip("this is what the sandbox is for")
     code = (
@@ -315,31 +287,12 @@ async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: 
     assert kind == "execution_failed" and "without a result" in said
 
 
-async def test_a_result_that_is_no_json_is_told(tmp_path: Path) -> None:
-    for text in ("nonsense", "[1]", "{}", '{"output": NaN}'):
-        code = f"open(os.environ['SKILL_WORKSPACE'] + '/result.json', 'w').write('{text}')\n    os._exit(0)\n"
-        python(tmp_path, f"import os\ndef main(args):\n    {code}")
-        assert (await failed(desk("off", tmp_path), name="thing"))[1].endswith("cannot be parsed")
-
-
 @pytest.mark.parametrize(("more", "status"), [(0, "completed"), (1, "failed")])
 async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, status: str) -> None:
     length = (1 << 20) - len('{"output": ""}') + more
     python(tmp_path, f"def main(args):\n    return 'x' * {length}\n")
     reported = await run(desk("off", tmp_path), name="thing")
     assert reported["status"] == status and (reported["output"] is None or len(reported["output"]) == length)
-
-
-@each_row(
-    ("message", "summary"),
-    [("' \\n'", "ValueError"), ("'two\\n lines'", "two lines"), ("'x' * 300", "x" * 200)],
-)
-async def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(
-    tmp_path: Path, message: str, summary: str
-) -> None:
-    python(tmp_path, f"def main(args):\n    raise ValueError({message})\n")
-    reported = await run(desk("off", tmp_path), name="thing")
-    assert (reported["summary"], reported["error"]["type"]) == (summary, "ValueError")
 
 
 async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(tmp_path: Path) -> None:
@@ -392,7 +345,7 @@ async def test_a_blob_is_text_of_whole_characters() -> None:
 # Turns
 
 
-async def test_what_waits_for_its_turn_takes_no_room_on_the_disk(
+async def test_what_waits_takes_no_room_on_disk(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = 'until [ -e "$SKILL_WORKSPACE/stop" ]; do sleep 0.05; done'
@@ -455,7 +408,7 @@ async def test_code_of_others_needs_a_leave_of_its_own() -> None:
         ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
     ],
 )
-async def test_code_runs_in_the_languages_of_the_interpreters(
+async def test_code_runs_in_the_known_languages(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
     served = desk(box, ACTIONS, allow_code=True)
@@ -507,10 +460,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
 )
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
     reported = await failed(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
-    assert reported[0] == kind
-    if said:
-        with pytest.raises(AssertionError, match=said):
-            raise AssertionError(reported[1])
+    assert reported[0] == kind and re.search(said, reported[1])
 
 
 async def test_a_mounted_skill_must_be_there() -> None:
@@ -530,9 +480,6 @@ async def test_arguments_that_are_nested_too_deeply_have_an_answer(tmp_path: Pat
     for _ in range(300):
         args = [args]
     assert (await run(served, name="thing", args={"a": args}))["status"] == "completed"
-    raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
-    deep = raw.replace('"thing"', '"thing", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
-    assert (await served.send(deep.encode()))["error"]["code"] == -32700
 
 
 # Skills of others

@@ -75,15 +75,6 @@ async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
     assert seen == await desk.names()
 
 
-@pytest.mark.requirement("SP-2")
-async def test_fifty_are_listed_unless_told_otherwise(tmp_path: Path) -> None:
-    for number in range(60):
-        write_skill(tmp_path / f"skill-{number:02}")
-    desk = Desk(tmp_path)
-    assert len(await desk.names()) == 50
-    assert len(await desk.names(limit=61)) == 61
-
-
 async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) -> None:
     for name in "bdf":
         write_skill(tmp_path / name)
@@ -101,12 +92,9 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str)
     with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
         await desk.call("list_skills", cursor=cursor)
     assert caught.value.code == -32602
-
-
-async def test_a_cursor_of_another_list_is_refused(desk: Desk) -> None:
-    cursor = (await desk.call("list_skills", limit=1))["next_cursor"]
+    other = (await desk.call("list_skills", limit=1))["next_cursor"]
     with pytest.raises(CallFailedError, match="of the same list"):
-        await desk.call("list_skills", namespace="salesforce", cursor=cursor)
+        await desk.call("list_skills", namespace="salesforce", cursor=other)
 
 
 # Descriptions
@@ -117,9 +105,7 @@ async def test_a_cursor_of_another_list_is_refused(desk: Desk) -> None:
     ("version", "expected"),
     [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")],
 )
-async def test_the_latest_version_is_taken_when_none_is_asked_for(
-    desk: Desk, version: str | None, expected: str
-) -> None:
+async def test_the_latest_version_is_the_default(desk: Desk, version: str | None, expected: str) -> None:
     reported = (await desk.call("describe_skill", name="weather", version=version))["skill"]
     assert reported["manifest"]["version"] == expected
     table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
@@ -258,7 +244,7 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
         ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
     ],
 )  # fmt: skip
-async def test_what_is_not_there_is_told_with_what_was_asked_for(
+async def test_what_is_not_there_is_named(
     desk: Desk, method: str, params: dict[str, Any], said: str, data: dict[str, Any]
 ) -> None:
     with pytest.raises(CallFailedError, match=said) as caught:
@@ -290,9 +276,7 @@ async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: 
         ("read_blob", {"blob_id": "blob:1"}),
     ],
 )
-async def test_without_leave_what_runs_answers_that_it_is_disabled(
-    desk: Desk, method: str, params: dict[str, Any]
-) -> None:
+async def test_without_leave_nothing_runs(desk: Desk, method: str, params: dict[str, Any]) -> None:
     reported = await desk.call(method, **params)
     assert (reported["status"], reported["error"]["type"]) == ("failed", "execution_disabled")
     assert "--allow-scripts" in reported["error"]["message"]

@@ -17,8 +17,15 @@ GOOD = Outcome(
 )
 
 
-def test_a_program_s_output_is_what_it_printed() -> None:
-    assert to_run("t", replace(GOOD, stdout='{"a": 1}'), None, ("blob:1",), called=False, remark="").output == {"a": 1}
+@each_row(
+    ("printed", "output"),
+    [('{"a": [1]}\n', {"a": [1]}), ("7", 7), ("two words\n", "two words\n"), ("\n", "\n"), ("NaN\n", "NaN\n")],
+)
+def test_what_a_program_prints_is_json_if_it_can_be(printed: str, output: Json) -> None:
+    assert to_run("t", replace(GOOD, stdout=printed), None, (), called=False, remark="").output == output
+
+
+def test_what_a_program_says_on_stderr_is_its_log() -> None:
     done = to_run("t", replace(GOOD, stdout="text", stderr="log\n"), None, (), called=False, remark="more\n")
     assert (done.output, done.logs_preview, done.error) == ("text", "log\nmore\n", None)
     assert done.summary == "t completed in 5 ms."
@@ -44,16 +51,28 @@ def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(
          ("execution_failed", "Error: no")),
         ({"exit_code": 1}, b'{"error": {"type": "ValueError", "message": "no"}}', True, ("ValueError", "no")),
         ({}, None, True, ("execution_failed", "it ended without a result, or with one of more than 1,048,576 bytes")),
-        ({}, b"{}", True, ("execution_failed", "the result that the entry point left cannot be parsed")),
+        ({"exit_code": 1, "stderr": "Node.js v22.1.0\n  only this  \n"}, None, False,
+         ("execution_failed", "only this")),
+        ({"exit_code": 1, "stderr": "Node.js v22.1.0\n"}, None, False,
+         ("execution_failed", "t ended with exit code 1")),
+        *[({}, result, True, ("execution_failed", "the result that the entry point left cannot be parsed"))
+          for result in (b"{}", b"nonsense", b"[1]", b'{"output": NaN}')],
         ({"stdout_truncated": True}, None, False,
          ("output_too_long", "its output exceeds the limit; leave large output as files in output_blobs")),
     ],
 )  # fmt: skip
-def test_what_went_wrong_is_in_the_error(
+def test_the_error_names_what_went_wrong(
     outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
 ) -> None:
     done = to_run("t", replace(GOOD, **outcome), result, (), called=called, remark="")
     assert (done.output, done.error, done.summary) == (None, expected, expected[1])
+
+
+@each_row(("message", "summary"), [(" \n", "ValueError"), ("two\n lines", "two lines"), ("x" * 300, "x" * 200)])
+def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(message: str, summary: str) -> None:
+    result = jsonrpc.dump({"error": {"type": "ValueError", "message": message}})
+    done = to_run("t", replace(GOOD, exit_code=1), result, (), called=True, remark="")
+    assert (done.summary, done.error) == (summary, ("ValueError", message))
 
 
 def test_a_run_that_was_not_begun_has_an_id_and_a_short_summary() -> None:

@@ -76,13 +76,3 @@ async def test_so_does_that_of_an_asynchronous_one(registry: Registry) -> None:
         assert not is_there(first)
         second = work_directory(runtime.session())
     assert not is_there(second)
-
-
-def test_a_closed_runtime_hears_of_no_change(registry: Registry) -> None:
-    registry.load()
-    with Runtime(registry) as runtime:
-        seen: list[object] = []
-        runtime.events.subscribe(seen.append)
-    plant(Path(registry.roots[0].path), skills("gamma"))
-    registry.refresh()
-    assert "gamma" in registry.snapshot.skills and seen == []

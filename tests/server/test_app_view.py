@@ -109,9 +109,7 @@ def fixtures() -> Iterator[Wire]:
 
 @pytest.mark.parametrize("theme", COLOURS)
 @pytest.mark.parametrize("width", [320, 1280])
-def test_the_view_fits_and_has_the_colours_of_the_host(
-    chromium: Browser, kind: str, fixtures: Wire, theme: str, width: int
-) -> None:
+def test_the_view_fits_its_host(chromium: Browser, kind: str, fixtures: Wire, theme: str, width: int) -> None:
     with shown(chromium, kind, fixtures, LIST, theme=theme, viewport={"width": width, "height": 700}) as (page, frame):
         for place in ("#catalogue", "#skill"):
             expect(frame.locator(place)).to_be_visible()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from mcp_skills_server.dialects.runtime import apps
 from tables import each_row
 from web.http_wire import HttpClient, client, http_serving
-from wire import FIXTURES, ROOT, Era, Wire, WireError, serving
+from wire import FIXTURES, Era, Wire, WireError, serving
 
 EXTENSION = "io.modelcontextprotocol/ui"
 MIME_TYPE = "text/html;profile=mcp-app"
@@ -25,22 +24,11 @@ META = {
     }
 }
 VIEWS: list[dict[str, Any]] = [
-    {
-        "uri": CATALOGUE,
-        "mimeType": MIME_TYPE,
-        "name": "skills-catalogue",
-        "title": "Skills",
-        "description": "Search and load skills.",
-        "_meta": META,
-    },
-    {
-        "uri": SKILL,
-        "mimeType": MIME_TYPE,
-        "name": "loaded-skill",
-        "title": "Loaded skill",
-        "description": "The instructions of a loaded skill.",
-        "_meta": META,
-    },
+    {"uri": uri, "mimeType": MIME_TYPE, "name": name, "title": title, "description": description, "_meta": META}
+    for uri, name, title, description in (
+        (CATALOGUE, "skills-catalogue", "Skills", "Search and load skills."),
+        (SKILL, "loaded-skill", "Loaded skill", "The instructions of a loaded skill."),
+    )
 ]
 SKILLS = FIXTURES / "acme"
 Asking = Wire | HttpClient
@@ -114,16 +102,12 @@ def test_without_tools_there_are_no_views(transport: str, era: Era) -> None:
             asks.request("resources/read", {"uri": CATALOGUE})
 
 
-def test_a_server_that_skills_are_attached_to_has_the_views_beside_its_own(era: Era) -> None:
-    wire = Wire([sys.executable, str(ROOT / "examples" / "give_a_server_skills.py")], era=era)
-    wire.extensions = SHOWS_VIEWS
-    try:
-        wire.open()
-        tools = {tool["name"]: tool.get("_meta") for tool in wire.request("tools/list")["tools"]}
-        assert (tools["read_ticket"], tools["skills_load"]) == (None, {"ui": {"resourceUri": SKILL}})
-        uris = [each["uri"] for each in wire.request("resources/list")["resources"]]
-        assert uris == ["tickets://open", CATALOGUE, SKILL, "skill://summarise-ticket/SKILL.md"]
-        assert wire.request("resources/read", {"uri": SKILL})["contents"][0]["mimeType"] == MIME_TYPE
-        assert wire.request("resources/read", {"uri": "tickets://7"})["contents"][0]["mimeType"] != MIME_TYPE
-    finally:
-        wire.kill()
+def test_a_server_that_skills_are_attached_to_has_the_views_beside_its_own(example: Wire) -> None:
+    example.extensions = SHOWS_VIEWS
+    example.open()
+    tools = {tool["name"]: tool.get("_meta") for tool in example.request("tools/list")["tools"]}
+    assert (tools["read_ticket"], tools["skills_load"]) == (None, {"ui": {"resourceUri": SKILL}})
+    uris = [each["uri"] for each in example.request("resources/list")["resources"]]
+    assert uris == ["tickets://open", CATALOGUE, SKILL, "skill://summarise-ticket/SKILL.md"]
+    assert example.request("resources/read", {"uri": SKILL})["contents"][0]["mimeType"] == MIME_TYPE
+    assert example.request("resources/read", {"uri": "tickets://7"})["contents"][0]["mimeType"] != MIME_TYPE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
-from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
@@ -27,25 +25,11 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
+from server.sdk import ask, attached
 from tables import each_row
-from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
+from wire import DEADLINE, EXTENSION, META, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def example(era: Era) -> Iterator[Wire]:
-    """The example, as a process."""
-    wire = Wire([sys.executable, str(ROOT / "examples" / "give_a_server_skills.py")], era=era)
-    try:
-        yield wire
-    finally:
-        wire.kill()
 
 
 SKILL = "skill://summarise-ticket/SKILL.md"
@@ -102,32 +86,26 @@ async def test_events_of_the_server_s_own_bus_reach_the_same_stream(tmp_path: Pa
         return "told"
 
     server.add_tool(announce)
-    attach(server, Registry([tmp_path]))
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode="auto") as client:
-            listening = client.listen(
-                tools_list_changed=True, resource_subscriptions=["mine://x", "skill://a/SKILL.md"]
-            )
-            async with listening as events:
-                assert events.honored.tools_list_changed is True
-                await client.call_tool("announce")
-                seen = {repr(await anext(events)), repr(await anext(events))}
-                assert seen == {"ToolsListChanged()", "ResourceUpdated(uri='mine://x')"}
-                write_skill(tmp_path / "a", description="Another description of some length.")
-                assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
+    async with attached(tmp_path, to=server, watch=True) as client:
+        uris = ["mine://x", "skill://a/SKILL.md"]
+        async with client.listen(tools_list_changed=True, resource_subscriptions=uris) as events:
+            assert events.honored.tools_list_changed is True
+            await client.call_tool("announce")
+            seen = {repr(await anext(events)), repr(await anext(events))}
+            assert seen == {"ToolsListChanged()", "ResourceUpdated(uri='mine://x')"}
+            write_skill(tmp_path / "a", description="Another description of some length.")
+            assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
 
 
 async def test_what_the_server_says_of_its_capabilities_stays(tmp_path: Path) -> None:
     server: Server[Any] = paged_server()
     declared = {"own": {"x": 1}, "resources": {"own": True, "subscribe": False}, "extensions": {"own/x": {}}}
 
-    async def declare(_: Any, call_next: Any) -> Any:
-        result = await call_next(_)
-        return (
-            {**result, "capabilities": {**result["capabilities"], **declared}}
-            if isinstance(result, dict) and "capabilities" in result
-            else result
-        )
+    async def declare(ctx: Any, call_next: Any) -> Any:
+        result = await call_next(ctx)
+        if isinstance(result, dict) and "capabilities" in result:
+            return {**result, "capabilities": {**result["capabilities"], **declared}}
+        return result
 
     attach(server, Registry([tmp_path]))
     server.middleware.append(declare)  # within ours
@@ -144,19 +122,6 @@ async def test_what_the_server_says_of_its_capabilities_stays(tmp_path: Path) ->
     assert capabilities["own"] == {"x": 1}
     assert capabilities["resources"] == {"own": True, "subscribe": True, "listChanged": True}
     assert capabilities["extensions"].keys() == {"own/x", EXTENSION}
-
-
-class Ask(types.Request[dict[str, Any], str]):
-    """A request for a method that the SDK does not know."""
-
-    method: str
-    params: dict[str, Any]
-
-
-class Answer(types.Result):
-    """Its result, as it came."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def paged_server() -> Server[Any]:
@@ -178,13 +143,10 @@ def paged_server() -> Server[Any]:
     return Server("own", on_list_resources=list_resources, on_read_resource=read, on_completion=complete)
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_lists_of_a_lowlevel_server_are_joined_page_by_page(tmp_path: Path, mode: Any) -> None:
     for name in ("a", "b", "c"):
         write_skill(tmp_path / name)
-    server = paged_server()
-    attach(server, Registry([tmp_path]), Settings(page_size=2), watch=False)
-    async with Client(server, mode=mode) as client:
+    async with attached(tmp_path, mode, to=paged_server(), settings=Settings(page_size=2)) as client:
         assert client.server_capabilities.resources is not None
         pages: list[list[str]] = []
         cursor: str | None = None
@@ -210,30 +172,25 @@ async def test_lists_of_a_lowlevel_server_are_joined_page_by_page(tmp_path: Path
 
 
 @pytest.mark.requirement("S40-30")
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_bug_is_told_without_its_internals(
     tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_skill(tmp_path / "a")
-    server = Server[Any]("mine")
     registry = Registry([tmp_path])
 
     def broken(*_: object) -> None:
         raise KeyError("a secret of ours")
 
-    attach(server, registry, watch=False)
     monkeypatch.setattr(registry, "body", broken)
-    async with Client(server, mode=mode) as client:
+    async with attached(registry, mode) as client:
         with pytest.raises(MCPError) as caught:
-            await client.session.send_request(Ask(method="skills/get", params={"name": "a"}), Answer)
+            await ask(client, "skills/get", name="a")
         assert (caught.value.error.code, caught.value.error.message) == (-32603, "Internal error")
         assert caught.value.error.data is None
-        listed = await client.session.send_request(Ask(method="skills/list", params={}), Answer)
-        assert listed.model_dump()["skills"]
+        assert (await ask(client, "skills/list"))["skills"]
     assert "a secret of ours" in caplog.text
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "a")
     steps: list[str] = []
@@ -246,8 +203,7 @@ async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mod
 
     server = Server[Any]("mine", lifespan=lifespan)
     server.extensions["com.example/own"] = {"x": 1}
-    attach(server, Registry([tmp_path]), watch=False)
-    async with Client(server, mode=mode) as client:
+    async with attached(tmp_path, mode, to=server) as client:
         extensions = client.server_capabilities.extensions or {}
         assert extensions[EXTENSION] == {"directoryRead": True}
         if mode == "auto":
@@ -266,18 +222,15 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
         return types.SubscriptionsListenResult(_meta={META + "subscriptionId": ctx.request_id})
 
     server = Server[Any]("mine", on_subscriptions_listen=listen)
-    attach(server, Registry([tmp_path]))
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode="auto") as client:
-            async with client.listen(tools_list_changed=True) as events:
-                assert [event async for event in events] == [] and asked == [True]
-            async with client.listen(resources_list_changed=True) as events:
-                write_skill(tmp_path / "b")
-                assert repr(await anext(events)) == "ResourcesListChanged()" and asked == [True]
+    async with attached(tmp_path, to=server, watch=True) as client:
+        async with client.listen(tools_list_changed=True) as events:
+            assert [event async for event in events] == [] and asked == [True]
+        async with client.listen(resources_list_changed=True) as events:
+            write_skill(tmp_path / "b")
+            assert repr(await anext(events)) == "ResourcesListChanged()" and asked == [True]
 
 
 @pytest.mark.requirement("S40-24", "S76-8")
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
     tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,16 +241,12 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
         raise StaleFileError(str(tmp_path / file.location), "Permission denied")
 
     monkeypatch.setattr(registry, "read", unreadable)
-    server = Server[Any]("mine")
-    attach(server, registry, watch=False)
-    async with Client(server, mode=mode) as client:
+    async with attached(registry, mode) as client:
         with pytest.raises(MCPError) as caught:
-            await client.session.send_request(Ask(method="skills/get", params={"name": "a"}), Answer)
+            await ask(client, "skills/get", name="a")
         assert caught.value.error.code == -32602 and "cannot be read" in caught.value.error.message
-        shown = await client.session.send_request(
-            Ask(method="skills/get", params={"uri": "skill://a/SKILL.md"}), Answer
-        )
-        uris = [each["uri"] for each in shown.model_dump()["skill"]["resources"]]
+        shown = await ask(client, "skills/get", uri="skill://a/SKILL.md")
+        uris = [each["uri"] for each in shown["skill"]["resources"]]
         assert uris == ["skill://a/SKILL.md", "skill://a/notes.md"]
     assert "Permission denied" in caplog.text and "Traceback" not in caplog.text
 
@@ -328,46 +277,36 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Regi
     go.set()
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_names_are_told_before_the_first_scan_is_done(
-    held: tuple[Registry, threading.Event], mode: Any
-) -> None:
+async def test_names_are_told_before_the_first_scan(held: tuple[Registry, threading.Event], mode: Any) -> None:
     registry, go = held
-    server = Server[Any]("mine")
-    attach(server, registry, watch=False)
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode=mode) as client:
-            said = str(client.instructions)
-            early = await client.list_tools()
-            assert not registry.loaded.is_set()
-            described = str(early.tools[2].description)
-            for text in (said, described):
-                assert "skill-001" in text and "- team-3 (4" in text and "skill-000" not in text
-            assert said.startswith("399 skills here")
-            go.set()
-            assert len((await client.list_prompts()).prompts) == 400
-            assert registry.loaded.is_set()
-            assert (await client.list_tools()).tools == early.tools
+    async with attached(registry, mode) as client:
+        said = str(client.instructions)
+        early = await client.list_tools()
+        assert not registry.loaded.is_set()
+        described = str(early.tools[2].description)
+        for text in (said, described):
+            assert "skill-001" in text and "- team-3 (4" in text and "skill-000" not in text
+        assert said.startswith("399 skills here")
+        go.set()
+        assert len((await client.list_prompts()).prompts) == 400
+        assert registry.loaded.is_set()
+        assert (await client.list_tools()).tools == early.tools
 
 
 async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
-    server = Server[Any]("mine")
-    attach(server, registry, watch=False)
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode="legacy") as client, anyio.create_task_group() as tasks:
+    async with attached(registry, "legacy") as client, anyio.create_task_group() as tasks:
 
-            async def subscribe() -> None:
-                params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
-                await client.session.send_request(types.SubscribeRequest(params=params), types.EmptyResult)
+        async def subscribe() -> None:
+            params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
+            await client.session.send_request(types.SubscribeRequest(params=params), types.EmptyResult)
 
-            tasks.start_soon(subscribe)
-            await anyio.wait_all_tasks_blocked()
-            go.set()
-            # Ends with an error if the subscription was judged before the skills were known.
+        tasks.start_soon(subscribe)
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+        # Ends with an error if the subscription was judged before the skills were known.
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "a")
     asked: list[str] = []
@@ -378,33 +317,27 @@ async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, 
         return types.CompleteResult(completion=types.Completion(values=["own"]))
 
     server = Server[Any]("own", on_completion=complete)
-    attach(server, Registry([tmp_path]), Settings(prompts=False), watch=False)
-    async with Client(server, mode=mode) as client:
+    async with attached(tmp_path, mode, to=server, settings=Settings(prompts=False)) as client:
         ref = types.PromptReference(name="a")
         assert (await client.complete(ref, {"name": "task", "value": ""})).completion.values == ["own"]
     assert asked == ["a"]
 
 
-async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
-    tmp_path: Path, held: tuple[Registry, threading.Event]
-) -> None:
+async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
-    server = Server[Any]("mine")
-    attach(server, registry, watch=False)
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode="auto") as client:
-            before = await client.list_tools()
-            write_skill(tmp_path / "skills" / "team-1" / "late")
-            async with anyio.create_task_group() as tasks:
+    async with attached(registry) as client:
+        before = await client.list_tools()
+        write_skill(tmp_path / "skills" / "team-1" / "late")
+        async with anyio.create_task_group() as tasks:
 
-                async def release() -> None:
-                    await anyio.wait_all_tasks_blocked()
-                    go.set()
+            async def release() -> None:
+                await anyio.wait_all_tasks_blocked()
+                go.set()
 
-                tasks.start_soon(release)
-                async with client.listen(tools_list_changed=True) as events:
-                    assert repr(await anext(events)) == "ToolsListChanged()"
-            assert (await client.list_tools()).tools != before.tools
+            tasks.start_soon(release)
+            async with client.listen(tools_list_changed=True) as events:
+                assert repr(await anext(events)) == "ToolsListChanged()"
+        assert (await client.list_tools()).tools != before.tools
 
 
 @each_row(
@@ -414,10 +347,8 @@ async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
 async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) -> None:
     """Hosts that show both had it twice; `mcp` is the SDK's own name, below frameworks that show one or the other."""
     write_skill(tmp_path / "a", body="# A\n\nThis is how it is done.\n")
-    server = Server[Any]("mine")
-    attach(server, Registry([tmp_path]), watch=False)
     for mode in ("legacy", "auto"):
-        async with Client(server, mode=mode, client_info=types.Implementation(name=name, version="1")) as client:
+        async with attached(tmp_path, mode, host=name) as client:
             got = await client.call_tool("skills_load", {"names": ["a"]})
             assert str(got.model_dump()).count("This is how it is done.") == times
 
@@ -446,9 +377,7 @@ async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(
 async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path: Path, name: str) -> None:
     lines = [f"{number}. Do step {number} of many, and look at what it did." for number in range(600)]
     write_skill(tmp_path / "a", body="\n".join(lines))
-    server = Server[Any]("mine")
-    attach(server, Registry([tmp_path]), watch=False)
-    async with Client(server, client_info=types.Implementation(name=name, version="1")) as client:
+    async with attached(tmp_path, host=name) as client:
         got: Any = await client.call_tool("skills_load", {"names": ["a"]})
         seen = got.content[0].text
         assert len(seen) < 8_000
@@ -476,14 +405,12 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
         ("another", 1, 1),
     ],
 )
-async def test_a_host_is_given_the_list_of_skills_where_its_model_sees_it(
+async def test_a_host_gets_the_list_where_its_model_looks(
     tmp_path: Path, name: str, in_instructions: int, in_tools: int
 ) -> None:
     write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.")
-    server = Server[Any]("mine")
-    attach(server, Registry([tmp_path]), watch=False)
     for mode in ("legacy", "auto"):
-        async with Client(server, mode=mode, client_info=types.Implementation(name=name, version="1")) as client:
+        async with attached(tmp_path, mode, host=name) as client:
             assert str(client.instructions).count("Brews tea.") == in_instructions
             tools = (await client.list_tools()).tools
             assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
@@ -507,10 +434,7 @@ async def metas(client: Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tools", [True, False])
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_tool_of_the_server_names_its_skill_to_who_has_the_skill(
-    tmp_path: Path, mode: Any, tools: bool
-) -> None:
+async def test_a_tool_names_its_skill_to_who_has_it(tmp_path: Path, mode: Any, tools: bool) -> None:
     write_skill(tmp_path / "our money" / "refunds")
     write_skill(tmp_path / "invoices")
     registry = Registry([tmp_path])
@@ -523,23 +447,19 @@ async def test_a_tool_of_the_server_names_its_skill_to_who_has_the_skill(
         "other": "our money/new",
         "absent": uri,
     }
-    server = tools_server()
-    attach(server, registry, Settings(tools=tools), watch=False, views=views, tool_skills=named)
-    async with Client(server, mode=mode) as client:
+    options = {"settings": Settings(tools=tools), "views": views, "tool_skills": named}
+    async with attached(registry, mode, to=tools_server(), **options) as client:
         assert await metas(client) == {"refund": {"own": 1, SKILL_OF_TOOL: uri}, "credit": {SKILL_OF_TOOL: uri}}
         write_skill(tmp_path / "our money" / "new")
         registry.refresh()
         assert (await metas(client))["other"] == {SKILL_OF_TOOL: "skill://our%20money/new/SKILL.md"}
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about(tmp_path: Path, mode: Any) -> None:
     for name in ("refunds", "invoices", "greetings"):
         write_skill(tmp_path / name)
-    server = tools_server()
     named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
-    attach(server, Registry([tmp_path]), watch=False, tool_skills=named)
-    async with Client(server, mode=mode) as client:
+    async with attached(tmp_path, mode, to=tools_server(), tool_skills=named) as client:
         for names, note in (
             (["refunds"], "Tools that these skills document: credit (refunds), refund (refunds)."),
             (["greetings"], None),
@@ -555,10 +475,7 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
         assert (await client.call_tool("refund")).content[0] == types.TextContent(text="done")
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_without_being_asked_to_no_tool_names_a_skill(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "refund")
-    server = tools_server()
-    attach(server, Registry([tmp_path]), watch=False)
-    async with Client(server, mode=mode) as client:
+    async with attached(tmp_path, mode, to=tools_server()) as client:
         assert await metas(client) == {"refund": {"own": 1}}

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from catalog.forest import loaded
 from conversations import ENVELOPE, HANDSHAKE
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
@@ -22,9 +23,7 @@ LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """The fixtures, read."""
-    out = Registry([FIXTURES / "acme"])
-    out.load()
-    return out
+    return loaded(FIXTURES / "acme")
 
 
 def said(*messages: dict[str, Any]) -> list[bytes]:
@@ -75,9 +74,7 @@ def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(regis
     ]
 
 
-def test_not_too_many_answers_are_made_at_once_and_streams_are_not_counted(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_answers_are_made_at_once_beside_streams(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: set[object] = set()
     most = 0
     real = Connection.answer

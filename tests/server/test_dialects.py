@@ -6,39 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import mcp_types as types
 import pytest
-from mcp.client import Client
-from mcp.server.lowlevel import Server
-from pydantic import ConfigDict
 
 from catalog.forest import loaded
-from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError, attach
+from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError
 from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.server.notify import Notifier, Stream, notices
+from server.sdk import ask, attached
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-class Ask(types.Request[dict[str, Any], str]):
-    """A request for a method that the SDK does not know."""
-
-    method: str
-    params: dict[str, Any]
-
-
-class Answer(types.Result):
-    """Its result, as it came."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def number_of(skill: Skill, snapshot: Snapshot, least: Standing) -> int:
@@ -75,33 +54,22 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, TINY.name, TINY)
 
 
-async def asked(client: Client, method: str, **params: Any) -> dict[str, Any]:
-    result = await client.session.send_request(Ask(method=method, params=params), Answer)
-    return {key: value for key, value in result.model_dump().items() if not key.startswith("_") and value is not None}
-
-
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) -> None:
     assert "tiny" in table.names()
     for name in ("b", "d"):
         write_skill(tmp_path / name)
-    server = Server[Any]("mine")
-    attach(server, Registry([tmp_path]), Settings(dialect="tiny"))
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode=mode) as client:
-            extensions = client.server_capabilities.extensions or {}
-            assert extensions == {"com.example/tiny": {"numbers": True}}
-            assert (await asked(client, "skills/list"))["skills"] == [
-                {"number": 0, "called": "b"},
-                {"number": 1, "called": "d"},
-            ]
-            assert (await asked(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
-            write_skill(tmp_path / "a")
-            while len((await asked(client, "skills/list"))["skills"]) < 3:
-                await anyio.lowlevel.checkpoint()
-            # What an entry varies with is looked at again: d was the second, and is the third now.
-            assert (await asked(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
+    registry = Registry([tmp_path])
+    async with attached(registry, mode, settings=Settings(dialect="tiny")) as client:
+        extensions = client.server_capabilities.extensions or {}
+        assert extensions == {"com.example/tiny": {"numbers": True}}
+        listed = (await ask(client, "skills/list"))["skills"]
+        assert listed == [{"number": 0, "called": "b"}, {"number": 1, "called": "d"}]
+        assert (await ask(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
+        write_skill(tmp_path / "a")
+        registry.refresh()
+        # What an entry varies with is looked at again: d was the second, and is the third now.
+        assert (await ask(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
 
 
 async def test_a_name_that_no_row_has_is_refused() -> None:
@@ -133,13 +101,10 @@ async def test_a_row_is_notified(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_row_joins_the_others_where_all_are_spoken(tmp_path: Path, mode: Any) -> None:
     write_skill(tmp_path / "a")
-    server = Server[Any]("mine")
-    attach(server, Registry([tmp_path]), watch=False)
-    async with Client(server, mode=mode) as client:
-        (entry,) = (await asked(client, "skills/list"))["skills"]
+    async with attached(tmp_path, mode) as client:
+        (entry,) = (await ask(client, "skills/list"))["skills"]
         assert entry["number"] == 0 and entry["name"] == "a" and entry["uri"] == "skill://a/SKILL.md"
-        assert (await asked(client, "skills/get", number="0"))["found"] == entry
-        assert (await asked(client, "skills/get", name="a"))["instructions"]
+        assert (await ask(client, "skills/get", number="0"))["found"] == entry
+        assert (await ask(client, "skills/get", name="a"))["instructions"]

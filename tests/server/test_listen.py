@@ -22,11 +22,6 @@ from wire import DEADLINE
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Listening:
     """One client's `subscriptions/listen`."""
 
@@ -114,9 +109,7 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_resu
         assert mine.result is None
 
 
-async def test_subscriptions_of_all_sessions_of_one_owner_are_bounded_and_end_with_their_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_subscriptions_of_one_owner_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_WATCHED", 8)
     notifier = Notifier(Settings())
     peers = [Client() for _ in range(3)]

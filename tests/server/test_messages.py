@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,31 +98,22 @@ def test_the_second_request_of_an_id_is_refused_by_that_id() -> None:
     assert 'the id "1" is already in progress' in refused.message
 
 
-# Over pipes
-
-
-@pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_over_stdio_every_message_is_answered_and_the_next_request_works(era: Era) -> None:
-    with serving(FIXTURES, era=era) as wire:
+    """Before the first request of all, too."""
+    with serving(FIXTURES, era=era, opened=False) as wire:
         wire._id = 100
-        for case in MALFORMED:
-            wire.send_line(case.raw)
-            answer = wire.answer(case.id)
-            assert (answer["error"]["code"], answer["id"]) == (case.code, case.id), case.title
-            assert wire.request("skills/list")["skills"]
+        for opened in (False, True):
+            for case in MALFORMED:
+                wire.send_line(case.raw)
+                answer = wire.answer(case.id)
+                assert (answer["error"]["code"], answer["id"]) == (case.code, case.id), case.title
+                if opened:
+                    assert wire.request("skills/list")["skills"]
+            if not opened:
+                assert wire.open()["capabilities"]
         assert b"Traceback" not in wire.stderr
 
 
-def test_a_message_before_the_first_request_is_answered_too() -> None:
-    with serving(FIXTURES, opened=False) as wire:
-        wire._id = 100
-        for case in MALFORMED:
-            wire.send_line(case.raw)
-            assert wire.answer(case.id)["error"]["code"] == case.code, case.title
-        assert wire.open()["capabilities"]
-
-
-@pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_over_stdio_a_request_with_half_a_character_is_answered(era: Era) -> None:
     with serving(FIXTURES, era=era) as wire:
         for method, params in HALVES:
@@ -148,20 +141,21 @@ def test_a_line_that_is_too_long_is_answered_with_the_limit(ended: bool) -> None
         assert wire._answers[None].empty()
 
 
-def test_half_a_line_at_the_end_is_answered() -> None:
-    with serving(FIXTURES) as wire:
-        assert wire.process.stdin is not None
-        wire.process.stdin.write(raw()[:-5])
-        assert wire.close() == 0
-        assert wire.answer(None, 1)["error"]["code"] == -32700
-
-
-def test_over_stdio_a_request_whose_id_is_under_way_is_refused_at_once(tmp_path: Path, era: Era) -> None:
+@contextmanager
+def held(tmp_path: Path, era: Era = "legacy") -> Iterator[tuple[Wire, Path]]:
+    """A server that answered the handshake, and the gate at which its first scan waits for a text."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     wire = Wire([sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)], era=era)
     try:
         wire.open()
+        yield wire, gate
+    finally:
+        wire.kill()
+
+
+def test_over_stdio_a_request_whose_id_is_under_way_is_refused_at_once(tmp_path: Path, era: Era) -> None:
+    with held(tmp_path, era) as (wire, gate):
         sent = {**CALL, "params": wire._params({})}
         for _ in range(10):
             wire.send_line(json.dumps(sent).encode())
@@ -176,16 +170,10 @@ def test_over_stdio_a_request_whose_id_is_under_way_is_refused_at_once(tmp_path:
         assert wire.answer("7")["result"]["skills"]
         wire.send_line(json.dumps(sent).encode())
         assert wire.answer(7)["result"]["skills"]
-    finally:
-        wire.kill()
 
 
 def test_an_id_is_free_when_its_request_was_taken_back(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    wire = Wire([sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)])
-    try:
-        wire.open()
+    with held(tmp_path) as (wire, gate):
         wire.send_line(raw())
         wire.notify("notifications/cancelled", {"requestId": 7})
         assert wire.request("ping") == {}
@@ -194,21 +182,14 @@ def test_an_id_is_free_when_its_request_was_taken_back(tmp_path: Path) -> None:
         assert 7 not in wire._answers or wire._answers[7].empty()
         gate.write_text("go")
         assert wire.answer(7)["result"]["skills"]
-    finally:
-        wire.kill()
 
 
+@pytest.mark.requirement("MCP-51")
 def test_requests_that_are_owed_at_the_end_are_answered_once(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    wire = Wire([sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)])
-    try:
-        wire.open()
+    with held(tmp_path) as (wire, gate):
         asked = [wire.start("skills/list") for _ in range(3)]
         assert wire.process.stdin is not None
         wire.process.stdin.close()
         gate.write_text("go")
         assert all(wire.answer(each, DEADLINE)["result"]["skills"] for each in asked)
         assert wire.wait() == 0
-    finally:
-        wire.kill()

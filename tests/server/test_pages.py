@@ -9,6 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
+from catalog.forest import loaded, plant
+from catalog.forest import skills as planted
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.server import prompts, requests, resources, skills
@@ -24,16 +26,7 @@ LISTS: dict[str, Handler] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three skills."""
-    for name in ("a", "b", "c"):
-        write_skill(tmp_path / name)
-    return tmp_path
-
-
-def loaded(folder: Path) -> Registry:
-    registry = Registry([folder])
-    registry.load()
-    return registry
+    return plant(tmp_path, planted("a", "b", "c"))
 
 
 def listed(registry: Registry, name: str) -> Any:

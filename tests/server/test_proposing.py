@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.telemetry.events import PAGE, Event, Use
@@ -78,18 +78,24 @@ def propose(wire: HttpClient, name: str) -> dict[str, Any]:
     return ask(wire, "skills_propose", name=name, files=files, reason="Because.")
 
 
-def test_grants_say_who_may_propose_what_and_the_audit_log_has_it(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "finance" / "tax")
-    write_skill(tmp_path / "skills" / "secret" / "plan")
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
-    (tmp_path / "tokens").chmod(0o600)
-    audit = tmp_path / "audit"
-    options = ("--config", configure(tmp_path, GRANTS), "--proposals", tmp_path / "kept", "--audit-log", audit)
+@contextmanager
+def two_clients(folder: Path, *options: str | Path) -> Iterator[tuple[HttpClient, HttpClient]]:
+    """Ann and Bob, each with a token of their own, of one server that keeps proposals."""
+    (folder / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
+    (folder / "tokens").chmod(0o600)
     with (
-        http_serving(*options) as server,
+        http_serving(*options, "--proposals", folder / "kept") as server,
         client(server, "modern", token=ANN) as ann,
         client(server, "modern", token=BOB) as bob,
     ):
+        yield ann, bob
+
+
+def test_grants_say_who_may_propose_what_and_the_audit_log_has_it(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "finance" / "tax")
+    write_skill(tmp_path / "skills" / "secret" / "plan")
+    audit = tmp_path / "audit"
+    with two_clients(tmp_path, "--config", configure(tmp_path, GRANTS), "--audit-log", audit) as (ann, bob):
         assert set(PROPOSING) <= {*offered(ann)} and not set(PROPOSING) & {*offered(bob)}
         assert not propose(ann, "finance/refunds").get("isError")
         for name in ("tea", "secret", "secret/plan", "secret/plan/inner"):
@@ -103,17 +109,9 @@ def test_grants_say_who_may_propose_what_and_the_audit_log_has_it(tmp_path: Path
     assert "Because" not in audit.read_text()
 
 
-@pytest.mark.parametrize("era", ["modern"])
-def test_proposals_of_others_are_not_shown(tmp_path: Path, era: Era) -> None:
+def test_proposals_of_others_are_not_shown(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "coffee")
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
-    (tmp_path / "tokens").chmod(0o600)
-    arguments = (tmp_path / "skills", "--token-file", tmp_path / "tokens", "--proposals", tmp_path / "kept")
-    with (
-        http_serving(*arguments) as server,
-        client(server, era, token=ANN) as ann,
-        client(server, era, token=BOB) as bob,
-    ):
+    with two_clients(tmp_path, tmp_path / "skills", "--token-file", tmp_path / "tokens") as (ann, bob):
         assert not propose(ann, "tea").get("isError")
         assert said(ask(bob, "skills_proposals")) == "You have proposed nothing here."
         assert "tea: pending" in said(ask(ann, "skills_proposals"))

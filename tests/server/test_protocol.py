@@ -1,19 +1,22 @@
-"""Rules of the base protocol that no single method keeps: statelessness, error codes, what is never sent."""
+"""Rules of the base protocol that no single method keeps: handshakes, statelessness, codes, what is never sent."""
 
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from programs import LOOSE, loose
 from tables import each_row
 from wire import EXTENSION, FIXTURES, META, ROOT, Era, Wire, WireError, serving, write_skill
 
 EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
-    ("skills/list", {}),
+    ("skills/list", {"cursor": None}),
     ("skills/get", {"name": "meeting-notes", "arguments": {"topic": "x"}}),
     ("skills/get", {"uri": "skill://commit-messages/SKILL.md"}),
     ("resources/list", {}),
@@ -24,6 +27,10 @@ EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
         "completion/complete",
         {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": "a"}},
     ),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/prompt", "name": "meeting-notes"}, "argument": {"name": "audience", "value": "e"}},
+    ),
     ("tools/list", {}),
     ("tools/call", {"name": "skills_search", "arguments": {"query": "commit"}}),
     ("tools/call", {"name": "skills_read", "arguments": {"path": "SKILL.md"}}),
@@ -32,6 +39,7 @@ EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
 ]
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("skills/list", {"cursor": "x"}),
+    ("skills/list", {"cursor": 5}),
     ("skills/get", {"name": "x"}),
     ("skills/get", {}),
     ("skills/get", {"uri": "x"}),
@@ -56,11 +64,12 @@ def modern() -> Iterator[Wire]:
         yield wire
 
 
-@pytest.mark.requirement("MCP-10")
+@pytest.mark.requirement("MCP-6", "MCP-10")
 @each_row(("method", "params"), EVERY_METHOD)
 def test_a_modern_request_relies_on_no_earlier_one(method: str, params: dict[str, Any]) -> None:
     with serving(FIXTURES, era="modern", opened=False) as wire:
         first = wire.request(method, params)
+        assert first["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
         assert wire.request(method, params) == first
 
 
@@ -72,7 +81,7 @@ def test_a_cursor_holds_all_its_state_and_works_on_another_connection(era: Era) 
             assert one.request(method, cursor) == other.request(method, cursor)
 
 
-@pytest.mark.requirement("MCP-26", "X-17")
+@pytest.mark.requirement("MCP-4", "MCP-26", "X-17")
 def test_lists_do_not_vary_by_what_was_asked_before(wire: Wire) -> None:
     lists = ("skills/list", "resources/list", "resources/templates/list", "tools/list", "prompts/list")
     before = [wire.request(method) for method in lists]
@@ -82,13 +91,7 @@ def test_lists_do_not_vary_by_what_was_asked_before(wire: Wire) -> None:
     assert before == [wire.request(method) for method in lists]
 
 
-@pytest.mark.requirement("MCP-4")
-def test_no_capability_of_the_client_is_ever_required(wire: Wire) -> None:
-    for method, params in EVERY_METHOD:
-        assert wire.request(method, params)
-
-
-@pytest.mark.requirement("MCP-31", "X-11")
+@pytest.mark.requirement("MCP-31", "X-9", "X-10", "X-11", "S40-12")
 def test_a_client_without_the_extension_is_answered_all_the_same(era: Era) -> None:
     with serving(FIXTURES, era=era) as plain, serving(FIXTURES, era=era, extension=True) as declared:
         for theirs, pure in zip(plain.every_skill(), declared.every_skill(), strict=True):
@@ -109,9 +112,7 @@ def test_errors_have_the_protocol_s_own_codes(wire: Wire, method: str, params: d
     ("method", "params"),
     [each for each in EVERY_METHOD if each[0] not in {"completion/complete", "tools/call", "prompts/get"}],
 )
-def test_answers_say_how_long_they_hold_and_that_they_are_private(
-    modern: Wire, method: str, params: dict[str, Any]
-) -> None:
+def test_answers_are_private_and_say_how_long_they_hold(modern: Wire, method: str, params: dict[str, Any]) -> None:
     answer = modern.request(method, params)
     if "instructions" in answer:
         return  # SEP-2076's answer knows no cache
@@ -166,13 +167,6 @@ def test_nothing_but_the_script_runner_can_run_a_program() -> None:
                 assert node.func.id not in {"exec", "eval", "compile"}
 
 
-@pytest.mark.requirement("S40-33")
-def test_there_is_no_index_and_no_packed_form(wire: Wire) -> None:
-    for uri in ("skill://index.json", "skill://commit-messages.zip", "skill://commit-messages.tar.gz"):
-        with pytest.raises(WireError):
-            wire.request("resources/read", {"uri": uri})
-
-
 @pytest.mark.requirement("S40-31")
 def test_reserved_names_hold_what_the_extension_defines_and_nothing_else(wire: Wire) -> None:
     for method in ("skills/find", "skills/activate", "skills/unload", "resources/directory/list"):
@@ -186,7 +180,52 @@ def test_reserved_names_hold_what_the_extension_defines_and_nothing_else(wire: W
             assert prefix == "io.modelcontextprotocol.skills" and field in frontmatter
 
 
-@pytest.mark.requirement("MCP-30")
-def test_the_extension_s_name_is_prefix_and_name() -> None:
-    prefix, slash, name = EXTENSION.partition("/")
-    assert (prefix, slash, name) == (META.rstrip("/"), "/", "skills")
+@pytest.mark.requirement(
+    "S76-1", "S76-3", "S40-1", "S40-2", "S40-4", "S40C-1", "MCP-5", "MCP-12", "MCP-29", "MCP-30", "X-9"
+)
+def test_both_handshakes_declare_skills_the_extension_and_resources(era: Era) -> None:
+    with serving(FIXTURES, era=era, opened=False) as wire:
+        seen = wire.open()
+        capabilities = seen["capabilities"]
+        assert capabilities["skills"] == {"listChanged": True}
+        assert capabilities["extensions"] == {EXTENSION: {"directoryRead": True}}
+        assert capabilities["resources"] == {"subscribe": True, "listChanged": True}
+        if era == "modern":
+            assert seen["supportedVersions"] == ["2026-07-28"]
+            assert seen["ttlMs"] >= 0 and seen["cacheScope"] in {"public", "private"}
+
+
+@pytest.mark.requirement("X-9")
+@each_row(("dialect", "skills", "extension"), [("sep-2076", True, False), ("sep-2640", False, True)])
+def test_a_pinned_dialect_declares_itself_alone(era: Era, dialect: str, skills: bool, extension: bool) -> None:
+    with serving(FIXTURES, "--dialect", dialect, era=era, opened=False) as wire:
+        capabilities = wire.open()["capabilities"]
+        assert ("skills" in capabilities) is skills
+        assert (EXTENSION in capabilities.get("extensions", {})) is extension
+
+
+def test_a_host_that_shows_skills_by_itself_gets_each_in_one_form(era: Era, tmp_path: Path) -> None:
+    """23.40: it gets no second list of them. What breaks the specification is in no list of its own, and stays."""
+    write_skill(tmp_path / "valid")
+    claude = partial(serving, tmp_path, era=era, host="claude-code")
+    with claude(extension=True, opened=False) as wire:
+        assert "instructions" not in wire.open()
+        assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["valid"]
+        assert wire.request("tools/list")["tools"] == wire.request("prompts/list")["prompts"] == []
+    every = claude("--dialect", "sep-2076", extension=True), claude(), claude(extension=True, host="inspector-cli")
+    for serves in every:
+        with serves as wire:
+            assert wire.request("tools/list")["tools"] and wire.request("prompts/list")["prompts"]
+    write_skill(tmp_path / "lenient", name="Not_The_Folder")
+    with claude(extension=True) as wire:
+        (load,) = (each for each in wire.request("tools/list")["tools"] if each["name"] == "skills_load")
+        assert load["description"].endswith("\n\n1 skill:\n- Not_The_Folder: Does a thing when it is asked to.")
+        assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]
+
+
+@loose
+def test_a_host_that_shows_skills_by_itself_runs_scripts_by_tools_that_name_no_skill(era: Era, tmp_path: Path) -> None:
+    write_skill(tmp_path / "valid")
+    with serving(tmp_path, "--allow-scripts", *LOOSE, era=era, host="claude-code", extension=True) as wire:
+        tools = wire.request("tools/list")["tools"]
+        assert "skills_run_script" in [each["name"] for each in tools] and "valid" not in json.dumps(tools)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
 import mcp_types as types
 import pytest
 
+from catalog.forest import loaded
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.jsonrpc import Message, decode_message
 from mcp_skills_server.server.requests import Settings
@@ -53,37 +54,24 @@ def owed(line: bytes) -> tuple[str, Any] | None:
     return key(found.id)
 
 
-def by_referee(rows: Iterable[dict[str, Any]]) -> list[Any]:
-    """The rows, those of one referee together."""
-    out: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        out[row["by"]].append(row)
-    return list(out.values())
-
-
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """The skills that the clients were served."""
-    out = Registry([FIXTURES])
-    out.load()
-    return out
+    return loaded(FIXTURES)
 
 
-@each_row("rows", by_referee(ROWS))
-def test_every_request_is_answered_as_the_models_of_the_sdk_want_it(
-    rows: list[dict[str, Any]], registry: Registry
-) -> None:
-    for row in rows:
-        lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]
-        answers = [each for each in talk(lines, registry, Settings(), patient=True) if "method" not in each]
-        wanted = Counter(id_ for line in lines if (id_ := owed(line)) is not None)
-        assert Counter(key(each["id"]) for each in answers) == wanted
-        methods = _methods(lines)
-        for each in answers:
-            if "error" in each:
-                assert each["error"]["code"] in CODES, each
-            elif (model := MODELS.get(methods.get(key(each["id"]), ""))) is not None:
-                model.model_validate(each["result"])
+@each_row("row", ROWS)
+def test_answers_fit_the_models_of_the_sdk(row: dict[str, Any], registry: Registry) -> None:
+    lines = [line.encode("utf-8", "surrogateescape") for line in row["lines"]]
+    answers = [each for each in talk(lines, registry, Settings(), patient=True) if "method" not in each]
+    wanted = Counter(id_ for line in lines if (id_ := owed(line)) is not None)
+    assert Counter(key(each["id"]) for each in answers) == wanted
+    methods = _methods(lines)
+    for each in answers:
+        if "error" in each:
+            assert each["error"]["code"] in CODES, each
+        elif (model := MODELS.get(methods.get(key(each["id"]), ""))) is not None:
+            model.model_validate(each["result"])
 
 
 def _methods(lines: Iterable[bytes]) -> dict[Any, str]:

@@ -9,84 +9,26 @@ from typing import Any
 import pytest
 
 from tables import each_row
-from wire import FIXTURES, Era, Wire, WireError, read, serving, write_skill
+from wire import Era, Wire, WireError, read, serving, write_skill
 
 INVALID_PARAMS = -32602
 NOT_FOUND = {"legacy": -32002, "modern": INVALID_PARAMS}
 
 
-# resources
-
-
-@pytest.mark.requirement("S40-10", "S40-11", "S40C-5", "MCP-23", "MCP-24")
-def test_resources_are_the_skill_mds_with_their_metadata(era: Era) -> None:
-    with serving(FIXTURES, "--page-size", "5", era=era) as wire:
-        found: list[dict[str, Any]] = []
-        scopes: set[str | None] = set()
-        cursor: dict[str, Any] = {}
-        while True:
-            page = wire.request("resources/list", cursor)
-            found += page["resources"]
-            scopes.add(page.get("cacheScope"))
-            if "nextCursor" not in page:
-                break
-            cursor = {"cursor": page["nextCursor"]}
-        assert len(scopes) == 1
-        assert era == "legacy" or scopes <= {"public", "private"}
-        skills = {skill["uri"]: skill for skill in wire.every_skill()}
-        assert [each["uri"] for each in found] == sorted(skills, key=lambda uri: uri.removesuffix("/SKILL.md"))
-        for each in found:
-            frontmatter = skills[each["uri"]]["frontmatter"]
-            assert each["mimeType"] == "text/markdown"
-            assert (each["name"], each["description"]) == (frontmatter["name"], frontmatter["description"])
-            assert each["size"] == len(read(wire, each["uri"]))
-            meta = {key.removeprefix("io.modelcontextprotocol.skills/"): value for key, value in each["_meta"].items()}
-            assert meta == {key: value for key, value in frontmatter.items() if key not in {"name", "description"}}
-
-
-def test_one_template_covers_every_file(wire: Wire) -> None:
-    templates = wire.request("resources/templates/list")["resourceTemplates"]
-    assert [each["uriTemplate"] for each in templates] == ["skill://{+path}"]
-
-
-def test_text_comes_as_text_and_the_rest_as_blob(wire: Wire) -> None:
-    kinds = {
-        "skill://colour-palettes/assets/icon.png": ("blob", "image/png"),
-        "skill://csv-profiling/scripts/profile_csv.py": ("text", "text/x-python"),
-        "skill://retry-with-backoff/assets/backoff.svg": ("text", "image/svg+xml"),
-        "skill://colour-palettes/assets/palette.aco": ("blob", "application/octet-stream"),
-    }
-    for uri, (kind, media) in kinds.items():
-        (item,) = wire.request("resources/read", {"uri": uri})["contents"]
-        assert kind in item and item["mimeType"] == media
-
-
-@pytest.mark.requirement("S40-30", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
-@each_row(
-    "uri",
-    [
-        "skill://csv-profiling/none.md",
-        "skill://csv-profiling",
-        "skill://csv-profiling/scripts",
-        "skill://csv-profiling/../commit-messages/SKILL.md",
-        "skill://csv-profiling/%2e%2e/commit-messages/SKILL.md",
-        "skill://csv-profiling/..%2fcommit-messages/SKILL.md",
-        "skill://csv-profiling/%252e%252e/SKILL.md",
-        "skill://csv-profiling/./SKILL.md",
-        "skill://csv-profiling//SKILL.md",
-        "skill://csv-profiling/scripts%2fprofile_csv.py",
-        "skill://csv-profiling/SKILL.md%00",
-        "skill://csv-profiling/SKILL.md?x",
-        "skill://csv-profiling/SKILL.md#x",
-        "skill://csv-profiling\\SKILL.md",
-        "skill:///etc/passwd",
-        "skill://%2fetc%2fpasswd",
-        "skill://csv-profiling/%ff",
-        "file:///etc/passwd",
-        "http://localhost/",
-        "x",
-    ],
-)
+@pytest.mark.requirement("S40-30", "S40-33", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
+@each_row("uri", [
+    "skill://csv-profiling/none.md", "skill://csv-profiling", "skill://index.json",
+    "skill://commit-messages.zip", "skill://commit-messages.tar.gz",
+    "skill://csv-profiling/scripts", "skill://csv-profiling/../commit-messages/SKILL.md",
+    "skill://csv-profiling/%2e%2e/commit-messages/SKILL.md",
+    "skill://csv-profiling/..%2fcommit-messages/SKILL.md",
+    "skill://csv-profiling/%252e%252e/SKILL.md", "skill://csv-profiling/./SKILL.md",
+    "skill://csv-profiling//SKILL.md", "skill://csv-profiling/scripts%2fprofile_csv.py",
+    "skill://csv-profiling/SKILL.md%00", "skill://csv-profiling/SKILL.md?x",
+    "skill://csv-profiling/SKILL.md#x", "skill://csv-profiling\\SKILL.md", "skill:///etc/passwd",
+    "skill://%2fetc%2fpasswd", "skill://csv-profiling/%ff", "file:///etc/passwd",
+    "http://localhost/", "x",
+])  # fmt: skip
 def test_what_is_not_served_is_absent_in_any_encoding(wire: Wire, uri: str) -> None:
     with pytest.raises(WireError) as caught:
         wire.request("resources/read", {"uri": uri})
@@ -118,16 +60,13 @@ def test_forbidden_and_absent_are_told_in_the_same_words(tmp_path: Path, era: Er
         assert len(answers) == 1
 
 
-# Directories and completion
-
-
 def children(wire: Wire, uri: str) -> dict[str, str]:
     """All pages of a directory: name to media type."""
     out: dict[str, str] = {}
     cursor: dict[str, Any] = {}
     while True:
         page = wire.request("resources/directory/read", {"uri": uri, **cursor})
-        assert page["ttlMs"] >= 0 and page["cacheScope"] in {"public", "private"}
+        assert page["ttlMs"] >= 0 and page["cacheScope"] == "private"
         for each in page["resources"]:
             assert each["uri"].startswith(uri + "/") and not each["uri"].endswith("/")
             out[each["uri"].rpartition("/")[2]] = each.get("mimeType", "")
@@ -175,22 +114,11 @@ def test_a_directory_comes_in_pages_and_an_empty_one_is_empty(tmp_path: Path, er
 
 
 @pytest.mark.requirement("S40-28")
-@each_row(
-    "uri",
-    [
-        "skill://csv-profiling/SKILL.md",
-        "skill://csv-profiling/none",
-        "skill://csv-profiling/",
-        "skill://csv-profiling/scripts/..",
-        "skill://csv-profiling/%2e%2e",
-        "skill://acm",
-        "skill://",
-        "file:///",
-        "",
-        None,
-        5,
-    ],
-)
+@each_row("uri", [
+    "skill://csv-profiling/SKILL.md", "skill://csv-profiling/none", "skill://csv-profiling/",
+    "skill://csv-profiling/scripts/..", "skill://csv-profiling/%2e%2e", "skill://acm", "skill://",
+    "file:///", "", None, 5,
+])  # fmt: skip
 def test_what_is_no_directory_is_refused(wire: Wire, uri: Any) -> None:
     with pytest.raises(WireError) as caught:
         wire.request("resources/directory/read", {} if uri is None else {"uri": uri})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tables import each_row
-from wire import Era, Wire, WireError, serving, write_skill
+from wire import Era, Wire, WireError, read, serving, write_skill
 
 _EVERY_S = 0.002
 
@@ -42,12 +41,12 @@ def unlink(place: Path, text: str) -> None:
 
 
 @contextmanager
-def rewritten(work: Callable[[Path, str], None], *places: Path) -> Iterator[list[int]]:
-    """Rewrite these files every 2 ms, each time with another length; yields how often that was done so far."""
+def rewritten(work: Callable[[Path, str], None], *places: Path, every_s: float = _EVERY_S) -> Iterator[list[int]]:
+    """Rewrite these files, each time with another length; yields how often that was done so far."""
     stop, done = threading.Event(), [0]
 
     def go_on() -> None:
-        while not stop.wait(_EVERY_S):
+        while not stop.wait(every_s):
             done[0] += 1
             for place in places:
                 head = "---\nname: busy\ndescription: Is rewritten all the time, in tests.\n---\n\n"
@@ -78,9 +77,7 @@ def answers(wire: Wire, uri: str) -> bool:
 
 
 @each_row("work", [truncate, rename, unlink])
-def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unknown(
-    tmp_path: Path, work: Callable[[Path, str], None]
-) -> None:
+def test_a_rewritten_skill_is_never_missing(tmp_path: Path, work: Callable[[Path, str], None]) -> None:
     busy, uri = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x"), "skill://busy/SKILL.md"
     write_skill(tmp_path / "calm")
     with serving(tmp_path) as wire:
@@ -92,23 +89,35 @@ def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unkno
         assert any(answered) and wire.process.poll() is None
 
 
-def test_what_is_read_meanwhile_has_the_digest_of_some_whole_state(tmp_path: Path, era: Era) -> None:
-    busy, uri = write_skill(tmp_path / "busy", body="# Busy\n"), "skill://busy/SKILL.md"
-    with serving(tmp_path, era=era) as wire, rewritten(rename, busy / "SKILL.md"):
-        seen: set[str] = set()
-        for _ in range(40):
-            (resource,) = wire.request("skills/get", {"uri": uri})["skill"]["resources"]
+@pytest.mark.requirement("S40-18", "X-7")
+@each_row("work", [truncate, rename])
+def test_what_is_served_has_a_listed_digest(tmp_path: Path, work: Callable[[Path, str], None]) -> None:
+    """What is read was listed just before the read, or is listed just after it."""
+    busy = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x")
+    with serving(tmp_path) as wire:
+
+        def listed() -> dict[str, str]:
+            return {each["uri"]: each["digest"] for skill in wire.every_skill() for each in skill["resources"]}
+
+        def is_proved(uri: str) -> bool:
+            before = listed()
             try:
-                content = wire.request("resources/read", {"uri": uri})["contents"][0]
-            except WireError:  # it was rewritten at each try
-                continue
-            raw = content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
-            assert raw.startswith(b"---\nname: busy\n") and raw.endswith(b"\n")
-            seen |= {resource["digest"], "sha256:" + hashlib.sha256(raw).hexdigest()}
-        assert len(seen) > 1
+                raw = read(wire, uri)
+            except WireError:
+                return False  # it never held still; nothing was served
+            after = listed()
+            digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+            # A read between two listings that agree has no excuse; if they differ, the file changed meanwhile.
+            assert digest == before[uri] or before[uri] != after[uri]
+            return digest in {before[uri], after[uri]}
+
+        with rewritten(work, busy / "SKILL.md", busy / "guide.md", every_s=0.02):
+            verdicts = [is_proved(uri) for _ in range(10) for uri in listed()]
+            assert any(verdicts)
+        assert all(is_proved(uri) for uri in listed())
 
 
-def test_a_broken_edit_that_stays_is_left_out_and_said_to_be(tmp_path: Path, era: Era) -> None:
+def test_a_broken_edit_that_stays_is_left_out_and_said_to_be_until_it_is_mended(tmp_path: Path, era: Era) -> None:
     busy = write_skill(tmp_path / "busy")
     write_skill(tmp_path / "calm")
     with serving(tmp_path, era=era) as wire:
@@ -120,5 +129,8 @@ def test_a_broken_edit_that_stays_is_left_out_and_said_to_be(tmp_path: Path, era
         assert [each["name"] for each in wire.every_skill()] == ["calm"]
         with pytest.raises(WireError, match="Unknown skill"):
             wire.request("skills/get", {"uri": "skill://busy/SKILL.md"})
+        write_skill(busy)
+        wire.until("notifications/skills/list_changed")
+        assert len(wire.every_skill()) == 2
         wire.close()
         assert b"skill busy: no longer served: " in wire.stderr

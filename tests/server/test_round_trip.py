@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from web.http_wire import client, http_serving
-from wire import Era, serving, write_skill
+from wire import Era, read, serving, write_skill
 
 SKILLS = 120
 NAMES = [
@@ -56,7 +56,11 @@ def prove_all(entries: list[dict[str, Any]], read: Callable[[str], bytes], folde
     seen: set[str] = set()
     proved = 0
     for entry in entries:
+        directory = entry["uri"].removesuffix("SKILL.md")
+        assert directory.rstrip("/").rpartition("/")[2] == entry["frontmatter"]["name"]
+        assert entry["uri"] in [each["uri"] for each in entry["resources"]]
         for each in entry["resources"]:
+            assert each["uri"].startswith(directory)
             raw = read(each["uri"])
             assert len(raw) == each["size"]
             assert "sha256:" + hashlib.sha256(raw).hexdigest() == each["digest"]
@@ -67,18 +71,9 @@ def prove_all(entries: list[dict[str, Any]], read: Callable[[str], bytes], folde
     assert proved == len(seen) == len(on_disk)
 
 
-@pytest.mark.requirement("S40-16", "S40-17", "S40-18", "MCP-55")
-def test_over_stdio(folder: Path, era: Era) -> None:
+@pytest.mark.requirement("S40-14", "S40-16", "S40-17", "S40-18", "S76-12", "MCP-55", "X-3")
+def test_every_listed_byte_can_be_read_back_and_proves(folder: Path, era: Era) -> None:
     with serving(folder, era=era) as wire:
-
-        def read(uri: str) -> bytes:
-            (item,) = wire.request("resources/read", {"uri": uri})["contents"]
-            return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
-
-        prove_all(wire.every_skill(), read, folder)
-
-
-@pytest.mark.requirement("S40-16", "S40-17", "S40-18", "MCP-55")
-def test_over_http(folder: Path, era: Era) -> None:
+        prove_all(wire.every_skill(), partial(read, wire), folder)
     with http_serving(folder) as server, client(server, era) as asked:
         prove_all(asked.every_skill(), asked.read, folder)

@@ -115,18 +115,14 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
 @each_row(
     ("path", "more", "words"),
     [
-        ("references/a.py", {}, "scripts/hello.py"),
         ("scripts/../references/a.py", {}, "scripts/hello.py"),
         ("../alpha/scripts/hello.py", {}, "scripts/hello.py"),
         ("/bin/sh", {}, "scripts/hello.py"),
-        ("scripts/none.py", {}, "scripts/hello.py"),
         ("scripts/notes.txt", {}, "scripts/notes.txt"),
         ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
-        ("scripts/hello.py", {"args": "x"}, "args"),
         ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
         ("scripts/hello.py", {"workdir": "../.."}, "workdir"),
         ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
-        ("scripts/hello.py", {"stdin": "x"}, "stdin"),
     ],
 )
 def test_what_is_not_run_is_told_with_what_to_do(idle: Wire, path: str, more: dict[str, Any], words: str) -> None:
@@ -140,15 +136,12 @@ pathlib.Path("out").mkdir(exist_ok=True)
 pathlib.Path("out/report.txt").write_text("line one\\nline two\\n")
 pathlib.Path("sheet.xlsx").write_bytes(b"PK\\x03\\x04\\x00" * 9)
 pathlib.Path("plot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a") + bytes(40))
-pathlib.Path("big.bin").write_bytes(bytes(2 << 20))
 os.path.lexists("passwd") or os.symlink("/etc/passwd", "passwd")
 os.path.lexists("etc") or os.symlink("/etc", "etc")
 """
 
 
-def test_what_a_script_makes_is_named_and_read_in_its_session_alone(
-    tmp_path: Path, era: Era, sandbox_mode: str
-) -> None:
+def test_what_a_script_makes_is_of_its_session_alone(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
     """11.23: nobody could fetch it."""
     write_skill(tmp_path / "alpha", scripts__make_py=MAKE)
     with serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
@@ -163,26 +156,20 @@ def test_what_a_script_makes_is_named_and_read_in_its_session_alone(
         result = wire.request("tools/call", call(handle, "scripts/make.py"))
         files = result["structuredContent"]["files"]
         assert [each["path"] for each in files] == [
-            "/workspace/big.bin",
             "/workspace/out/report.txt",
             "/workspace/plot.png",
             "/workspace/sheet.xlsx",
         ]
-        assert files[1] == {"path": "/workspace/out/report.txt", "size": 18}
+        assert files[0] == {"path": "/workspace/out/report.txt", "size": 18}
         assert "/workspace/out/report.txt" in result["content"][0]["text"]
         assert read("/workspace/out/report.txt")["content"][0]["text"] == "line one\nline two\n"
-        part = read("/workspace/out/report.txt", start_line=2, max_lines=1)["content"]
-        assert part[0]["text"] == "line two\n" and "of /workspace/out/report.txt" in part[1]["text"]
         sheet = read("/workspace/sheet.xlsx")["content"][1]["resource"]
         assert b64decode(sheet["blob"]) == b"PK\x03\x04\x00" * 9 and sheet["uri"] == "workspace:///sheet.xlsx"
         assert read("/workspace/plot.png")["content"][1]["type"] == "image"
         for path, why in {
-            "/workspace/big.bin": "at most 1,048,576 bytes",
             "/workspace/passwd": "only plain files",
             "/workspace/etc/passwd": "has no file",
             "/workspace/../../etc/passwd": "is no path",
-            "/workspace/": "is no path",
-            "/workspace/none": "has no file",
         }.items():
             refused = read(path)
             assert refused["isError"] and why in refused["content"][0]["text"], refused
@@ -204,6 +191,7 @@ def test_progress_is_told_and_a_cancelled_script_is_ended(folder: Path, door: so
         seen = wire.notification()
         assert seen["method"] == "notifications/progress"
         assert seen["params"]["progressToken"] == "p" and seen["params"]["progress"] > 0
+        assert len(wire.every_skill()) == 2  # others are answered meanwhile
         wire.notify("notifications/cancelled", {"requestId": identifier})
         assert held.recv(1) == b""
         held.close()
@@ -230,14 +218,6 @@ def test_no_script_outlives_the_server(folder: Path, door: socket.socket, how: s
 
 
 @loose
-def test_other_requests_are_answered_while_a_script_runs(folder: Path, door: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:
-        wire.start("tools/call", call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])]))
-        with running(door):
-            assert len(wire.every_skill()) == 2
-
-
-@loose
 def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: socket.socket) -> None:
     with http_serving(folder, "--allow-scripts", *LOOSE) as server, client(server, "modern") as one:
         loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
@@ -253,9 +233,7 @@ def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: sock
 
 
 @pytest.mark.parametrize("command", ["serve", "rpc"])
-def test_a_sandbox_that_cannot_be_had_is_refused_at_the_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_start_without_a_sandbox_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """11.17: it was left out without a word to the client, and scripts read what the server's user can."""
     monkeypatch.setenv("PATH", str(folder))  # no bwrap there
     done = ask([sys.executable, "-m", "mcp_skills_server", command, str(folder), "--allow-scripts"])

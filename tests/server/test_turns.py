@@ -27,11 +27,6 @@ ASKED = 6
 Read = Callable[[str], Awaitable[Any]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=[LARGE, SMALL], ids=["large", "small"])
 def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Registry:
     """A skill `a` with one file `data.txt`."""
@@ -64,18 +59,12 @@ def by_tools(registry: Registry) -> Read:
 
 def over_rpc(registry: Registry) -> Read:
     """`read_skill_file`, of the client of this name."""
-    methods = Methods(Runtime(registry))
-
-    async def read(owner: str) -> Any:
-        names = [each["name"] for each in (await methods.call("list_skills", {}))["skills"]]  # type: ignore[index]
-        name = next(each for each in names if each.rpartition(".")[2] == "a")
-        return await methods.call("read_skill_file", {"name": name, "path": "data.txt"}, owner)
-
-    return read
+    methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
+    return lambda owner: methods.call("read_skill_file", params, owner)
 
 
 @pytest.mark.parametrize("way", [over_mcp, by_tools, over_rpc])
-async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
+async def test_large_files_are_read_in_turns(
     way: Callable[[Registry], Read], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = registry.snapshot.skills["a"].files["data.txt"].size >= LARGE

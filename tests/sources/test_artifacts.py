@@ -148,7 +148,7 @@ def test_a_list_of_files_of_0_1_0_brings_none_of_them_either(site: Publisher, pl
         site.routes[f"{DIRECTORY_0_1}a/{file}"] = answer(skill_md("a"))
     report = fetch(site, place)
     assert [refusal.name for refusal in report.refused] == ["a"] and ".git/config" in str(report.refused[0])
-    assert skills(place) == [] and not [path for path in site.paths if "/a/" in path]
+    assert skills(place) == []
 
 
 @pytest.mark.parametrize(("name", "most"), [("archive", (4 << 20) + 1000), ("lone", 1 << 20)])

@@ -29,7 +29,7 @@ MORE: Files = {"SKILL.md": (b"---\nname: a\ndescription: Does more.\n---\n", Fal
 
 
 def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> SkillRecord:
-    return SkillRecord(name, source, "https://example.com/a.zip", digest, 1.0, {})
+    return SkillRecord(name, source, "https://example.com/a.zip", digest, {})
 
 
 def put(place: Path, files: Files = FILES, *, force: bool = False, **more: str) -> bool:
@@ -275,7 +275,7 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
 
 @each_row("changed", [{"name": "../../outside"}, {"name": "b"}, {"files": {"../../outside/precious": "0" * 64}}])
 def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
-    seen = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
+    seen = {"name": "a", "source": "s", "url": "u", "digest": "", "files": {}, "former": None}
     folder = tmp_path / "skills" / ".mcp-skills" / "skills"
     folder.mkdir(parents=True)
     (folder / "a.json").write_text(json.dumps(seen))

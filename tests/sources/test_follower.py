@@ -64,9 +64,9 @@ class Memo(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=(remark,))
         yield Plan(units, fetching(self.fetch), index, refused=refused)
 
-    async def fetch(self, unit: Unit) -> Callable[[], Bundle]:
+    async def fetch(self, unit: Unit) -> Bundle:
         text = f"---\nname: memo\ndescription: {unit.fingerprint}\n---\n"
-        return lambda: Bundle({"memo": {"SKILL.md": (text.encode(), False)}})
+        return Bundle({"memo": {"SKILL.md": (text.encode(), False)}})
 
 
 MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)

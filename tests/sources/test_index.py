@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
 from mcp_skills_server.sources import records
-from mcp_skills_server.sources.http import LONGEST_S, fresh_s, may_store, retry_after_s
+from mcp_skills_server.sources.http import LONGEST_S, fresh_s, may_store
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.source import AbsentError, UnacceptableError, UnreachableError
 from sources.fetching import fetch, listing, skills
@@ -250,21 +250,7 @@ def test_no_store_is_not_stored() -> None:
     assert may_store({"cache-control": "max-age=5"}) and not may_store({"cache-control": "private, NO-STORE"})
 
 
-@each_row(
-    ("text", "expected"),
-    [("", None), ("120", 120), ("soon", None), (IN_AN_HOUR, 3600), (DATE, 0), ("9" * 99, LONGEST_S)],
-)
-def test_when_to_come_again(text: str, expected: float | None) -> None:
-    assert retry_after_s({"retry-after": text} if text else {}, NOW) == expected
-
-
-def test_a_date_to_come_again_is_measured_from_the_answers_own() -> None:
-    seen = {"retry-after": IN_AN_HOUR, "date": DATE}
-    assert [retry_after_s(seen, NOW + days * 86_400) for days in (-400, 0, 400)] == [3600, 3600, 3600]
-
-
-@given(st.dictionaries(st.sampled_from(["cache-control", "expires", "date", "age", "retry-after"]), st.text()))
+@given(st.dictionaries(st.sampled_from(["cache-control", "expires", "date", "age"]), st.text()))
 def test_wild_headers_raise_nothing(headers: dict[str, str]) -> None:
     life = fresh_s(headers, NOW)
     assert life is None or 0 <= life <= LONGEST_S
-    retry_after_s(headers, NOW)

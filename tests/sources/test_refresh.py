@@ -180,7 +180,7 @@ def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None
     site.pack("big", {"SKILL.md": (skill_md("big"), False), "big.bin": (bytes(20_000), False)})
     site.add("small")
     report = fetch(site, place, limits=FetchLimits(skill_bytes=10_000))
-    assert report.added == ("small",) and "at most 10000 are unpacked" in report.refused[0].reason
+    assert report.added == ("small",) and "more than 10000 bytes" in report.refused[0].reason
     with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
         fetch(site, place, limits=FetchLimits(skills=1), revalidate=True)
 

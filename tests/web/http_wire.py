@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,30 @@ BOTH = "application/json, text/event-stream"
 WHO = {"name": "wire", "version": "1"}
 MODERN_META = {META + "protocolVersion": VERSIONS["modern"], META + "clientInfo": WHO, META + "clientCapabilities": {}}
 HELLO = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": WHO}
+JSON = {"Content-Type": "application/json"}
 _NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
+
+
+def until(holds: Callable[[], object], why: str = "it never came") -> None:
+    """Look again and again until this holds."""
+    end, pause = monotonic() + DEADLINE, threading.Event()
+    while not holds():
+        assert monotonic() < end, why
+        pause.wait(0.02)
+
+
+def bearing(token: str) -> dict[str, str]:
+    """The header that carries a bearer token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def token_file(folder: Path, *lines: str) -> Path:
+    """Write a file of tokens that no other user can read. A line has the form `name=token`."""
+    file, fresh = folder / "tokens", folder / "tokens.new"
+    fresh.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    fresh.chmod(0o600)
+    fresh.replace(file)
+    return file
 
 
 class Server:
@@ -53,7 +76,7 @@ class Server:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         try:
-            self.port = int(self.said(r"listening on http://\S+:(\d+)/mcp")[1])
+            self.port = int(self.said(r"listening on http://\S+?:(\d+)/")[1])
         except BaseException:
             self.kill()
             raise
@@ -108,9 +131,7 @@ class Server:
 
     def until_ready(self) -> None:
         """Wait until `/readyz` says so."""
-        end = monotonic() + DEADLINE
-        while (reply := self.send("GET", "/readyz")).status != 200:
-            assert monotonic() < end, reply
+        until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
 
     def send(
         self,
@@ -118,14 +139,17 @@ class Server:
         path: str = "/mcp",
         body: bytes | None = None,
         headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
+        source: str = "127.0.0.1",
     ) -> Reply:
-        """One request on a connection of its own. A header may stand twice in a list, and None leaves it out."""
+        """Send one request on a connection of its own, from this address.
+
+        A header may stand twice in a list, and None leaves it out.
+        """
         given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, DEADLINE, (source, 0))
+        has_host = any(name.lower() == "host" for name, _ in given)
         try:
-            connection.putrequest(
-                method, self.prefix + path, skip_host=any(name.lower() == "host" for name, _ in given)
-            )
+            connection.putrequest(method, self.prefix + path, skip_host=has_host, skip_accept_encoding=True)
             for name, value in given:
                 if value is not None:
                     connection.putheader(name, value)
@@ -136,6 +160,12 @@ class Server:
                 return Reply(response.status, response.headers, response.read())
         finally:
             connection.close()
+
+    def rpc(self, method: str, *, token: str | None = None, **params: Any) -> dict[str, Any]:
+        """Call a method of the Skills Protocol. Returns the whole answer."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        headers = JSON if token is None else JSON | bearing(token)
+        return json.loads(self.send(path="/rpc", body=body, headers=headers).body)
 
 
 @contextmanager
@@ -258,14 +288,23 @@ class Stream:
 class HttpClient:
     """A client of one era. A legacy one has a session once it is opened."""
 
-    def __init__(self, server: Server, era: Era, *, token: str | None = None, extension: bool = False) -> None:
+    def __init__(
+        self,
+        server: Server,
+        era: Era,
+        *,
+        token: str | None = None,
+        extension: bool = False,
+        source: str = "127.0.0.1",
+    ) -> None:
         self.server = server
         self.era = era
+        self._source = source
         self.extension = extension
         self.extensions: dict[str, Any] = {EXTENSION: {}} if extension else {}
         """What the client declares: set it before the handshake."""
         self.session: str | None = None
-        self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
+        self._authorization = bearing(token) if token else {}
         self._streams: list[Stream] = []
         self._id = 0
 
@@ -294,7 +333,18 @@ class HttpClient:
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
         """Send a message with the headers that belong to it, or with others."""
-        return self.server.send(body=json.dumps(message).encode(), headers={**self.headers(message), **(headers or {})})
+        given = {**self.headers(message), **(headers or {})}
+        return self.server.send(body=json.dumps(message).encode(), headers=given, source=self._source)
+
+    def head(self, message: Mapping[str, Any], *more: str) -> bytes:
+        """The head of a request with this message, with these header lines beside."""
+        lines = [f"{name}: {value}" for name, value in self.headers(message).items()]
+        return "\r\n".join(["POST /mcp HTTP/1.1", "Host: localhost", *lines, *more, "", ""]).encode()
+
+    def raw(self, message: Mapping[str, Any]) -> bytes:
+        """A whole request as a socket takes it."""
+        body = json.dumps(message).encode()
+        return self.head(message, f"Content-Length: {len(body)}") + body
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask, and wait for the result.

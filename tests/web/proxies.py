@@ -9,24 +9,21 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
-from time import monotonic
 from typing import TypeAlias
 
 from forkserver import Popen
 from ports import free_port
-from web.http_wire import Server
+from web.http_wire import Server, until
 from wire import DEADLINE, ROOT
 
 DEPLOY = ROOT / "deploy"
 Edits: TypeAlias = Sequence[tuple[str, str]]
 SPREAD: Edits = [("balance source", "balance leastconn"), ("hash-type consistent", "")]
 """For haproxy: all clients of a test have one address, and both replicas are to have some of them."""
-_PAUSE = threading.Event()
-"""Never set: what waits for a state that nobody announces looks again after a while."""
 NGINX = """
 daemon off;
 {user}
@@ -81,14 +78,6 @@ class Proxy(Server):
         self._thread.join(DEADLINE)
         assert self.process.stderr is not None
         self.process.stderr.close()
-
-
-def until(holds: Callable[[], object], why: str = "it never came") -> None:
-    """Look again and again until this holds."""
-    end = monotonic() + DEADLINE
-    while not holds():
-        assert monotonic() < end, why
-        _PAUSE.wait(0.02)
 
 
 class HaProxy(Proxy):

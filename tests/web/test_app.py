@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
-import anyio
-import mcp_types as types
 import pytest
-from mcp.client.client import Client
-from mcp.shared.exceptions import MCPError
-from pydantic import ConfigDict
 
 from tables import each_row
-from web.http_wire import BOTH, HttpClient, Server, Stream, client, http_serving, proved, refused
-from wire import DEADLINE, EXTENSION, FIXTURES, META, SOON, VERSIONS, Era, write_skill
+from web.http_wire import BOTH, HELLO, HttpClient, Server, Stream, client, http_serving, proved, refused, until
+from wire import DEADLINE, EXTENSION, FIXTURES, META, SLOW_LOAD, SOON, VERSIONS, Era, write_skill
 
 SKILLS = ("notifications/skills/list_changed", None)
 RESOURCES = ("notifications/resources/list_changed", None)
@@ -32,44 +25,14 @@ TOOLS = ("notifications/tools/list_changed", None)
 PROMPTS = ("notifications/prompts/list_changed", None)
 UPDATED = "notifications/resources/updated"
 
-PATCHED = """
-import sys, threading
-{patch}
-from mcp_skills_server.cli import main
-main(sys.argv[1:])
-"""
-SLOW_LOAD = """
-from pathlib import Path
-from mcp_skills_server.catalog.registry import Registry
-load = Registry.load
-
-def slow(self, *arm):
-    with Path({gate!r}).open() as waiting:  # a fifo: blocks until the test opens its other end
-        waiting.read()
-    load(self, *arm)
-
-Registry.load = slow
-"""
 SOON_PING = """
+import sys
 from mcp.server import _streamable_http_modern as modern
 from sse_starlette import EventSourceResponse
-modern._SSE_PING_INTERVAL = 0.05
-EventSourceResponse.DEFAULT_PING_INTERVAL = 0.05
+from mcp_skills_server.cli import main
+modern._SSE_PING_INTERVAL = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.05
+main(sys.argv[1:])
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server on the fixtures, for tests that change nothing."""
-    with http_serving(FIXTURES) as started:
-        yield started
-
-
-@pytest.fixture
-def asked(server: Server, era: Era) -> Iterator[HttpClient]:
-    """A client of each era on it."""
-    with client(server, era) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -133,94 +96,6 @@ def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
     assert identifier == message["id"]
 
 
-# The SDK's own client
-
-
-class Ask(types.Request[dict[str, Any], str]):
-    """A request for a method that the SDK does not know."""
-
-    method: str
-    params: dict[str, Any]
-
-
-class Answer(types.Result):
-    """Its result, as it came."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-Mode = Literal["legacy", "auto"]
-MODES: list[Mode] = ["legacy", "auto"]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@asynccontextmanager
-async def connected(server: Server, mode: Mode, **options: Any) -> AsyncGenerator[Client]:
-    with anyio.fail_after(DEADLINE):
-        async with Client(f"http://127.0.0.1:{server.port}/mcp", mode=mode, **options) as out:
-            yield out
-
-
-async def ask(host: Client, method: str, **params: Any) -> dict[str, Any]:
-    result = await host.session.send_request(Ask(method=method, params=params), Answer)
-    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_host_lists_gets_and_reads(server: Server, mode: Mode) -> None:
-    async with connected(server, mode) as host:
-        assert host.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
-        skills = (await ask(host, "skills/list"))["skills"]
-        assert len(skills) == len(list(FIXTURES.rglob("SKILL.md")))
-        got = await ask(host, "skills/get", name="meeting-notes", arguments={"topic": "tea"})
-        assert "tea" in got["instructions"]
-        for each in skills[0]["resources"]:
-            (content,) = (await host.read_resource(each["uri"])).contents
-            raw = (
-                content.text.encode()
-                if isinstance(content, types.TextResourceContents)
-                else base64.b64decode(content.blob)
-            )
-            assert len(raw) == each["size"]
-        with pytest.raises(MCPError) as caught:
-            await host.read_resource("skill://nothing/SKILL.md")
-        assert caught.value.error.code == {"legacy": -32002, "auto": -32602}[mode]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_host_hears_of_a_change(folder: Path, mode: Mode) -> None:
-    heard: list[str] = []
-    seen = anyio.Event()
-
-    async def hear(message: Any) -> None:
-        heard.append(getattr(message, "method", ""))
-        if RESOURCES[0] in heard:
-            seen.set()
-
-    with http_serving(folder) as server:
-        async with connected(server, mode, message_handler=hear) as host:
-            await ask(host, "skills/list")
-            if mode == "legacy":
-                # The client opens its GET stream by itself, and nothing tells when it stands: edit until it hears.
-                number = 0
-                while not seen.is_set():
-                    number += 1
-                    write_skill(folder / f"c{number}")
-                    with anyio.move_on_after(1):
-                        await seen.wait()
-                assert set(heard) <= {SKILLS[0], RESOURCES[0]}
-            else:
-                async with host.listen(resources_list_changed=True) as events:
-                    write_skill(folder / "c")
-                    assert type(await anext(events)).__name__ == "ResourcesListChanged"
-
-
 # Notifications
 
 
@@ -245,14 +120,8 @@ def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Pat
         (folder / "b" / "zz.md").write_text("other")
         for who, stream in follower.items():
             heard[who] += stream.until(UPDATED, "skill://b/zz.md")
-            assert Counter(heard[who]) == {
-                SKILLS: 2,
-                RESOURCES: 1,
-                TOOLS: 1,
-                PROMPTS: 1,
-                (UPDATED, "skill://a/SKILL.md"): 1,
-                (UPDATED, "skill://b/zz.md"): 1,
-            }, who
+            once = [RESOURCES, TOOLS, PROMPTS, (UPDATED, "skill://a/SKILL.md"), (UPDATED, "skill://b/zz.md")]
+            assert Counter(heard[who]) == Counter([SKILLS, SKILLS, *once]), who
         assert modest.until(UPDATED, "skill://b/zz.md") == [(UPDATED, "skill://b/zz.md")]
         assert unsubscribed.until(*RESOURCES) == [SKILLS, RESOURCES]
         deaf.every_skill()
@@ -274,17 +143,10 @@ def test_a_listen_stream_that_its_client_closed_frees_its_place(folder: Path) ->
             assert one.post(one.message("skills/list")).status == 503  # the fourth connection is one too many
             for number, stream in enumerate(streams):
                 stream.close(abruptly=number == 0)
-            _until_served(one)
+            until(lambda: one.post(one.message("skills/list")).status != 503)
         stream = one.listen(skillsListChanged=True)
         write_skill(folder / "c")
         assert stream.until(*SKILLS) == [SKILLS]
-
-
-def _until_served(one: HttpClient) -> None:
-    """Ask until the server has noticed that others left."""
-    until = monotonic() + DEADLINE
-    while one.post(one.message("skills/list")).status == 503:
-        assert monotonic() < until
 
 
 def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> None:
@@ -294,10 +156,11 @@ def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> 
         assert server.send("GET", headers=one.headers()).status == 409  # one at a time
         stream.close()
         # The server notices after a moment that the first one is gone. It keeps no events, whatever the last was.
-        until = monotonic() + DEADLINE
-        while (again := Stream(server, "GET", None, {**one.headers(), "Last-Event-ID": "7"})).status == 409:
+        headers = {**one.headers(), "Last-Event-ID": "7"}
+        end = monotonic() + DEADLINE
+        while (again := Stream(server, "GET", None, headers)).status == 409:
             again.close()
-            assert monotonic() < until
+            assert monotonic() < end
         assert again.status == 200
         write_skill(folder / "c")
         assert again.until(*RESOURCES) == [SKILLS, RESOURCES]
@@ -306,8 +169,7 @@ def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> 
 
 @pytest.mark.requirement("MCP-48")
 def test_streams_are_kept_alive_and_not_held_back(era: Era) -> None:
-    command = [sys.executable, "-c", PATCHED.format(patch=SOON_PING)]
-    with http_serving(FIXTURES, command=command) as server, client(server, era) as one:
+    with http_serving(FIXTURES, command=[sys.executable, "-c", SOON_PING]) as server, client(server, era) as one:
         stream = one.hear()
         assert stream.headers["X-Accel-Buffering"] == "no"
         assert "no-cache" in stream.headers["Cache-Control"]
@@ -332,12 +194,16 @@ def test_the_probes_answer_anyone(server: Server) -> None:
             assert reply.status == 405 and "GET" in reply.headers["Allow"]
 
 
-def test_ready_is_said_once_the_first_scan_is_done(tmp_path: Path, era: Era) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    command = [sys.executable, "-c", PATCHED.format(patch=SLOW_LOAD.format(gate=str(gate)))]
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A FIFO: the first scan of a server with `SLOW_LOAD` waits until something is written to it."""
+    os.mkfifo(tmp_path / "gate")
+    return tmp_path / "gate"
+
+
+def test_ready_is_said_once_the_first_scan_is_done(gate: Path, era: Era) -> None:
     with (
-        http_serving(FIXTURES, "--log-level", "debug", command=command) as server,
+        http_serving(FIXTURES, command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server,
         client(server, era, opened=False) as one,
     ):
         assert server.send("GET", "/healthz").status == 200
@@ -368,11 +234,7 @@ PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 @each_row("method", ["GET", "POST", "DELETE", "OPTIONS", "PUT"])
 @each_row(
     "headers",
-    [
-        {"Host": "evil.example"},
-        {"Origin": "https://evil.example"},
-        {"Host": "localhost", "Origin": "http://127.0.0.2"},
-    ],
+    [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Host": "localhost", "Origin": "http://127.0.0.2"}],
 )
 def test_a_foreign_host_or_origin_is_forbidden(server: Server, method: str, headers: dict[str, str]) -> None:
     sent = {"Accept": BOTH, "Content-Type": "application/json", **headers}
@@ -391,17 +253,14 @@ def test_an_allowed_host_and_origin_are_served_and_a_browser_may_look() -> None:
     options = ["--allowed-host", "mcp.example.com", "--allowed-origin", "https://app.example"]
     origin = {"Host": "mcp.example.com", "Origin": "https://app.example"}
     with http_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as one:
-        reply = one.post(
-            one.message("initialize", {"protocolVersion": "x", "capabilities": {}, "clientInfo": {}}), origin
-        )
+        reply = one.post(one.message("initialize", HELLO), origin)
         assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
         assert "Mcp-Session-Id" in reply.headers["Access-Control-Expose-Headers"]
         asking = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "mcp-method"}
         reply = server.send("OPTIONS", headers=asking)
         assert reply.status == 200
         assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
-        foreign = {**asking, "Origin": "https://evil.example"}
-        reply = server.send("OPTIONS", headers=foreign)
+        reply = server.send("OPTIONS", headers={**asking, "Origin": "https://evil.example"})
         assert reply.status == 400 and "Access-Control-Allow-Origin" not in reply.headers
         assert one.post(PING.decode(), {**origin, "Origin": "https://evil.example"}).status == 403
         assert one.post(PING.decode(), {**origin, "Host": "other.example.com"}).status == 403
@@ -412,13 +271,11 @@ def test_an_allowed_host_and_origin_are_served_and_a_browser_may_look() -> None:
 
 @pytest.mark.requirement("MCP-46")
 def test_it_listens_on_loopback_only(server: Server) -> None:
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()]
     listening = "0A"
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    (address,) = [row[1] for row in rows if row[3] == listening and int(row[1].split(":")[1], 16) == server.port]
-    assert address.split(":")[0] == "0100007F"
-    if Path("/proc/net/tcp6").exists():
-        rows = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-        assert not [row for row in rows if row[3] == listening and int(row[1].split(":")[1], 16) == server.port]
+    there = [row[1] for row in rows if row[3] == listening and row[1].endswith(f":{server.port:04X}")]
+    assert there == [f"0100007F:{server.port:04X}"]
 
 
 @pytest.mark.requirement("MCP-46")
@@ -475,22 +332,8 @@ def test_a_signal_ends_open_streams_as_the_protocol_says_and_waits_for_nobody(nu
         assert "ERROR" not in server.stderr
 
 
-def test_a_signal_during_the_first_scan_ends_it_too(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    command = [sys.executable, "-c", PATCHED.format(patch=SLOW_LOAD.format(gate=str(gate)))]
-    with http_serving(FIXTURES, command=command) as server:
+def test_a_signal_during_the_first_scan_ends_it_too(gate: Path) -> None:
+    with http_serving(FIXTURES, command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server:
         assert server.send("GET", "/readyz").status == 503
         code, took = server.signal(signal.SIGTERM)
         assert code == 0 and took < SOON
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of POSIX")
-def test_a_hangup_has_the_server_look_at_every_source(tmp_path: Path) -> None:
-    """It ended the server, where other daemons read their configuration again (11.E)."""
-    write_skill(tmp_path / "one")
-    with http_serving(tmp_path) as server:
-        server.process.send_signal(signal.SIGHUP)
-        server.said("looking at every source now")
-        assert server.send("GET", "/healthz").status == 200
-        assert server.signal(signal.SIGTERM)[0] == 0

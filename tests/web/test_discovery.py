@@ -5,29 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 
+import published
+from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.static import StaticSite
 from publish.test_static import files, publication
 from tables import each_row
-from web.http_wire import Reply, Server, client, http_serving, refused
-from wire import COMMAND, DEADLINE, FIXTURES, write_skill
+from web.http_wire import Reply, Server, bearing, client, http_serving, refused, token_file, until
+from wire import FIXTURES, write_skill
 
 INDEX = "/.well-known/agent-skills/index.json"
 OLD_INDEX = "/.well-known/skills/index.json"
 SITE = "http://localhost"
 TOKEN = "ops=0123456789abcdef"
-BEARER = {"Authorization": "Bearer 0123456789abcdef"}
+BEARER = bearing("0123456789abcdef")
 Headers = dict[str, str | None]
 
 
@@ -43,37 +44,17 @@ def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
     return json.loads(reply.body)["skills"]
 
 
+def every_kind(server: Server) -> list[str]:
+    """The path of both indexes, and of one artifact of each kind."""
+    urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
+    return [INDEX, OLD_INDEX, "/.well-known/skills/plain-english/SKILL.md", *urls.values()]
+
+
 def proved(server: Server, entry: dict[str, Any]) -> archive.Files:
     """The files of an entry, by the eyes of our own consumer."""
     raw = get(server, entry["url"]).body
     wellknown.verify_digest(raw, entry["digest"])
     return archive.unpack(raw) if entry["type"] == "archive" else {"SKILL.md": (raw, False)}
-
-
-class OnlyPublishing(Server):
-    """A server without an endpoint of MCP, which tells of the index instead."""
-
-    def said(self, pattern: str, times: int = 1) -> Any:
-        return super().said(pattern.replace("/mcp", INDEX), times)
-
-
-@contextmanager
-def only_publishing(*arguments: str | Path) -> Iterator[Server]:
-    server = OnlyPublishing(
-        [*COMMAND, "serve", "--transport", "http", "--port", "0", "--publish-only", *map(str, arguments)]
-    )
-    try:
-        yield server
-    finally:
-        server.kill()
-    assert "Traceback" not in server.stderr, server.stderr
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server on the fixtures, for tests that change nothing."""
-    with http_serving(FIXTURES) as started:
-        yield started
 
 
 @pytest.fixture
@@ -138,29 +119,18 @@ def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path
 @each_row(
     "path",
     [
-        "/.well-known/agent-skills",
-        "/.well-known/agent-skills/",
-        "/.well-known/agent-skills/nothing.json",
-        "/.well-known/agent-skills/plain-english/" + "0" * 64 + "/SKILL.md",
-        "/.well-known/agent-skills/plain-english/SKILL.md",
-        "/.well-known/agent-skills/../agent-skills/index.json",
-        "/.well-known/agent-skills//index.json",
-        "/.well-known/skills",
-        "/.well-known/skills/nothing/SKILL.md",
-        "/.well-known/skills/plain-english",
-        "/.well-known/skills/plain-english/",
-        "/.well-known/skills/plain-english/../plain-english/SKILL.md",
-        "/.well-known/skills/plain-english/%2e%2e/plain-english/SKILL.md",
-        "/.well-known/skills/..%2f..%2fetc/passwd",
-        "/.well-known/skills/polite-greetings/SKILL.md",  # not in that index, for the name of one of its files
-        "/.well-known/skills/plain-english/SKILL.md%00",
-        "/.well-known/skills/plain-english/%ff",
-        "/.well-known/skillsets/index.json",
+        "agent-skills", "agent-skills/", "agent-skills/nothing.json", "agent-skills//index.json",
+        f"agent-skills/plain-english/{'0' * 64}/SKILL.md", "agent-skills/plain-english/SKILL.md",
+        "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
+        "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
+        "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
+        "skills/polite-greetings/SKILL.md",  # not in that index, for the name of one of its files
+        "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
     ],
-)
+)  # fmt: skip
 def test_what_is_not_there_is_not_found(server: Server, path: str) -> None:
     assert get(server, OLD_INDEX).status == 200
-    assert get(server, path).status == 404
+    assert get(server, f"/.well-known/{path}").status == 404
 
 
 @pytest.mark.requirement("WK-35", "WK1-11")
@@ -172,11 +142,6 @@ def test_other_methods_are_told_which_are_answered(server: Server, method: str) 
 
 
 # How it may be cached
-
-
-def every_kind(server: Server) -> list[str]:
-    urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
-    return [INDEX, OLD_INDEX, "/.well-known/skills/plain-english/SKILL.md", *urls.values()]
 
 
 @pytest.mark.requirement("WK-35", "WK1-11")
@@ -270,8 +235,7 @@ def test_without_grace_nothing_old_stays(folder: Path) -> None:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
         old = entries(server)
         (folder / "more" / "notes.md").write_bytes(b"other")
-        while entries(server)[1]["digest"] == old[1]["digest"]:
-            pass
+        until(lambda: entries(server)[1]["digest"] != old[1]["digest"])
         assert get(server, old[1]["url"]).status == 404
         assert get(server, old[0]["url"]).status == 200
 
@@ -286,35 +250,37 @@ def test_what_an_index_names_is_there_while_a_writer_is_at_work(tmp_path: Path) 
 
     def rewrite() -> None:
         while not done.wait(dice.choice([0.001] * 9 + [0.1])):
-            directory = tmp_path / dice.choice(["one", "two", "three"])
+            notes = tmp_path / dice.choice(["one", "two", "three"]) / "notes.md"
             if dice.random() < 0.3:
-                write_skill(
-                    tmp_path / "lone", description="Other." * dice.randrange(1, 9), body="x" * dice.randrange(9)
-                )
+                write_skill(tmp_path / "lone", body="x" * dice.randrange(9))
             elif dice.random() < 0.5:
-                (directory / "notes.md").write_bytes(dice.randbytes(dice.choice([1, 1, 3000])))
+                notes.write_bytes(dice.randbytes(dice.choice([1, 3000])))
             else:
-                fresh = directory / ".fresh"
+                fresh = notes.with_name(".fresh")
                 fresh.write_bytes(dice.randbytes(300))
-                fresh.replace(directory / "notes.md")
+                fresh.replace(notes)
 
     with http_serving(tmp_path) as server:
-        seen: list[list[dict[str, Any]]] = []
+        seen: dict[str, list[dict[str, Any]]] = {}
         writer = threading.Thread(target=rewrite)
         writer.start()
+
+        def differ() -> bool:
+            """Prove an index while it is written to; whether there were three that differ."""
+            index = entries(server)
+            seen[json.dumps(index)] = index
+            for entry in index:
+                made = proved(server, entry)
+                said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
+                assert wellknown.compare_files(said.entries[0], made) == (None, None)
+            return len(seen) == 3  # a burst without end is reported every 3 s
+
         try:
-            until = monotonic() + DEADLINE
-            while len({json.dumps(index) for index in seen}) < 3:  # a burst without end is reported every 3 s
-                assert monotonic() < until
-                seen.append(entries(server))
-                for entry in seen[-1]:
-                    made = proved(server, entry)
-                    said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
-                    assert wellknown.compare_files(said.entries[0], made) == (None, None)
+            until(differ)
         finally:
             done.set()
             writer.join()
-        for index in seen:
+        for index in seen.values():
             for entry in index:
                 proved(server, entry)
 
@@ -360,17 +326,11 @@ def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> N
         for _ in range(3):
             assert entries(server) == []
         write_skill(tmp_path / "new")
-        while not entries(server):
-            pass
+        until(lambda: entries(server))
         server.said("x/twin: not published: twin is also the name of y/twin")
         server.said("other: not published: ")
         server.said(": not published: ", 3)
         assert server.stderr.count(": not published: ") == 3
-
-
-def test_an_empty_catalogue_has_its_indexes(tmp_path: Path) -> None:
-    with http_serving(tmp_path) as server:
-        assert entries(server) == [] and json.loads(get(server, OLD_INDEX).body) == {"skills": []}
 
 
 # Who may come in
@@ -380,15 +340,14 @@ def test_mcp_and_discovery_stand_side_by_side_or_alone(folder: Path) -> None:
     with http_serving(folder) as server, client(server, "modern") as asked:
         assert len(asked.every_skill()) == len(entries(server)) == 2
     with http_serving(folder, "--no-publish") as server:
-        assert get(server, INDEX).status == get(server, OLD_INDEX).status == 404
-    with only_publishing(folder) as server:
+        assert [get(server, path).status for path in (INDEX, OLD_INDEX, CARD, CATALOG, ARD)] == [404] * 5
+    with http_serving(folder, "--publish-only") as server:
         assert len(entries(server)) == 2
         assert server.send("POST", "/mcp", body=b"{}").status == 404
         assert get(server, "/readyz").status == 200
         write_skill(folder / "third")
-        while len(entries(server)) < 3:
-            pass
-    with only_publishing(folder, "--no-watch") as server:
+        until(lambda: len(entries(server)) == 3)
+    with http_serving(folder, "--publish-only", "--no-watch") as server:
         assert len(entries(server)) == 3
 
 
@@ -405,16 +364,6 @@ def test_a_token_protects_what_is_published(folder: Path) -> None:
         assert get(server, entry["url"]).status == 401
         reply = get(server, entry["url"], **BEARER)
         assert reply.status == 200 and reply.headers["Cache-Control"] == "private, max-age=31536000, immutable"
-
-
-def test_discovery_may_be_open_while_mcp_is_not(folder: Path) -> None:
-    with http_serving(folder, "--tokens", TOKEN, "--publish-open") as server:
-        for entry in entries(server):
-            proved(server, entry)
-        assert get(server, INDEX).headers["Cache-Control"].startswith("public")
-        assert server.send("POST", "/mcp", body=b"{}").status == 401
-        for path in ("/", "/mcp", "/.well-known/other", "/.well-known/agent-skills"):
-            assert get(server, path).status == 401
 
 
 @pytest.mark.requirement("WK-38", "X-21")
@@ -436,3 +385,98 @@ def test_a_page_among_the_files_cannot_act_for_the_server(folder: Path) -> None:
     with http_serving(folder) as server:
         reply = get(server, "/.well-known/skills/more/page.html")
         assert reply.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+
+
+# Server Card and AI Catalog
+
+
+def read(reply: Reply) -> dict[str, Any]:
+    assert reply.status == 200, reply
+    return json.loads(reply.body)
+
+
+def test_the_card_names_the_endpoint_and_no_skill(server: Server) -> None:
+    reply = get(server, CARD)
+    card = read(reply)
+    assert reply.headers["Content-Type"] == "application/mcp-server-card+json"
+    assert reply.headers["Access-Control-Allow-Origin"] == "*"
+    assert reply.headers["Cache-Control"].startswith("public")
+    assert published.faults(published.SERVER_CARD, card) == []
+    (remote,) = card["remotes"]
+    assert remote["url"].endswith("/mcp") and "2026-07-28" in remote["supportedProtocolVersions"]
+    assert "csv-profiling" not in reply.body.decode()
+    tag = reply.headers["ETag"]
+    for tags, status in ((tag, 304), (f'"x", W/{tag}', 304), ("*", 304), (f"x{tag}x", 200)):
+        assert get(server, CARD, if_none_match=tags).status == status, tags
+
+
+def test_the_catalog_leads_to_the_card_the_index_and_each_skill(server: Server) -> None:
+    reply = get(server, CATALOG)
+    entries = {each["identifier"].split(":", 3)[3]: each for each in read(reply)["entries"]}
+    assert reply.headers["Content-Type"] == "application/ai-catalog+json"
+    for each in entries.values():
+        path = "/" + each["url"].split("/", 3)[3]
+        assert get(server, path).status == 200, each
+    kinds = {"mcp-server-card+json", "agent-skills+json", "agent-skills+md"}
+    assert {f"application/{each}" for each in kinds} < {each["type"] for each in entries.values()}
+    assert len({each["identifier"] for each in read(reply)["entries"]}) == len(read(reply)["entries"]) > 10
+    assert published.faults(published.AI_CATALOG, read(reply)) == []
+    assert get(server, CATALOG, if_none_match=reply.headers["ETag"]).status == 304
+
+
+def test_ard_has_the_same_entries_with_the_prompts_of_trigger_sets(tmp_path: Path) -> None:
+    write_skill(tmp_path / "plain")
+    cases = [{"query": f"Please do {number}", "should_trigger": number != 2} for number in range(8)]
+    write_skill(tmp_path / "asked", evals__queries_json=json.dumps(cases), evals__broken_json="{")
+    write_skill(tmp_path / "once", evals__queries_json='[{"query": "x", "should_trigger": true}]')
+    with http_serving(tmp_path) as server:
+        reply = get(server, ARD)
+        entries = read(reply)["entries"]
+        assert reply.headers["Content-Type"] == "application/json"
+        assert published.faults(published.ARD, read(reply)) == []
+        queries = {each["identifier"].rpartition(":")[2]: each.pop("representativeQueries", None) for each in entries}
+        assert queries["asked"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
+        assert queries["plain"] is queries["once"] is None and entries == read(get(server, CATALOG))["entries"]
+
+
+def test_the_index_and_the_card_lead_to_both_catalogs(server: Server) -> None:
+    for path in (CARD, "/.well-known/agent-skills/index.json"):
+        assert get(server, path).headers["Link"] == f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
+
+
+def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path) -> None:
+    tokens = token_file(tmp_path, TOKEN)
+    for name in ("open", "secret"):
+        write_skill(tmp_path / "skills" / name)
+    config = tmp_path / "c.toml"
+    config.write_text('[[grant]]\nwho = ["token:ops"]\nskills = ["open"]\n', encoding="utf-8")
+    with http_serving(tmp_path / "skills", "--token-file", tokens, "--config", config) as server:
+        assert get(server, CARD).status == 200
+        for path in (CATALOG, ARD):
+            assert get(server, path).status == 401
+            said = get(server, path, **BEARER).body.decode()
+            assert ":skill:open" in said and "secret" not in said
+    with http_serving(tmp_path / "skills", "--token-file", tokens, "--publish-open") as server:
+        for path in (CATALOG, ARD):
+            assert ":skill:secret" in get(server, path).body.decode()
+
+
+def test_a_name_of_a_host_becomes_one_of_a_card() -> None:
+    def named(url: str) -> object:
+        return server_card(url, "skills", "1", [])["name"]
+
+    assert named("https://skills.example.com/mcp") == "com.example.skills/skills"
+    assert named("http://127.0.0.1:8000/mcp") == "127.0.0.1/skills"
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/skills", str(named("http://[::1]:8000/mcp")))
+
+
+def test_no_more_skills_have_entries_than_a_reader_wants() -> None:
+    many = [CatalogSkill(skill(f"s{number}"), "/x", "sha256:0", "text/markdown") for number in range(600)]
+    entries = catalog("https://skills.example", "/index.json", many, has_card=False)["entries"]
+    assert isinstance(entries, list) and len(entries) == MOST_SKILLS + 1
+
+
+def test_a_name_outside_ascii_has_an_identifier_that_the_schema_takes() -> None:
+    named = CatalogSkill(skill("über-alles"), "/x", f"sha256:{64 * '0'}", "text/markdown")
+    made = catalog("https://skills.example", "/index.json", [named], has_card=False)
+    assert published.faults(published.AI_CATALOG, made) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from web.http_wire import HttpClient, Server, client, http_serving, refused
+from web.http_wire import HttpClient, Reply, Server, bearing, client, http_serving, refused, token_file
 from wire import Era, write_skill
 
 ANN, BOB = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
@@ -42,8 +42,7 @@ def place(tmp_path: Path) -> Path:
     """Three skills and two tokens."""
     for path in ("finance/refunds", "finance/tax", "tea"):
         write_skill(tmp_path / "skills" / path, scripts__run_py="print(7)\n")
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
-    (tmp_path / "tokens").chmod(0o600)
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
 
@@ -90,10 +89,7 @@ def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_conce
         gone = call(ann, "skills_read", skill="refunds", path="SKILL.md", **session)
         assert gone["isError"]
         assert not call(ann, "skills_read", skill="tax", path="SKILL.md", **session).get("isError")
-        absent = (
-            call(ann, "skills_load", names=["finance/refunds"]),
-            call(ann, "skills_load", names=["finance/refumds"]),
-        )
+        absent = [call(ann, "skills_load", names=[f"finance/{name}"]) for name in ("refunds", "refumds")]
         texts = [each["content"][0]["text"].replace("refumds", "refunds") for each in absent]
         assert texts[0] == texts[1]
         configure(place, "")
@@ -102,12 +98,8 @@ def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_conce
 
 
 def test_a_legacy_client_with_other_groups_fetches_its_lists_again(place: Path) -> None:
-    tokens = place / "tokens"
-
     def belong(groups: str) -> None:
-        (place / "fresh").write_text(f"ann={ANN} groups={groups}\nbob={BOB}\n")
-        (place / "fresh").chmod(0o600)
-        os.replace(place / "fresh", tokens)
+        token_file(place, f"ann={ANN} groups={groups}", f"bob={BOB}")
 
     belong("money")
     grants = "[[grant]]\nwho = ['group:{}']\nskills = ['finance/**']\n[[grant]]\nwho = ['group:{}']\nskills = ['tea']\n"
@@ -149,18 +141,16 @@ def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: 
 def test_discovery_and_the_skills_protocol_answer_by_grants_and_no_cache_mixes_them_up(place: Path) -> None:
     with http_serving("--config", configure(place, GRANTS)) as server:
 
-        def get(path: str, token: str) -> Any:
-            return server.send("GET", path, headers={"Authorization": f"Bearer {token}"})
+        def get(path: str, token: str) -> Reply:
+            return server.send("GET", path, headers=bearing(token))
 
         index = get("/.well-known/agent-skills/index.json", ANN)
         listed = json.loads(index.body)["skills"]
         assert [each["name"] for each in listed] == ["refunds", "tax"]
         assert index.headers["Vary"] == "authorization" and "private" in index.headers["Cache-Control"]
         assert [get(listed[0]["url"], each).status for each in (ANN, BOB)] == [200, 404]
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).encode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {BOB}"}
-        answer = json.loads(server.send("POST", "/rpc", body=body, headers=headers).body)
-        assert [each["name"] for each in answer["result"]["skills"]] == ["skills.protocol.guide", "tea"]
+        found = server.rpc("list_skills", token=BOB)["result"]["skills"]
+        assert [each["name"] for each in found] == ["skills.protocol.guide", "tea"]
 
 
 def test_what_is_published_openly_is_what_everybody_may_read(place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -10,7 +9,7 @@ import pytest
 
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.web import oauth
-from sources.publishers import Asked, Publisher, answer, redirect
+from sources.publishers import Publisher, answer, endless, redirect
 from tables import each_row
 
 
@@ -36,13 +35,10 @@ def test_nobody_is_led_elsewhere(status: int) -> None:
         assert site.paths == ["/a"]
 
 
-def endless(_: Asked) -> Iterator[bytes]:
-    yield b"HTTP/1.1 200 Said\r\n\r\n"
-    while True:
-        yield b" " * 65536
+ENDLESS = endless(b"HTTP/1.1 200 Said\r\n\r\n", b" " * 65536)
 
 
-@each_row("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), endless])
+@each_row("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), ENDLESS])
 def test_more_than_a_mebibyte_is_not_read(route: Any) -> None:
     with Publisher() as site:
         site.routes["/a"] = route
@@ -53,12 +49,6 @@ def test_more_than_a_mebibyte_is_not_read(route: Any) -> None:
 def test_an_issuer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "_TIMEOUT_S", 0.3)
     with Publisher() as site:
-
-        def drip(_: Asked) -> Iterator[bytes]:
-            yield b"HTTP/1.1 200 Said\r\ncontent-length: 1000\r\n\r\n"
-            while not site.closing.wait(0.02):
-                yield b" "
-
-        site.routes["/a"] = drip
+        site.routes["/a"] = site.drip(b"HTTP/1.1 200 Said\r\ncontent-length: 1000\r\n\r\n" + b" " * 1000, 0.002)
         with pytest.raises(SkillsServerError, match=r"longer than 0\.3 s"):
             fetched(f"{site.url}/a")

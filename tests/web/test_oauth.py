@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic, time
+from time import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,7 +33,7 @@ from mcp_skills_server.telemetry.usage import UsageStore
 from ports import free_port
 from sources.publishers import Publisher, answer, redirect
 from web.authorization_server import authorization_server
-from web.http_wire import BOTH, HELLO, HttpClient, Reply, Server, client, http_serving, refused
+from web.http_wire import BOTH, HELLO, JSON, Reply, Server, bearing, client, http_serving, refused, token_file, until
 from wire import COMMAND, DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -64,14 +64,6 @@ def publish(issuer: Publisher, *keys: Any) -> None:
     issuer.routes["/keys"] = answer(json.dumps({"keys": [*keys]}).encode())
 
 
-@pytest.fixture(scope="module")
-def steady() -> Iterator[Publisher]:
-    """An issuer that stays as it is."""
-    with Publisher() as found:
-        publish(found, public())
-        yield found
-
-
 @pytest.fixture
 def issuer() -> Iterator[Publisher]:
     with Publisher() as found:
@@ -79,22 +71,13 @@ def issuer() -> Iterator[Publisher]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, steady: Publisher) -> Iterator[Server]:
-    with guarded(tmp_path_factory.mktemp("guarded"), steady.url, "--log-level", "debug") as found:
-        found.said("has 1 keys")
-        yield found
-
-
 def good(server: Server, issuer: Publisher, **more: Any) -> dict[str, Any]:
     return claims(**{"iss": issuer.url, "aud": own(server.port), **more})
 
 
-def ask(server: Server, token: str | None, path: str = "/mcp", *headers: tuple[str, str]) -> Reply:
+def ask(server: Server, token: str | None, path: str = "/mcp") -> Reply:
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-    given = [("Accept", BOTH), ("Content-Type", "application/json"), *headers]
-    if token is not None:
-        given.append(("Authorization", f"Bearer {token}"))
+    given = {**JSON, "Accept": BOTH, **({} if token is None else bearing(token))}
     return server.send(path=path, body=json.dumps(body).encode(), headers=given)
 
 
@@ -104,10 +87,6 @@ def challenge(reply: Reply) -> dict[str, str]:
     scheme, _, rest = header.partition(" ")
     assert scheme == "Bearer"
     return {name: value.strip('"') for name, _, value in (each.partition("=") for each in rest.split(", "))}
-
-
-def metadata_url(server: Server) -> str:
-    return f"http://127.0.0.1:{server.port}{WELL_KNOWN}/mcp"
 
 
 # Signing in
@@ -185,10 +164,8 @@ def test_the_name_of_a_user_stands_beside_the_subject_in_audit_and_usage(tmp_pat
         with client(server, "modern", token=bearer) as one:
             one.read("skill://one/SKILL.md")
         store = UsageStore(str(counts))
-        until = monotonic() + DEADLINE
-        while not (lines := store.report("principal").lines):
-            assert monotonic() < until
-        assert [(each.name, each.label) for each in lines] == [("user:ann", "ann@acme")]
+        until(lambda: store.report("principal").lines)
+        assert [(each.name, each.label) for each in store.report("principal").lines] == [("user:ann", "ann@acme")]
         shown = subprocess.run([*COMMAND, "usage", "--usage", f"sqlite:{counts}", "--by", "principal"],
                                capture_output=True, text=True, check=True)  # fmt: skip
         assert "user:ann (ann@acme)" in shown.stdout
@@ -197,19 +174,16 @@ def test_the_name_of_a_user_stands_beside_the_subject_in_audit_and_usage(tmp_pat
 
 
 def test_tokens_of_the_file_and_of_the_issuer_let_in_together(tmp_path: Path, issuer: Publisher) -> None:
-    file = tmp_path / "tokens"
-    file.write_text(f"laptop={FILE_TOKEN}\n")
-    file.chmod(0o600)
+    file = token_file(tmp_path, f"laptop={FILE_TOKEN}")
     with guarded(tmp_path, issuer.url, "--token-file", file, "--log-level", "debug") as server:
         token = signed(good(server, issuer))
         assert (ask(server, FILE_TOKEN).status, ask(server, token).status, ask(server, "x").status) == (200, 200, 401)
         server.said("by the bearer of laptop")
         server.said("by the bearer of ann")
         with client(server, "legacy", token=token) as one:  # whose session is nobody else's
-            headers = {"Mcp-Session-Id": one.session or "", "Authorization": f"Bearer {FILE_TOKEN}"}
-            assert one.post(one.message("ping"), headers).status == 404
+            assert one.post(one.message("ping"), bearing(FILE_TOKEN)).status == 404
             again = signed(good(server, issuer, scope="more"))  # the same user with another token
-            assert one.post(one.message("ping"), {"Authorization": f"Bearer {again}"}).status == 200
+            assert one.post(one.message("ping"), bearing(again)).status == 200
 
 
 # The challenge and the metadata
@@ -228,13 +202,8 @@ def test_the_metadata_is_open_and_as_rfc_9728_has_it(tmp_path: Path, issuer: Pub
                 "scopes_supported": ["skills:read"],
             }
             ProtectedResourceMetadata.model_validate_json(reply.body)
-        for path in (
-            f"{WELL_KNOWN}/other",
-            f"{WELL_KNOWN}s",
-            f"{WELL_KNOWN}/mcp/",
-            "/.well-known/agent-skills/index.json",
-        ):
-            assert server.send("GET", path).status == 401
+        others = (f"{WELL_KNOWN}/other", f"{WELL_KNOWN}s", f"{WELL_KNOWN}/mcp/", "/.well-known/agent-skills/index.json")
+        assert [server.send("GET", path).status for path in others] == [401] * 4
         assert server.send("GET", WELL_KNOWN, headers={"Host": "evil.example"}).status == 403
         assert server.send("GET", "/healthz").status == 200
 
@@ -251,7 +220,8 @@ def test_behind_a_proxy_the_resource_says_by_which_name_clients_know_it(tmp_path
 
 def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, issuer: Publisher) -> None:
     with guarded(tmp_path, issuer.url, more="scopes = ['skills:read', 'skills:run']") as server:
-        named = {"resource_metadata": metadata_url(server), "scope": "skills:read skills:run"}
+        metadata = f"http://127.0.0.1:{server.port}{WELL_KNOWN}/mcp"
+        named = {"resource_metadata": metadata, "scope": "skills:read skills:run"}
         realm = {"realm": "mcp-skills-server"}
         assert challenge(ask(server, None)) == realm | named
         for token in ("x", signed(good(server, issuer, exp=1))):
@@ -311,23 +281,16 @@ def test_streams_end_when_their_token_does(tmp_path: Path, issuer: Publisher) ->
 
 def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
-    file = tmp_path / "tokens"
-    text = f"a={FILE_TOKEN}a groups=x\nb={FILE_TOKEN}b groups=x\n"
-    file.write_text(text)
-    file.chmod(0o600)
-    with http_serving(tmp_path / "skills", "--token-file", file) as server:
-        leaving, staying = (HttpClient(server, "modern", token=FILE_TOKEN + name) for name in "ab")
-        try:
-            cut, kept = leaving.listen(skillsListChanged=True), staying.listen(skillsListChanged=True)
-            file.write_text(text.replace("a groups=x\nb", "a groups=y\nb"))
-            server.process.send_signal(signal.SIGHUP)
-            server.said("the tokens were read again")
-            assert cut.rest() == []
-            assert kept.messages.empty() and kept.whole is None
-            assert ask(server, FILE_TOKEN + "a").status == 200
-        finally:
-            leaving.close()
-            staying.close()
+    file = token_file(tmp_path, f"a={FILE_TOKEN}a groups=x", f"b={FILE_TOKEN}b groups=x")
+    with http_serving(tmp_path / "skills", "--token-file", file) as server, ExitStack() as stack:
+        leaving, staying = (stack.enter_context(client(server, "modern", token=FILE_TOKEN + name)) for name in "ab")
+        cut, kept = (one.listen(skillsListChanged=True) for one in (leaving, staying))
+        token_file(tmp_path, f"a={FILE_TOKEN}a groups=y", f"b={FILE_TOKEN}b groups=x")
+        server.process.send_signal(signal.SIGHUP)
+        server.said("the tokens were read again")
+        assert cut.rest() == []
+        assert kept.messages.empty() and kept.whole is None
+        assert ask(server, FILE_TOKEN + "a").status == 200
 
 
 # Starting
@@ -339,19 +302,18 @@ def test_an_issuer_is_a_reason_to_listen_for_others(tmp_path: Path, issuer: Publ
         assert ask(server, signed(claims(iss=issuer.url))).status == 200
 
 
-def test_over_stdio_an_issuer_keeps_nobody_out_and_that_is_said(tmp_path: Path) -> None:
+def test_over_stdio_an_issuer_and_quotas_are_named_as_unused(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     file = tmp_path / "c.toml"
-    file.write_text("[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n")
+    table = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
+    file.write_text(f"{table}[quota]\nruns = 1\n")
     with serving(tmp_path, "--config", file) as wire:
-        wire.logs(b"unused without --transport http: [oauth]")
+        wire.logs(rb"unused without --transport http: [oauth], [quota]")
 
 
 def test_a_wrong_table_is_one_line_and_2(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    file.write_text(
-        "page-size = 3\n[oauth]\nissuer = 'http://login.example'\naudience = 'https://skills.example/mcp'\n"
-    )
+    file.write_text("page-size = 3\n[oauth]\nissuer = 'http://a.example'\naudience = 'https://b.example/mcp'\n")
     assert "c.toml:3: oauth.issuer: it does not take this value; write the https URL" in refused("--config", file)
 
 

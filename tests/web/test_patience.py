@@ -10,16 +10,16 @@ import socket
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
 from mcp_skills_server.web import connections
 from tables import each_row
-from web.http_wire import Server, client, http_serving
+from web.http_wire import Server, client, http_serving, token_file, until
 from wire import DEADLINE, FIXTURES, write_skill
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+LINE = "bob=bobs-made-up-token-0123456789"
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -38,25 +38,14 @@ def rest(server: Server, said: bytes, answers: int = 0) -> bytes:
         return out
 
 
-@each_row("said", [b"", b"POST /mc", HEAD[:-2], HEAD, HEAD + b'{"jsonrpc"'])
-def test_a_connection_without_a_whole_request_is_closed(said: bytes) -> None:
+@each_row(
+    ("said", "answers"),
+    [*((said, 0) for said in (b"", b"POST /mc", HEAD[:-2], HEAD, HEAD + b'{"jsonrpc"')), (WHOLE[:10], 2)],
+)
+def test_a_connection_without_a_whole_request_is_closed(said: bytes, answers: int) -> None:
     with http_serving(FIXTURES, "--request-timeout", "0.2", "--log-level", "info") as server:
-        assert rest(server, said) == b""
+        assert rest(server, said, answers) == b""
         server.said("closed a connection that sent no whole request in 0.2 s")
-
-
-def test_the_second_request_of_a_connection_has_no_longer_than_the_first() -> None:
-    with http_serving(FIXTURES, "--request-timeout", "0.2") as server:
-        assert rest(server, WHOLE[:10], answers=2) == b""
-        server.said("closed a connection")
-
-
-def token_file(folder: Path) -> Path:
-    """A file of tokens that nobody here has."""
-    file = folder / "tokens"
-    file.write_text("bob=bobs-made-up-token-0123456789\n", encoding="ascii")
-    file.chmod(0o600)
-    return file
 
 
 @pytest.mark.parametrize("refusals", [0, 61])
@@ -65,9 +54,8 @@ def test_who_goes_on_with_a_body_that_nobody_wants_is_cut_off(tmp_path: Path, re
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
     quota = tmp_path / "c.toml"
     quota.write_text("[quota]\nfailed-authentications-per-minute = 1\n", encoding="ascii")
-    with http_serving(
-        FIXTURES, "--token-file", token_file(tmp_path), "--config", quota, "--log-level", "info"
-    ) as server:
+    options = ("--token-file", token_file(tmp_path, LINE), "--config", quota, "--log-level", "info")
+    with http_serving(FIXTURES, *options) as server:
         for _ in range(refusals):
             server.send("GET", "/mcp")
         with server.connect() as bare:
@@ -82,7 +70,7 @@ def test_who_goes_on_with_a_body_that_nobody_wants_is_cut_off(tmp_path: Path, re
 def test_a_body_that_nobody_wants_may_come_to_its_end(tmp_path: Path) -> None:
     body = bytes(connections.MOST_UNHEEDED >> 1)
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-    with http_serving(FIXTURES, "--token-file", token_file(tmp_path)) as server, server.connect() as bare:
+    with http_serving(FIXTURES, "--token-file", token_file(tmp_path, LINE)) as server, server.connect() as bare:
         for _ in range(3):  # on one connection
             bare.sendall(head + body)
             answer = b""
@@ -116,6 +104,12 @@ def sockets(server: Server) -> int:
     return count
 
 
+def published(server: Server) -> dict[str, str]:
+    """The entry of the one skill that the server publishes."""
+    (entry,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
+    return entry
+
+
 def unread(server: Server, said: bytes, window: int = 4096) -> socket.socket:
     """A connection that asks for more than it reads."""
     bare = server.connect(receive_buffer=window)
@@ -126,15 +120,10 @@ def unread(server: Server, said: bytes, window: int = 4096) -> socket.socket:
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
     with http_serving(big(tmp_path), "--request-timeout", "0.2", "--max-connections", "4") as server:
-        (published,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
-        path = published["url"]
-        batch = json.dumps(
-            [
-                {"jsonrpc": "2.0", "id": number, "method": "read_skill_file", "params": {"name": "big", "path": name}}
-                for number in range(9)
-                for name in [f"references/part{number}.md"]
-            ]
-        ).encode()
+        path = published(server)["url"]
+        call = {"jsonrpc": "2.0", "method": "read_skill_file"}
+        files = [{"name": "big", "path": f"references/part{number}.md"} for number in range(9)]
+        batch = json.dumps([{**call, "id": number, "params": each} for number, each in enumerate(files)]).encode()
         head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         asked = [
             f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
@@ -146,16 +135,13 @@ def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
             for said in asked:
                 stack.enter_context(unread(server, said))
             server.said("cut off a client that did not read its answer")
-            until = monotonic() + DEADLINE
-            while sockets(server) > opened:
-                assert monotonic() < until
+            until(lambda: sockets(server) <= opened)
             assert server.send("GET", "/healthz").status == 200
 
 
 def test_the_end_of_the_server_cuts_off_who_does_not_read_without_a_traceback(tmp_path: Path) -> None:
     with http_serving(big(tmp_path)) as server:
-        (published,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
-        with unread(server, f"GET {published['url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as bare:
+        with unread(server, f"GET {published(server)['url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as bare:
             assert bare.recv(12) == b"HTTP/1.1 200"
             code, _ = server.signal(signal.SIGTERM)
         assert code == 0 and "Traceback" not in server.stderr
@@ -163,8 +149,8 @@ def test_the_end_of_the_server_cuts_off_who_does_not_read_without_a_traceback(tm
 
 def test_who_reads_slowly_gets_it_all(tmp_path: Path) -> None:
     with http_serving(big(tmp_path), "--request-timeout", "0.2") as server:
-        (published,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
-        said = f"GET {published['url']} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        entry = published(server)
+        said = f"GET {entry['url']} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
         raw = b""
         with unread(server, said, window=1 << 17) as bare:
             for _ in range(8):
@@ -173,5 +159,5 @@ def test_who_reads_slowly_gets_it_all(tmp_path: Path) -> None:
             while piece := bare.recv(1 << 20):
                 raw += piece
         body = raw.partition(b"\r\n\r\n")[2]
-        assert "sha256:" + hashlib.sha256(body).hexdigest() == published["digest"]
+        assert "sha256:" + hashlib.sha256(body).hexdigest() == entry["digest"]
         assert "cut off" not in server.stderr

@@ -6,13 +6,12 @@ import os
 import re
 import shutil
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
 from sources.publishers import INDEX, Publisher, answer, index_of
-from web.http_wire import Server, client, http_serving
-from wire import DEADLINE, write_skill
+from web.http_wire import Server, bearing, client, http_serving, until
+from wire import write_skill
 
 TOKEN = "made-up-token-of-alpha-000001"
 
@@ -28,9 +27,7 @@ def asked(server: Server, path: str = "/readyz") -> tuple[int, list[str]]:
 
 def until_scanned(server: Server) -> None:
     """The log says what is served a moment before the scan counts as done."""
-    until = monotonic() + DEADLINE
-    while "first scan" in asked(server)[1][0]:
-        assert monotonic() < until
+    until(lambda: "first scan" not in asked(server)[1][0])
 
 
 def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) -> None:
@@ -58,9 +55,7 @@ def test_a_folder_that_goes_while_it_is_served_is_named(tmp_path: Path) -> None:
         (tmp_path / "two").rename(tmp_path / "away")
         server.said("serving what was read before")
         lost = f"{tmp_path}/two: it cannot be read now; serving what was read before"
-        until = monotonic() + DEADLINE
-        while asked(server, "/readyz?verbose") != (200, ["ready", f"{tmp_path}/one: read", lost]):
-            assert monotonic() < until, asked(server, "/readyz?verbose")
+        until(lambda: asked(server, "/readyz?verbose") == (200, ["ready", f"{tmp_path}/one: read", lost]))
 
 
 def test_every_root_that_fails_is_counted_whatever_its_kind(tmp_path: Path) -> None:
@@ -83,9 +78,7 @@ def test_every_root_that_fails_is_counted_whatever_its_kind(tmp_path: Path) -> N
         (tmp_path / "closed").write_text("no folder\n")
         (tmp_path / "vanished.zip").unlink()
         os.truncate(tmp_path / "cut.zip", 100)
-        until = monotonic() + DEADLINE
-        while failing() < len(roots):
-            assert monotonic() < until, asked(server, "/readyz?verbose")
+        until(lambda: failing() == len(roots))
         status, lines = asked(server, "/readyz?verbose")
         assert status == 200 and len(lines) == 5
         for root in roots:
@@ -110,7 +103,14 @@ def test_a_start_on_an_empty_folder_is_not_ready_unless_that_is_allowed(tmp_path
         server.until_ready()
 
 
-def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:
+def test_a_site_that_publishes_nothing_has_answered(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.routes[INDEX] = answer(index_of([]))
+        with http_serving(publisher.url, *options(tmp_path)) as server:
+            server.until_ready()
+
+
+def test_a_site_is_ready_when_its_skills_are_served_and_later_by_its_last_copy(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.add("alpha")
         with http_serving(publisher.url, *options(tmp_path)) as server, client(server, "modern") as one:
@@ -119,20 +119,6 @@ def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:
             status, (first, line) = asked(server, "/readyz?verbose")
             assert (status, first) == (200, "ready")
             assert re.fullmatch(re.escape(publisher.url) + ": fetched, revision [0-9a-f]{64}", line)
-
-
-def test_a_site_that_publishes_nothing_has_answered(tmp_path: Path) -> None:
-    with Publisher() as publisher:
-        publisher.routes[INDEX] = answer(index_of([]))
-        with http_serving(publisher.url, *options(tmp_path)) as server:
-            server.until_ready()
-
-
-def test_a_site_that_fails_is_ready_by_its_last_copy(tmp_path: Path) -> None:
-    with Publisher() as publisher:
-        publisher.add("alpha")
-        with http_serving(publisher.url, *options(tmp_path)) as server:
-            server.until_ready()
         publisher.routes[INDEX] = answer(b"", 503)
         with http_serving(publisher.url, *options(tmp_path)) as server:
             until_scanned(server)
@@ -161,7 +147,7 @@ def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path, path: str
         until_scanned(server)
         assert server.send("GET", "/readyz").status == 200
         assert server.send("GET", path).status == 401
-        assert server.send("GET", path, headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
+        assert server.send("GET", path, headers=bearing(TOKEN)).status == 200
 
 
 def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
@@ -179,7 +165,7 @@ def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
             until_scanned(server)
 
             def as_(token: str | None) -> list[str]:
-                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                headers = {} if token is None else bearing(token)
                 path = "/readyz" if token is None else "/readyz?verbose"
                 return server.send("GET", path, headers=headers).body.decode().splitlines()
 

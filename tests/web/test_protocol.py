@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,8 @@ from tables import each_row
 from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, META, VERSIONS, Era, write_skill
 
+RESET = (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+"""The option of a socket whose end is a reset."""
 ANYTHING = "skill://commit-messages/SKILL.md"
 ODD = "skill://naïve-ß/Übersicht 表.md"
 
@@ -32,13 +33,6 @@ def server() -> Iterator[Server]:
 def modern(server: Server) -> Iterator[HttpClient]:
     """A modern client of it."""
     with client(server, "modern", opened=False) as one:
-        yield one
-
-
-@pytest.fixture
-def asked(server: Server, era: Era) -> Iterator[HttpClient]:
-    """A client of each era, hands shaken."""
-    with client(server, era) as one:
         yield one
 
 
@@ -87,35 +81,24 @@ def test_the_name_of_the_client_may_be_left_out(modern: HttpClient) -> None:
 
 @pytest.mark.requirement("MCP-42")
 @each_row(
-    ("method", "params", "headers"),
+    "headers",
     [
-        ("skills/list", {}, {"Mcp-Method": "skills/get"}),
-        ("skills/list", {}, {"Mcp-Method": "SKILLS/LIST"}),
-        ("skills/list", {}, {"Mcp-Method": ""}),
-        ("skills/list", {}, {"Mcp-Method": None}),
-        ("skills/list", {}, {"MCP-Protocol-Version": "2031-01-01"}),
-        ("skills/list", {}, {"MCP-Protocol-Version": VERSIONS["legacy"]}),
-        ("skills/list", {}, {"MCP-Protocol-Version": "2024-11-05"}),
-        ("skills/list", {}, {"MCP-Protocol-Version": ""}),
-        ("skills/list", {}, {"MCP-Protocol-Version": None}),
-        ("skills/list", {}, {"MCP-Protocol-Version": None, "Mcp-Method": None}),
-        ("skills/list", {}, {"MCP-Protocol-Version": None, "Mcp-Session-Id": "0" * 32}),
-        ("server/discover", {}, {"MCP-Protocol-Version": None}),
-        ("resources/read", {"uri": ANYTHING}, {"Mcp-Name": "skill://commit-messages/other.md"}),
-        ("resources/read", {"uri": ANYTHING}, {"Mcp-Name": ""}),
-        ("resources/read", {"uri": ANYTHING}, {"Mcp-Name": None}),
-        ("resources/read", {"uri": ANYTHING}, {"Mcp-Name": "=?base64?eA==?="}),
-        ("resources/read", {"uri": ANYTHING}, {"Mcp-Name": "=?base64?not base64?="}),
-        ("resources/read", {"uri": ANYTHING}, {"Mcp-Name": "=?base64?/w==?="}),
+        {"Mcp-Method": "skills/get"}, {"Mcp-Method": "RESOURCES/READ"}, {"Mcp-Method": ""}, {"Mcp-Method": None},
+        {"MCP-Protocol-Version": "2031-01-01"}, {"MCP-Protocol-Version": VERSIONS["legacy"]},
+        {"MCP-Protocol-Version": "2024-11-05"}, {"MCP-Protocol-Version": ""}, {"MCP-Protocol-Version": None},
+        {"MCP-Protocol-Version": None, "Mcp-Method": None},
+        {"MCP-Protocol-Version": None, "Mcp-Session-Id": "0" * 32},
+        {"Mcp-Name": "skill://commit-messages/other.md"}, {"Mcp-Name": ""}, {"Mcp-Name": None},
+        {"Mcp-Name": "=?base64?eA==?="}, {"Mcp-Name": "=?base64?not base64?="}, {"Mcp-Name": "=?base64?/w==?="},
     ],
-)
-def test_headers_that_disagree_with_the_body_are_refused(
-    modern: HttpClient, method: str, params: dict[str, Any], headers: dict[str, str | None]
-) -> None:
-    message = modern.message(method, params)
+)  # fmt: skip
+def test_headers_that_disagree_with_the_body_are_refused(modern: HttpClient, headers: dict[str, str | None]) -> None:
+    message = modern.message("resources/read", {"uri": ANYTHING})
     reply = modern.post(message, headers)
     assert reply.error == (400, -32020, message["id"])
     assert "Mcp-Session-Id" not in reply.headers
+    message = modern.message("server/discover")  # the handshake is no exception
+    assert modern.post(message, {"MCP-Protocol-Version": None}).error == (400, -32020, message["id"])
 
 
 @pytest.mark.requirement("MCP-42")
@@ -153,13 +136,12 @@ def test_a_header_in_base64_is_decoded_first(modern: HttpClient, tmp_path: Path)
 @pytest.mark.requirement("MCP-42")
 def test_what_is_no_request_of_the_modern_era_is_not_answered_as_one(server: Server) -> None:
     envelope = {"_meta": {META + "protocolVersion": VERSIONS["modern"]}}
-    opening = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    accept = {"Accept": BOTH, "Content-Type": "application/json"}
 
     def post(message: dict[str, Any]) -> Reply:
         return server.send(body=json.dumps({"jsonrpc": "2.0", **message}).encode(), headers=accept)
 
-    opened = post({"id": 1, "method": "initialize", "params": {**opening, **envelope}})
+    opened = post({"id": 1, "method": "initialize", "params": {**HELLO, **envelope}})
     assert opened.messages[0]["result"]["protocolVersion"] == VERSIONS["legacy"]
     for identifier in (True, None, 1.5, [1], {"a": 1}):
         reply = post({"id": identifier, "method": "skills/list", "params": envelope})
@@ -181,17 +163,10 @@ def test_a_legacy_request_that_quotes_the_envelope_is_no_modern_one(server: Serv
 @each_row(
     "method",
     [
-        "skills/none",
-        "initialize",
-        "ping",
-        "logging/setLevel",
-        "resources/subscribe",
-        "resources/unsubscribe",
-        "tasks/list",
-        "",
-        "x" * 4000,
+        "skills/none", "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
+        "tasks/list", "", "x" * 4000,
     ],
-)
+)  # fmt: skip
 def test_a_method_that_is_unknown_or_gone_is_not_found(modern: HttpClient, method: str) -> None:
     message = modern.message(method, {"uri": ANYTHING, **(HELLO if method == "initialize" else {})})
     assert modern.post(message).error == (404, -32601, message["id"])
@@ -256,24 +231,21 @@ def test_an_envelope_of_another_shape_is_a_wrong_parameter(asked: HttpClient) ->
         assert "result" in answer or answer["error"]["code"] in {-32602, -32020}
 
 
-def test_a_body_of_more_than_the_limit_is_too_large(server: Server, era: Era) -> None:
-    with client(server, era) as one:
-        message = one.message("skills/list", {"cursor": "x" * (1 << 16)})
-        assert one.post(message).status == 413
-        # The same without a word on its length beforehand.
-        with server.connect() as bare:
-            head = "".join(f"{name}: {value}\r\n" for name, value in one.headers(message).items())
-            bare.sendall(f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Transfer-Encoding: chunked\r\n\r\n".encode())
-            for _ in range(5):
-                bare.sendall(b"4000\r\n" + b" " * 0x4000 + b"\r\n")
-            assert bare.recv(100).split()[1] == b"413"
-        # And far too much of it is not waited for.
-        with server.connect() as bare:
-            bare.sendall(f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: 99999999999\r\n\r\n".encode())
-            assert bare.recv(100).split()[1] == b"413"
-        small = one.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
-        assert one.post(small).messages[0]["error"]["code"] == -32602  # not too large: no such cursor
-        assert one.request("skills/list")["skills"]
+def test_a_body_of_more_than_the_limit_is_too_large(asked: HttpClient) -> None:
+    message = asked.message("skills/list", {"cursor": "x" * (1 << 16)})
+    assert asked.post(message).status == 413
+    # The same without its length beforehand.
+    with asked.server.connect() as bare:
+        bare.sendall(asked.head(message, "Transfer-Encoding: chunked"))
+        bare.sendall((b"4000\r\n" + b" " * 0x4000 + b"\r\n") * 5)
+        assert bare.recv(100).split()[1] == b"413"
+    # And far too much of it is not waited for.
+    with asked.server.connect() as bare:
+        bare.sendall(asked.head(message, "Content-Length: 99999999999"))
+        assert bare.recv(100).split()[1] == b"413"
+    small = asked.message("skills/list", {"cursor": "x" * ((1 << 16) - 1000)})
+    assert asked.post(small).messages[0]["error"]["code"] == -32602  # not too large: no such cursor
+    assert asked.request("skills/list")["skills"]
 
 
 def test_headers_without_end_are_refused(asked: HttpClient) -> None:
@@ -303,12 +275,11 @@ def test_a_client_that_leaves_in_the_middle_of_its_request_harms_nobody(
     asked: HttpClient, sent: bytes, abruptly: bool
 ) -> None:
     """Nor does it leave a traceback in the log, as the server's fixture sees."""
-    head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers({"method": "skills/list"}).items())
     for _ in range(3):
         with asked.server.connect() as bare:
-            bare.sendall(f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: 999\r\n\r\n".encode() + sent)
+            bare.sendall(asked.head({"method": "skills/list"}, "Content-Length: 999") + sent)
             if abruptly:
-                bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                bare.setsockopt(*RESET)
     assert asked.request("skills/list")["skills"]
 
 
@@ -322,11 +293,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def unread(one: HttpClient) -> socket.socket:
     """Ask for the large file on a bare connection and read no more than its beginning."""
-    message = one.message("resources/read", {"uri": "skill://big/data.txt"})
-    body = json.dumps(message)
-    head = "".join(f"{name}: {value}\r\n" for name, value in one.headers(message).items())
     bare = one.server.connect(receive_buffer=4096)
-    bare.sendall(f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    bare.sendall(one.raw(one.message("resources/read", {"uri": "skill://big/data.txt"})))
     assert bare.recv(100).startswith(b"HTTP/1.1 200")
     return bare
 
@@ -342,7 +310,7 @@ def test_a_slow_reader_holds_nobody_up_and_neither_does_one_that_vanishes(large:
             assert other.request("skills/list")["skills"]
         assert len(other.read("skill://big/data.txt")) == 6_400_000
         for bare in held[:3]:
-            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            bare.setsockopt(*RESET)
             bare.close()
         assert other.request("skills/list")["skills"]
         held[3].settimeout(DEADLINE)
@@ -358,35 +326,17 @@ def test_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) -> None:
         listener = stack.enter_context(client(server, "modern"))
         listener.every_skill()
         wanted = {"skillsListChanged": True, "resourceSubscriptions": ["skill://a/zz.md"]}
-        message = listener.message("subscriptions/listen", {"notifications": wanted})
-        body = json.dumps(message)
-        head = "".join(f"{name}: {value}\r\n" for name, value in listener.headers(message).items())
+        request = listener.raw(listener.message("subscriptions/listen", {"notifications": wanted}))
         for number in range(10):
             bare = stack.enter_context(server.connect(receive_buffer=4096))
-            request = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}"
-            bare.sendall(request.encode())
+            bare.sendall(request)
             if number % 2:
-                bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                bare.setsockopt(*RESET)
                 bare.close()
         stream = listener.hear("skill://a/zz.md")
         for number in range(3):
             (tmp_path / "a" / "zz.md").write_text(f"{number} more")
             stream.until("notifications/resources/updated", "skill://a/zz.md")
-
-
-def test_many_clients_at_once_are_all_answered(server: Server, era: Era) -> None:
-    answered: list[int] = []
-
-    def work() -> None:
-        with client(server, era) as one:
-            answered.append(len(one.every_skill()))
-
-    threads = [threading.Thread(target=work) for _ in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert answered == [len(list(FIXTURES.rglob("SKILL.md")))] * 24
 
 
 @each_row("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])

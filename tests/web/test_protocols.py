@@ -25,8 +25,8 @@ def shown() -> Iterator[tuple[str, Any]]:
         yield from _mcp(server)
         yield "discovery.index", json.loads(server.send("GET", DIRECTORY + INDEX).body)
         yield "discovery.index-0.1.0", json.loads(server.send("GET", DIRECTORY_0_1 + INDEX).body)
-        yield "skills-protocol.list", _rpc(server, "list_skills", detail="summary")
-        yield "skills-protocol.describe", _rpc(server, "describe_skill", name="csv-profiling")
+        yield "skills-protocol.list", server.rpc("list_skills", detail="summary")
+        yield "skills-protocol.describe", server.rpc("describe_skill", name="csv-profiling")
     with serving(SKILL, "--dialect", "sep-2076", era="legacy") as wire:
         yield "sep-2076.list", wire.request("skills/list")
         yield "sep-2076.get", wire.request("skills/get", {"name": "csv-profiling"})
@@ -47,11 +47,6 @@ def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
     loaded = plain.request("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}})
     handle = loaded["structuredContent"]["session"]
     yield "tools.load", json.loads(json.dumps(loaded).replace(handle, "A-HANDLE-OF-24-CHARACTERS"))
-
-
-def _rpc(server: Server, method: str, **params: Any) -> Any:
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    return json.loads(server.send("POST", "/rpc", body, {"Content-Type": "application/json"}).body)
 
 
 def cut(seen: Any) -> Any:

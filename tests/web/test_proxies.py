@@ -17,8 +17,8 @@ import pytest
 
 from ports import free_port
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, refused
-from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running, until
+from web.http_wire import HttpClient, Server, Stream, client, http_serving, refused, until
+from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
 SKILLS = "notifications/skills/list_changed"
@@ -54,24 +54,6 @@ def server() -> Iterator[Server]:
     """A server that believes this machine, for tests that change nothing."""
     with http_serving(FIXTURES, *TRUSTING) as started:
         yield started
-
-
-def from_address(server: Server, address: str) -> HttpClient:
-    """A legacy client that opens its session from this address of this machine, and says that it has others."""
-    one = HttpClient(server, "legacy")
-    message = one.message("initialize", HELLO)
-    said = {
-        "X-Forwarded-For": "6.6.6.6",
-        "Forwarded": "for=7.7.7.7;host=evil.example",
-        "X-Forwarded-Host": "evil.example",
-    }
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, source_address=(address, 0))
-    try:
-        connection.request("POST", "/mcp", json.dumps(message), one.headers(message) | said)
-        one.session = connection.getresponse().headers["Mcp-Session-Id"]
-    finally:
-        connection.close()
-    return one
 
 
 # Who is counted
@@ -111,7 +93,7 @@ def test_a_connection_that_a_proxy_uses_again_is_whose_request_is_on_it() -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> None:
     with http_serving(FIXTURES, "--max-sessions", "4", "--trusted-proxy", "127.0.0.2") as server, ExitStack() as stack:
-        mine = from_address(server, "127.0.0.3")
+        mine = stack.enter_context(client(server, "legacy", source="127.0.0.3"))
         for number in range(20):
             stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
         assert mine.request("skills/list")["skills"]
@@ -123,13 +105,11 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> No
 def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
     with http_serving(FIXTURES, "--allowed-host", "skills.example", *TRUSTING) as server:
 
-        def status(**headers: str) -> int:
-            return server.send(
-                "GET", INDEX, headers={key.replace("_", "-"): each for key, each in headers.items()}
-            ).status
+        def status(host: str, forwarded: str) -> int:
+            return server.send("GET", INDEX, headers={"Host": host, "X-Forwarded-Host": forwarded}).status
 
-        assert status(Host="skills.example", X_Forwarded_Host="evil.example") == 200
-        assert status(Host="evil.example", X_Forwarded_Host="skills.example") == 403
+        assert status("skills.example", "evil.example") == 200
+        assert status("evil.example", "skills.example") == 403
         server.said("refused Host 'evil.example'")
 
 
@@ -143,7 +123,8 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
         indexes: list[bytes] = []
         for before in (prefix, ""):
             assert server.send("GET", before + "/healthz").body == b"alive\n"
-            until(lambda before=before: server.send("GET", before + "/readyz").status == 200)
+            server.until_ready()
+            assert server.send("GET", before + "/readyz").status == 200
             assert server.send("GET", before + "/readyz?verbose").status == 401
             assert server.send(path=before + "/mcp", body=b"{}").status == 401
             assert server.send(path=before + "/rpc", body=b"{}").status == 401
@@ -161,33 +142,25 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
 
 
 @each_row(
-    ("sent", "said", "location"),
+    ("sent", "location"),
     [
-        ("/mcp/", {}, "/mcp"),
-        ("/mcp//?a=b&c", {}, "/mcp?a=b&c"),
-        ("/mcp/", {"X-Forwarded-Prefix": "//evil.example"}, "/mcp"),
+        ("/mcp/", "/mcp"), ("/mcp//?a=b&c", "/mcp?a=b&c"),
+        *((path, None) for path in ("//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/")),
     ],
-)
-def test_a_redirect_names_no_host_and_stays_below_the_prefix(
-    server: Server, sent: str, said: dict[str, str], location: str
+)  # fmt: skip
+def test_only_slashes_too_many_are_redirected_and_to_no_other_host(
+    server: Server, sent: str, location: str | None
 ) -> None:
-    reply = server.send("POST", sent, b"{}", headers=said)
-    assert (reply.status, reply.headers["Location"]) == (307, location)
-
-
-@each_row("path", ["//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/"])
-def test_a_path_that_leads_nowhere_is_not_redirected(server: Server, path: str) -> None:
-    assert server.send("POST", path, b"{}").status == 404
+    for said in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
+        reply = server.send("POST", sent, b"{}", headers=said)
+        assert (reply.status, reply.headers["Location"]) == (404 if location is None else 307, location)
 
 
 @each_row(
     ("given", "words"),
     [
         (("--trusted-proxy", "10.0.0.1/8"), "it has bits beyond its length"),
-        (("--trusted-proxy", "proxy.example"), "takes an address or a network"),
-        (("--root-path", "skills"), "takes a path such as /skills"),
         (("--root-path", "/a/../b"), "takes a path such as /skills"),
-        (("--root-path", "/.well-known/agent-skills"), "takes a path such as /skills"),
     ],
 )
 def test_what_cannot_be_is_refused_at_the_start(given: tuple[str, ...], words: str) -> None:
@@ -201,7 +174,7 @@ def test_a_server_that_drains_is_not_ready_and_answers_all_the_same(tmp_path: Pa
     write_skill(tmp_path / "a")
     with http_serving(tmp_path, "--drain", "600") as server, client(server, "modern") as one:
         stream = one.listen(skillsListChanged=True)
-        until(lambda: server.send("GET", "/readyz").status == 200)
+        server.until_ready()
         server.process.send_signal(signal.SIGTERM)
         until(lambda: server.send("GET", "/readyz").status == 503)
         assert server.send("GET", "/readyz").body.startswith(b"draining")
@@ -259,15 +232,6 @@ def test_both_eras_and_their_streams_come_through(kind: Callable[..., Proxy], er
         write_skill(tmp_path / "skills" / "b")
         stream.until(SKILLS)
         assert {skill["uri"] for skill in one.every_skill()} == {"skill://a/SKILL.md", "skill://b/SKILL.md"}
-
-
-def test_what_is_sent_is_not_held_back(kind: Callable[..., Proxy], tmp_path: Path) -> None:
-    with through(kind, tmp_path) as (_, proxy), client(proxy, "modern") as one:
-        stream = one.listen(skillsListChanged=True)  # which has waited for the first event of it
-        for number in range(3):
-            write_skill(tmp_path / "skills" / f"more-{number}")
-            stream.until(SKILLS)
-        assert stream.headers["Content-Type"].startswith("text/event-stream")
 
 
 SOON_PING = """

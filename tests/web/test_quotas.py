@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shared.redis_servers import redis_server, until
-from web.http_wire import BOTH, HELLO, HttpClient, Reply, Server, client, http_serving
+from shared.redis_servers import redis_server
+from web.http_wire import HELLO, JSON, HttpClient, Reply, Server, client, http_serving, token_file, until
 from wire import DEADLINE, write_skill
 
 TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "gamma")}
@@ -30,11 +29,10 @@ def limited(
     if not (tmp_path / "skills").exists():
         write_skill(tmp_path / "skills" / "one")
     (tmp_path / "config.toml").write_text(f"roots = ['skills']\n[quota]\n{quota}\n")
-    (tmp_path / "tokens").write_text("".join(f"{name}={secret}\n" for name, secret in TOKENS.items()))
-    (tmp_path / "tokens").chmod(0o600)
     given = ["--config", tmp_path / "config.toml", *options]
     if tokens:
-        given += ["--token-file", tmp_path / "tokens"]
+        lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
+        given += ["--token-file", token_file(tmp_path, *lines)]
     command = [sys.executable, "-c", PATCHED.format(patch)] if patch else None
     with http_serving(*given, command=command, **more) as server:
         yield server
@@ -56,25 +54,6 @@ def said_over(reply: Reply, quota: str) -> None:
     assert int(reply.headers["Retry-After"]) >= 1 and reply.headers["Cache-Control"] == "no-store"
 
 
-def send(server: Server, headers: Mapping[str, str], *, source: str = "127.0.0.1") -> Reply:
-    """A handshake from an address of this machine, with these headers beside."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE, source_address=(source, 0))
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
-    try:
-        connection.request("POST", "/mcp", body, {"Content-Type": "application/json", "Accept": BOTH, **headers})
-        with connection.getresponse() as response:
-            return Reply(response.status, response.headers, response.read())
-    finally:
-        connection.close()
-
-
-def over_rpc(server: Server, name: str, method: str, **params: Any) -> dict[str, Any]:
-    """The answer of the Skills Protocol to a bearer."""
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKENS[name]}"}
-    return server.send(path="/rpc", body=body, headers=headers).messages[0]
-
-
 # Rates
 
 
@@ -83,7 +62,7 @@ def test_who_asks_too_often_gets_429_and_nobody_else(tmp_path: Path) -> None:
         alpha, beta = bearer(server, "alpha"), bearer(server, "beta")
         assert [ping(alpha).status for _ in range(3)] == [200] * 3
         said_over(ping(alpha), "requests-per-minute")
-        assert over_rpc(server, "alpha", "list_skills")["error"]["data"] == {"quota": "requests-per-minute"}
+        assert server.rpc("list_skills", token=TOKENS["alpha"])["error"]["data"] == {"quota": "requests-per-minute"}
         assert [ping(beta).status for _ in range(3)] == [200] * 3
         assert server.send("GET", "/healthz").status == 200
         server.said("quota requests-per-minute: token:alpha wants more than 3")
@@ -92,12 +71,17 @@ def test_who_asks_too_often_gets_429_and_nobody_else(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_who_proves_nobody_too_often_gets_429_and_a_token_is_still_let_in(tmp_path: Path) -> None:
     with limited(tmp_path, "failed-authentications-per-minute = 3") as server:
-        wrong, right = {"Authorization": "Bearer wrong-0123456789"}, {"Authorization": f"Bearer {TOKENS['alpha']}"}
-        assert [send(server, each).status for each in (wrong, {}, right, wrong)] == [401, 401, 200, 401]
-        said_over(send(server, wrong), "failed-authentications-per-minute")
-        assert send(server, {}).status == 429
-        assert send(server, right).status == 200
-        assert send(server, wrong, source="127.0.0.2").status == 401
+
+        def ask(token: str | None, source: str = "127.0.0.1") -> Reply:
+            one = HttpClient(server, "legacy", token=token, source=source)
+            return one.post(one.message("initialize", HELLO))
+
+        wrong, right = "wrong-0123456789", TOKENS["alpha"]
+        assert [ask(each).status for each in (wrong, None, right, wrong)] == [401, 401, 200, 401]
+        said_over(ask(wrong), "failed-authentications-per-minute")
+        assert ask(None).status == 429
+        assert ask(right).status == 200
+        assert ask(wrong, source="127.0.0.2").status == 401
 
 
 def test_each_quota_of_what_is_held_is_in_force(tmp_path: Path, sandbox_mode: str) -> None:
@@ -112,7 +96,7 @@ def test_each_quota_of_what_is_held_is_in_force(tmp_path: Path, sandbox_mode: st
         assert last["result"]["resultType"] == "complete"
         handles = [load()["structuredContent"]["session"] for _ in range(2)]
         assert ["isError" in load(session=each) for each in handles] == [True, False]
-        error = over_rpc(server, "alpha", "create_blob", content="x" * 200_001)["error"]
+        error = server.rpc("create_blob", token=TOKENS["alpha"], content="x" * 200_001)["error"]
         assert (error["code"], error["data"]) == (-32000, {"quota": "blob-bytes"}) and "blob-bytes" in error["message"]
 
 
@@ -127,9 +111,7 @@ def test_replicas_count_requests_as_one_and_each_for_itself_while_redis_is_away(
         assert ping(bearer(servers[1], "beta")).status == 200
         redis.stop()
         for server in servers:
-            until(
-                lambda server=server: b"connected" not in server.send("GET", "/readyz?verbose").body, "the end of Redis"
-            )
+            until(lambda server=server: b"connected" not in server.send("GET", "/readyz?verbose").body)
         gammas = [bearer(each, "gamma") for each in servers]
         assert [ping(each).status for each in gammas for _ in range(7)] == ([200] * 6 + [429]) * 2
 
@@ -195,7 +177,7 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
         assert not ended, ended
         refused = run("alpha", "quick")
         assert refused["isError"] and "(quota runs)" in refused["content"][0]["text"]
-        error = over_rpc(server, "alpha", "run_code", language="python", code="print(1)")["error"]
+        error = server.rpc("run_code", token=TOKENS["alpha"], language="python", code="print(1)")["error"]
         assert (error["code"], error["data"]) == (-32000, {"quota": "runs"})
         assert "isError" not in run("beta", "quick")
         (shared / "go").touch()
@@ -204,19 +186,9 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
         assert "isError" not in run("alpha", "quick")
 
 
-def test_over_stdio_the_table_is_named_as_unused(tmp_path: Path) -> None:
-    from wire import serving
-
-    write_skill(tmp_path / "skills" / "one")
-    (tmp_path / "config.toml").write_text("roots = ['skills']\n[quota]\nruns = 1\n")
-    with serving("--config", tmp_path / "config.toml") as wire:
-        wire.logs(b"unused without --transport http: [quota]")
-
-
 def test_the_calls_of_a_batch_count_one_by_one(tmp_path: Path) -> None:
-    batch = [{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]
-    headers = {"Content-Type": "application/json"}
+    batch = json.dumps([{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]).encode()
     with limited(tmp_path, "requests-per-minute = 7", tokens=False) as server:
-        first = server.send("POST", "/rpc", json.dumps(batch).encode(), headers)
+        first = server.send("POST", "/rpc", batch, JSON)
         assert (first.status, len(json.loads(first.body))) == (200, 5)
-        said_over(server.send("POST", "/rpc", json.dumps(batch).encode(), headers), "requests-per-minute")
+        said_over(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")

@@ -17,11 +17,11 @@ from mcp_skills_server.shared import records
 from mcp_skills_server.shared.records import hashed
 from ports import free_port
 from programs import LOOSE, loose
-from shared.redis_servers import RealRedis, answering, redis_server, slow, until
+from shared.redis_servers import RealRedis, answering, redis_server, slow
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row
-from web.http_wire import HttpClient, Server, client, http_serving, refused
+from web.http_wire import HttpClient, Server, client, http_serving, refused, token_file, until
 from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -52,6 +52,20 @@ def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **mor
     """Replicas that have connected."""
     with ExitStack() as stack:
         yield [stack.enter_context(http_serving(skills, "--redis", url, *options, **more)) for _ in range(count)]
+
+
+@contextmanager
+def pair(skills: Path, url: str, *options: str | Path, **more: Any) -> Iterator[list[HttpClient]]:
+    """A modern client of each of two replicas."""
+    with replicas(skills, url, *options, **more) as servers, ExitStack() as stack:
+        yield [stack.enter_context(client(server, "modern")) for server in servers]
+
+
+@contextmanager
+def alone(skills: Path, url: str) -> Iterator[HttpClient]:
+    """A modern client of the only replica."""
+    with replicas(skills, url, count=1) as (server,), client(server, "modern") as one:
+        yield one
 
 
 def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any, bool]:
@@ -98,14 +112,14 @@ def state(server: Server) -> str:
 
 @pytest.mark.requirement("X-15")
 def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: RealRedis, skills: Path) -> None:
-    with replicas(skills, redis.url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+    with pair(skills, redis.url) as (at_a, at_b):
         session = begin(at_a, "alpha")
         assert readable(at_b, session, "alpha")
         assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
         assert readable(at_a, session, "beta")  # which it did not load itself
         assert active(at_a, session, names=["alpha"], unload=True) == ["beta"]
-        a.process.send_signal(signal.SIGKILL)
-        a.process.wait(DEADLINE)
+        at_a.server.process.send_signal(signal.SIGKILL)
+        at_a.server.process.wait(DEADLINE)
         assert not readable(at_b, session, "alpha")
         assert readable(at_b, session, "beta")
         assert active(at_b, session, names=["gamma"], mode="add") == ["beta", "gamma"]
@@ -117,7 +131,7 @@ def test_a_session_goes_on_after_all_replicas_were_started_anew(redis: RealRedis
     write_skill(skills / "alpha", body="# Other\n")
     (skills / "beta" / "SKILL.md").unlink()
     write_skill(skills / "delta")
-    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+    with alone(skills, redis.url) as one:
         # As where the process had gone on: the one is what it is now, the other is no longer loaded.
         text, _, failed = call(one, "read", session=session, skill="alpha", path="SKILL.md")
         assert not failed and "# Other" in text
@@ -128,10 +142,9 @@ def test_a_session_goes_on_after_all_replicas_were_started_anew(redis: RealRedis
 @pytest.mark.requirement("X-15", "MCP-11")
 def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     tokens = {"alpha": "a" * 16, "beta": "b" * 16}
-    (tmp_path / "tokens").write_text("".join(f"{name}={secret}\n" for name, secret in tokens.items()))
-    (tmp_path / "tokens").chmod(0o600)
+    file = token_file(tmp_path, *(f"{name}={secret}" for name, secret in tokens.items()))
     with (
-        replicas(skills, redis.url, "--token-file", tmp_path / "tokens") as (a, b),
+        replicas(skills, redis.url, "--token-file", file) as (a, b),
         client(a, "modern", token=tokens["alpha"]) as alpha,
         client(b, "modern", token=tokens["alpha"]) as alpha_at_b,
         client(b, "modern", token=tokens["beta"]) as beta,
@@ -151,11 +164,7 @@ def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, 
 
 @loose
 def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedis, skills: Path) -> None:
-    with (
-        replicas(skills, redis.url, "--allow-scripts", *LOOSE) as (a, b),
-        client(a, "modern") as at_a,
-        client(b, "modern") as at_b,
-    ):
+    with pair(skills, redis.url, "--allow-scripts", *LOOSE) as (at_a, at_b):
         session = begin(at_a, "alpha")
         file = {"session": session, "path": "/workspace/out.txt"}
         text, _, failed = call(at_b, "read", **file)
@@ -179,7 +188,7 @@ def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedi
     ],
 )  # fmt: skip
 def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: Path, raw: str) -> None:
-    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+    with alone(skills, redis.url) as one:
         redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", raw)
         for _ in range(3):
             text, _, failed = call(one, "load", names=["alpha"], session="A" * 24)
@@ -187,15 +196,15 @@ def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: P
         assert begin(one, "alpha")
         said = "somebody" not in raw
         if said:
-            a.said("a session cannot be read")
-        assert a.stderr.count("a session cannot be read") == said
+            one.server.said("a session cannot be read")
+        assert one.server.stderr.count("a session cannot be read") == said
 
 
 def test_a_record_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:
     names = ["../alpha", "/etc", "alpha", "absent", "\\u0000"]
     entries = ",".join(f'{{"path":"{each}","digest":""}}' for each in names)
     record = f'{{"version":1,"owner":"","since":1,"skills":[{entries}]}}'
-    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+    with alone(skills, redis.url) as one:
         redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", record)
         assert active(one, "A" * 24, names=["beta"], mode="add") == ["alpha", "beta"]
 
@@ -212,55 +221,49 @@ def reads_go_on(one: HttpClient) -> None:
 
 
 def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedis, skills: Path) -> None:
-    with replicas(skills, redis.url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+    with pair(skills, redis.url) as (at_a, at_b):
         session = begin(at_a, "alpha")
+        servers = (at_a.server, at_b.server)
         redis.stop()
-        a.said("reads go on")
-        b.said("reads go on")
+        for server in servers:
+            server.said("reads go on")
         for _ in range(3):
             reads_go_on(at_a)
             reads_go_on(at_b)
             assert readable(at_a, session, "alpha")  # which is known there
-            for one, arguments in (
-                (at_a, {"names": ["beta"], "session": session}),
-                (at_b, {"names": ["beta"], "session": session}),
-            ):
-                text, _, failed = call(one, "load", **arguments)
+            for one in (at_a, at_b):
+                text, _, failed = call(one, "load", names=["beta"], session=session)
                 assert failed and AWAY in text and "127.0.0.1" not in text
-            for one in (at_a, at_b):  # a conversation that begins is the replica's own
+                # A conversation that begins is the replica's own.
                 text, structure, failed = call(one, "load", names=["beta"])
                 assert not failed and "one replica" in text and "one replica" in structure["note"]
                 assert readable(one, structure["session"], "beta")
-        assert "there is no connection" in state(a)
+        assert "there is no connection" in state(at_a.server)
         redis.start()
-        a.said("answers again")
-        b.said("answers again")
+        for server in servers:
+            server.said("answers again")
         # That Redis has forgotten everything. Whoever knows the session writes it again.
         text, _, failed = call(at_b, "read", session=session, skill="alpha", path="SKILL.md")
         assert failed and UNKNOWN in text
         assert readable(at_a, session, "alpha")
         assert readable(at_b, session, "alpha")
-        for server in (a, b):
+        for server in servers:
             assert server.stderr.count("reads go on") == server.stderr.count("answers again") == 1
 
 
 def test_a_redis_that_drips_or_is_silent_holds_up_no_request(redis: RealRedis, skills: Path) -> None:
     enough = threading.Event()
     enough.set()
-    with (
-        slow(redis.port, enough=enough) as port,
-        replicas(skills, f"redis://127.0.0.1:{port}", count=1) as (a,),
-        client(a, "modern") as one,
-    ):
+    with slow(redis.port, enough=enough) as port, alone(skills, f"redis://127.0.0.1:{port}") as one:
         session = begin(one, "alpha")
         enough.clear()
         text, _, failed = call(one, "load", session=session, names=["beta"])
         assert failed and AWAY in text
-        a.said("it does not answer within 2 seconds")
+        one.server.said("it does not answer within 2 seconds")
         reads_go_on(one)
         assert readable(one, session, "alpha")
         enough.set()
-        a.said("answers again")
+        one.server.said("answers again")
         assert active(one, session, names=["beta"], mode="add") == ["alpha", "beta"]
 
 
@@ -278,19 +281,20 @@ NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {
 @each_row("kind", NOT_REDIS)
 def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
     answer, words = NOT_REDIS[kind]
-    with (
-        answering(answer) as port,
-        replicas(skills, f"redis://:{SECRET}@127.0.0.1:{port}", count=1) as (a,),
-        client(a, "modern") as one,
-    ):
-        a.said(words)
-        for _ in range(3):
-            text, _, failed = call(one, "load", names=["alpha"])
-            assert not failed and "one replica" in text
-            reads_go_on(one)
-        a.said("redis://")
-        assert a.stderr.count("redis://") == 1
-        assert SECRET not in a.stderr
+    with answering(answer) as port, alone(skills, f"redis://:{SECRET}@127.0.0.1:{port}") as one:
+        is_told_in_one_line(one, words)
+
+
+def is_told_in_one_line(one: HttpClient, words: str) -> None:
+    """Why Redis cannot be used is told once and without the password, and its replica goes on."""
+    one.server.said(words)
+    for _ in range(3):
+        text, _, failed = call(one, "load", names=["alpha"])
+        assert not failed and "one replica" in text
+        reads_go_on(one)
+    one.server.said("redis://")
+    assert one.server.stderr.count("redis://") == 1
+    assert SECRET not in one.server.stderr + state(one.server)
 
 
 @each_row(
@@ -305,15 +309,9 @@ def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
 def test_a_wrong_password_or_database_is_one_line(skills: Path, tmp_path: Path, url: str, words: str) -> None:
     with (
         redis_server(tmp_path / "redis", "--requirepass", SECRET) as redis,
-        replicas(skills, url.format(port=redis.port), count=1) as (a,),
-        client(a, "modern") as one,
+        alone(skills, url.format(port=redis.port)) as one,
     ):
-        a.said(words)
-        text, _, failed = call(one, "load", names=["alpha"])
-        assert not failed and "one replica" in text
-        reads_go_on(one)
-        a.said("redis://")
-        assert a.stderr.count("redis://") == 1 and SECRET not in a.stderr + state(a)
+        is_told_in_one_line(one, words)
 
 
 # TLS
@@ -326,14 +324,10 @@ def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path)
     tls = ("--tls-port", str(port), "--port", "0", "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
     with redis_server(tmp_path / "redis", *tls, "--tls-auth-clients", "no", "--requirepass", SECRET, port=port):
         url, password = f"rediss://localhost:{port}/0", {"MCP_SKILLS_REDIS_PASSWORD": SECRET}
-        with (
-            replicas(skills, url, "--redis-ca", certificate, environment=password) as (a, b),
-            client(a, "modern") as at_a,
-            client(b, "modern") as at_b,
-        ):
+        with pair(skills, url, "--redis-ca", certificate, environment=password) as (at_a, at_b):
             session = begin(at_a, "alpha")
             assert readable(at_b, session, "alpha")
-            assert state(a) == f"Redis at {url}: connected"
+            assert state(at_a.server) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (a,):
             a.said("its certificate is not proved; give the authority that it is from by --redis-ca")
 
@@ -358,12 +352,12 @@ def test_the_user_that_the_documentation_names_may_all_that_is_needed(
         used = re.findall(r"redis\.p?call\('(\w+)'", script)
         assert used and {f"+{each.lower()}" for each in used} <= {*words}
     url = redis.url.replace("redis://", f"redis://skills:{SECRET}@")
-    with replicas(skills, url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+    with pair(skills, url) as (at_a, at_b):
         session = begin(at_a, "alpha")
         assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
         write_skill(skills / "delta")
-        assert state(a).endswith(": connected")
-        assert "redis://" not in a.stderr + b.stderr
+        assert state(at_a.server).endswith(": connected")
+        assert "redis://" not in at_a.server.stderr + at_b.server.stderr
     denied = redis.say("acl", "log")
     assert "skills" not in denied, denied
 
@@ -381,16 +375,12 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
 
     push("alpha")
     secret = "made-up-secret-of-webhooks"
+    given = {"MCP_SKILLS_REFRESH_SECRET": secret}
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(
-                http_serving(
-                    *(shared.url, "--redis", redis.url, "--refresh", "3600", "--cache-dir", tmp_path / str(number)),
-                    environment={"MCP_SKILLS_REFRESH_SECRET": secret},
-                )
-            )
-            for number in range(2)
-        ]
+        servers: list[Server] = []
+        for number in range(2):
+            options = ("--redis", redis.url, "--refresh", "3600", "--cache-dir", tmp_path / str(number))
+            servers.append(stack.enter_context(http_serving(shared.url, *options, environment=given)))
         clients = [stack.enter_context(client(server, "modern")) for server in servers]
         streams = [one.hear() for one in clients]
         for one, stream in zip(clients, streams, strict=True):
@@ -406,16 +396,16 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
 def test_clients_hear_once_more_when_a_replica_that_was_behind_has_caught_up(
     redis: RealRedis, skills: Path, tmp_path: Path
 ) -> None:
-    with replicas(skills, redis.url) as (a, b), client(a, "modern") as one, client(b, "modern") as other:
+    with pair(skills, redis.url) as (one, other):
         until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith("2"))
         stream = one.listen(skillsListChanged=True)
         assert len(other.every_skill()) == 3
-        b.process.send_signal(signal.SIGSTOP)
+        other.server.process.send_signal(signal.SIGSTOP)
         try:
             write_skill(tmp_path / "delta")
             (tmp_path / "delta").rename(skills / "delta")  # one difference, and so one notification
             stream.until(LISTED)
         finally:
-            b.process.send_signal(signal.SIGCONT)
+            other.server.process.send_signal(signal.SIGCONT)
         stream.until(LISTED)
         assert len(other.every_skill()) == 4  # what the client reads now is new, whichever replica it asks

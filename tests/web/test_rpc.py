@@ -6,33 +6,28 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 from rpc.build import ACTIONS, toml, write
 from tables import each_row
-from web.http_wire import Reply, Server, client, http_serving, refused
-from web.test_discovery import only_publishing
-from wire import DEADLINE, ROOT, write_skill
+from web.http_wire import JSON, Reply, Server, client, http_serving, refused, until
+from wire import ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
-JSON = {"Content-Type": "application/json"}
 SHELL = 'entrypoint = "code/main.sh"'
+
+
+def call(server: Server, method: str, **params: Any) -> Any:
+    """The result of a call, on a connection of its own."""
+    return server.rpc(method, **params)["result"]
 
 
 def post(server: Server, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
     """POST a message, or bytes."""
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
     return server.send(path="/rpc", body=body, headers={**JSON, **(headers or {})})
-
-
-def call(server: Server, method: str, **params: Any) -> Any:
-    """The result of a call."""
-    reply = post(server, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
-    return json.loads(reply.body)["result"]
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +78,7 @@ def test_only_post_is_taken(server: Server, method: str) -> None:
 
 @pytest.mark.requirement("X-24")
 def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
-    assert (
-        json.loads(post(server, {"jsonrpc": "2.0", "id": 1, "method": "skills/list"}).body)["error"]["code"] == -32601
-    )
+    assert server.rpc("skills/list")["error"]["code"] == -32601
     with client(server, "legacy") as mcp:
         reply = mcp.post(mcp.message("list_skills"))
         assert reply.messages[0]["error"]["code"] == -32601
@@ -96,12 +89,10 @@ def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
 # Who may ask
 
 
-@pytest.mark.parametrize("option", ["--no-rpc", "--publish-only"])
-def test_it_can_be_switched_off(tmp_path: Path, option: str) -> None:
-    write_skill(tmp_path / "thing")
-    serving = only_publishing(tmp_path) if option == "--publish-only" else http_serving(tmp_path, option)
-    with serving as started:
-        assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    for option in ("--no-rpc", "--publish-only"):
+        with http_serving(tmp_path, option) as started:
+            assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
 
 
 def test_code_without_scripts_is_wrong_usage() -> None:
@@ -132,7 +123,7 @@ def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
 @pytest.mark.requirement("SP-19", "SP-25", "SP-27", "SP-28")
 def test_blobs_and_runs_need_no_session(sandbox_mode: str) -> None:
     with http_serving(ACTIONS, "--allow-scripts", "--sandbox", sandbox_mode) as started:
-        blob = call(started, "create_blob", content="a\nb\n")["blob_id"]  # each call on a connection of its own
+        blob = call(started, "create_blob", content="a\nb\n")["blob_id"]
         reported = call(started, "execute_skill", name="text.line-count", input_blobs=[blob])
         assert (reported["status"], reported["output"]) == ("completed", {"lines": 2}), reported
         assert call(started, "read_blob", blob_id=blob) == {"content": "a\nb\n", "truncated": False}
@@ -151,27 +142,12 @@ def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_noth
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}}).encode()
     head = "POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    options = [
-        "--allow-scripts",
-        "--sandbox",
-        sandbox_mode,
-        "--script-folder",
-        str(folder),
-        "--script-concurrency",
-        "1",
-    ]
-
-    def wait(done: Any) -> None:
-        until = monotonic() + DEADLINE
-        while not done():
-            assert monotonic() < until
-            sleep(0.02)
-
+    options = ("--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", folder, "--script-concurrency", "1")
     with http_serving(tmp_path / "root", *options, environment={"TMPDIR": str(temporary)}) as started:
         with started.connect() as bare:
             bare.sendall(head.encode() + body)
-            wait((folder / "begun").exists)
+            until((folder / "begun").exists)
             assert [*temporary.glob("*/session-*")]
-        wait(lambda: not [*temporary.glob("*/session-*")])
+        until(lambda: not [*temporary.glob("*/session-*")])
         assert started.signal(signal.SIGTERM)[0] == 0
     assert not [*temporary.iterdir()]

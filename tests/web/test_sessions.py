@@ -11,27 +11,18 @@ from typing import Any
 import pytest
 
 from tables import each_row
-from web.http_wire import BOTH, HELLO, HttpClient, Server, client, http_serving, refused
+from web.http_wire import BOTH, HELLO, JSON, HttpClient, Server, client, http_serving, refused, token_file
 from wire import FIXTURES, VERSIONS, Era, write_skill
 
 ALPHA = "made-up-token-of-alpha-000001"
 BETA = "made-up-token-of-beta-0000002"
-LINES = f"# who=what\n\nalpha={ALPHA}\nbeta = {BETA}\n"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server on the fixtures, for tests that change nothing but their own sessions."""
-    with http_serving(FIXTURES) as started:
-        yield started
+LINES = ("# who=what", "", f"alpha={ALPHA}", f"beta = {BETA}")
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants a token of a file, at its most talkative."""
-    path = tmp_path_factory.mktemp("tokens") / "tokens"
-    path.write_text(LINES)
-    path.chmod(0o600)
+    path = token_file(tmp_path_factory.mktemp("tokens"), *LINES)
     config = path.with_name("config.toml")
     config.write_text("[quota]\nfailed-authentications-per-minute = 10000\n")
     with http_serving(FIXTURES, "--token-file", path, "--log-level", "debug", "--config", config) as started:
@@ -52,22 +43,14 @@ def test_a_session_is_opened_by_the_handshake_and_its_id_tells_nothing(server: S
         assert len(one.session) >= 32 and one.session.isascii() and one.session.isprintable()
 
 
-@each_row("session", ["0" * 32, "x", "../etc", "x" * 4000])
+@each_row("session", [None, "0" * 32, "x", "../etc", "x" * 4000])
 @each_row("method", ["POST", "GET", "DELETE"])
-def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str, session: str) -> None:
+def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str, session: str | None) -> None:
     with client(server, "legacy") as one:
         body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
         reply = server.send(method, body=body, headers=with_session(one, session))
-        assert reply.error == (404, -32001, None)
+        assert reply.error == ((400, -32600, None) if session is None else (404, -32001, None))
         assert one.request("skills/list")["skills"]
-
-
-@each_row("method", ["POST", "GET", "DELETE"])
-def test_a_request_without_a_session_is_a_bad_request(server: Server, method: str) -> None:
-    with client(server, "legacy") as one:
-        body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
-        reply = server.send(method, body=body, headers=with_session(one, None))
-        assert reply.error == (400, -32600, None)
 
 
 @pytest.mark.parametrize("name", ["gemini-cli-mcp-client", "qwen-cli-mcp-client-skills"])
@@ -77,14 +60,14 @@ def test_a_client_that_never_opens_another_session_works_after_a_restart(server:
         one.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert one.request("tools/list")["tools"]
         headers = with_session(one, one.session)
-    loading = one.message("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}})
-    reply = server.send(body=json.dumps(loading).encode(), headers=headers)
-    (answer,) = reply.messages
-    session = answer["result"]["structuredContent"]["session"]
-    reading = {"session": session, "path": "SKILL.md"}
-    message = one.message("tools/call", {"name": "skills_read", "arguments": reading})
-    reply = server.send(body=json.dumps(message).encode(), headers=headers)
-    assert "isError" not in reply.messages[0]["result"]
+
+    def call(tool: str, **arguments: Any) -> dict[str, Any]:
+        message = one.message("tools/call", {"name": tool, "arguments": arguments})
+        (answer,) = server.send(body=json.dumps(message).encode(), headers=headers).messages
+        return answer["result"]
+
+    session = call("skills_load", names=["csv-profiling"])["structuredContent"]["session"]
+    assert "isError" not in call("skills_read", session=session, path="SKILL.md")
     assert server.send("GET", headers=headers).status == 405
     assert server.send("DELETE", headers=headers).error == (404, -32001, None)
 
@@ -140,23 +123,11 @@ def test_a_session_that_nobody_uses_is_closed_and_one_with_a_stream_is_not(tmp_p
 # Tokens
 
 
-@each_row(
-    "authorization",
-    [
-        None,
-        "Bearer wrong-token-0123456789",
-        f"Bearer {ALPHA[:-1]}",
-    ],
-)
+@each_row("authorization", [None, "Bearer wrong-token-0123456789", f"Bearer {ALPHA[:-1]}"])
 @each_row("method", ["POST", "GET", "DELETE"])
 def test_anything_else_is_unauthorised(guarded: Server, method: str, authorization: str | None) -> None:
     for version in VERSIONS.values():
-        headers = {
-            "Accept": BOTH,
-            "Content-Type": "application/json",
-            "MCP-Protocol-Version": version,
-            "Authorization": authorization,
-        }
+        headers = {**JSON, "Accept": BOTH, "MCP-Protocol-Version": version, "Authorization": authorization}
         reply = guarded.send(method, body=b"{" if method == "POST" else None, headers=headers)
         assert reply.error == (401, -32600, None)
         assert reply.headers["WWW-Authenticate"].startswith("Bearer ")
@@ -179,9 +150,8 @@ def test_a_session_can_be_used_with_the_token_that_opened_it_alone(guarded: Serv
 
 def test_no_session_id_is_logged(tmp_path: Path) -> None:
     """A session that is used with another token is a warning, which must not name the session."""
-    (tmp_path / "tokens").write_text(f"alpha={ALPHA}\nbeta={BETA}\n")
     with (
-        http_serving(FIXTURES, "--token-file", tmp_path / "tokens") as server,
+        http_serving(FIXTURES, "--token-file", token_file(tmp_path, *LINES)) as server,
         client(server, "legacy", token=ALPHA) as one,
         client(server, "legacy", token=BETA) as thief,
     ):
@@ -203,16 +173,8 @@ def test_the_log_has_the_names_of_tokens_and_never_a_token(guarded: Server, era:
         assert secret not in guarded.stderr
 
 
-def secret_file(directory: Path, text: str) -> Path:
-    """A file of tokens that nobody else can read."""
-    path = directory / "tokens"
-    path.write_text(text)
-    path.chmod(0o600)
-    return path
-
-
 def test_tokens_from_two_places_are_wrong_usage(tmp_path: Path) -> None:
-    path = secret_file(tmp_path, LINES)
+    path = token_file(tmp_path, *LINES)
     seen = refused(FIXTURES, "--token-file", path, environment={"MCP_SKILLS_TOKENS": f"alpha={ALPHA}"})
     assert "--token-file" in seen and "MCP_SKILLS_TOKENS" in seen and ALPHA not in seen
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 from contextlib import ExitStack
@@ -13,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.web.connections import Slot, Slots, Unread
-from web.http_wire import BOTH, MODERN_META, client, http_serving
-from wire import VERSIONS, write_skill
+from web.http_wire import client, http_serving
+from wire import write_skill
 
 MIB = 1 << 20
 LITTLE = """
@@ -58,26 +57,20 @@ def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None
     """10.4: requests of 300 bytes for a file of 12 MiB took 16 MiB of memory each, for two minutes, without an end."""
     write_skill(tmp_path / "big", file_txt="0123456789abcde\n" * (15 << 14))
     uri = "skill://big/file.txt"
-    params = {"uri": uri, "_meta": MODERN_META}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params})
-    head = (
-        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: {BOTH}\r\n"
-        f"MCP-Protocol-Version: {VERSIONS['modern']}\r\nMcp-Method: resources/read\r\nMcp-Name: {uri}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
     # As our image sets it: by itself glibc keeps what was freed.
     command, environment = [sys.executable, "-c", LITTLE], {"MALLOC_TRIM_THRESHOLD_": "131072"}
     with http_serving(tmp_path, command=command, environment=environment) as server, ExitStack() as stack:
         server.said("serving 1 skill ")
         before = server.resident()
+        other = stack.enter_context(client(server, "modern"))
+        request = other.raw(other.message("resources/read", {"uri": uri}))
         for _ in range(30):
             bare = stack.enter_context(server.connect(receive_buffer=4096))
-            bare.sendall((head + body).encode())
+            bare.sendall(request)
             assert bare.recv(15, socket.MSG_PEEK) in (b"HTTP/1.1 200 OK", b"")
         server.said("cut off a client that left its answer unread")
         assert server.resident() - before < 90 * MIB
-        with client(server, "modern") as other:
-            assert len(other.read(uri)) == 15 * MIB // 4
+        assert len(other.read(uri)) == 15 * MIB // 4
 
 
 @given(

@@ -101,7 +101,7 @@ def offered(
     Skills without a signature that the options or a `[[source]]` require are left out, and named
     on stderr. `pin` is the revision of each root, None for the newest.
     """
-    opened = open_roots(given, options, options.config, pin=pin)
+    opened = open_roots(given, options, pin=pin)
     registry, mirrors = opened.registry, opened.mirrors
     try:
         if mirrors is not None:

@@ -159,7 +159,6 @@ class OpenedRoots:
 def open_roots(
     given: Sequence[str],
     options: RootOptions,
-    configuration: Configuration | None = None,
     *,
     pin: str | None = None,
     locked: Sequence[LockedSource] | None = None,
@@ -170,8 +169,8 @@ def open_roots(
 
     Args:
         given: the roots.
-        options: how to read the roots; some classes also say how to verify and poll them.
-        configuration: has the rules of single roots; None for none.
+        options: how to read the roots; some classes also say how to verify and poll them. Its
+            configuration has the rules of single roots.
         pin: the revision of every root, None for the newest.
         locked: the lock file entry of each root, whose skills alone are served; None for no lock.
         indexed: start from the index of an earlier process, and keep one if a watcher follows the
@@ -183,7 +182,7 @@ def open_roots(
     """
     from mcp_skills_server.catalog.gates import all_of, by_root
 
-    rules = [configuration and configuration.rules_of(each) for each in given]
+    rules = [options.config and options.config.rules_of(each) for each in given]
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
@@ -331,7 +330,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         raise UsageError(
             "there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE"
         )
-    opened = open_roots(roots, options, options.config, locked=locked, indexed=True)
+    opened = open_roots(roots, options, locked=locked, indexed=True)
     opened.lock, opened.given = options.lock, given
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:

@@ -141,7 +141,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
     registry.keep_index()
     done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
-    remark(f"published {len(edition.skills)} skills in {shown}, {done}")
+    remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
 
 

@@ -92,7 +92,7 @@ class Runtime(Closing):
         self.settings = settings or RuntimeSettings()
         self.events = Events()
         """The events of the server that has this runtime."""
-        self._unsubscribe = registry.subscribe(self._emit)
+        registry.subscribe(self._emit)  # for good: an attached server runs again after `close`
         self.scripts: Scripts | None = None
         if scripts is not None:
             from mcp_skills_server.runtime.scripts.runner import Scripts
@@ -182,8 +182,7 @@ class Runtime(Closing):
         return Session(self, hosted=True)
 
     def close(self) -> None:
-        """Unsubscribe, remove all work directories, close briefing and embeddings. Idempotent."""
-        self._unsubscribe()
+        """Remove all work directories, close briefing and embeddings. Safe to call twice."""
         self.briefing.close()
         if self.embeddings is not None:
             self.embeddings.close()

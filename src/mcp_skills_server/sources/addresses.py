@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -74,10 +73,7 @@ def is_loopback(host: str) -> bool:
     """Tell whether a URL's host is this machine by its spelling, without resolving it."""
     address = literal(host)
     if address is None:
-        return (
-            host.lower().rstrip(".").endswith(".localhost")
-            or host.lower().rstrip(".") == "localhost"
-        )
+        return f".{host.lower().rstrip('.')}".endswith(".localhost")
     found = ip_address(address)
     if isinstance(found, IPv6Address) and found.ipv4_mapped:
         found = found.ipv4_mapped
@@ -100,11 +96,6 @@ def literal(host: str) -> str | None:
         return socket.inet_ntoa(socket.inet_aton(_EMPTY_HEX.sub("0", plain)))
     except OSError:
         return None
-
-
-def refused(addresses: Iterable[str]) -> str | None:
-    """Return the first of these addresses that is not public, or None."""
-    return next((address for address in addresses if not is_public(address)), None)
 
 
 def shown(url: str) -> str:

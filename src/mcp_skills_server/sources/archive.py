@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -106,9 +106,8 @@ class Archive(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
 
-    async def _fetch(self, unit: Unit) -> Callable[[], Bundle]:
-        bundle = Bundle({unit.label: unit.item})
-        return lambda: bundle
+    async def _fetch(self, unit: Unit) -> Bundle:
+        return Bundle({unit.label: unit.item})
 
 
 def is_archive_file(given: str) -> bool:

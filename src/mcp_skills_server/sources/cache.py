@@ -98,7 +98,7 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
         marked = [used.parent for kind in kinds for used in kind.glob(f"*/{_USED}")]
         sizes = {folder: _size(folder) for folder in marked if not folder.is_symlink()}
         total = sum(sizes.values())
-        for folder in sorted(sizes, key=_last_used):
+        for folder in sorted(sizes, key=lambda each: (each / _USED).stat().st_mtime):
             if total <= most_bytes:
                 break
             gone = _take_away(cache, folder)
@@ -144,13 +144,6 @@ def _take_away(cache: Path, folder: Path) -> Path | None:
 def _alone(cache: Path) -> FileLock:
     cache.mkdir(parents=True, exist_ok=True)
     return FileLock(cache / ".lock", timeout=_LOCK_S)
-
-
-def _last_used(folder: Path) -> float:
-    try:
-        return os.stat(folder / _USED).st_mtime
-    except OSError:
-        return 0.0
 
 
 def _size(folder: Path) -> int:

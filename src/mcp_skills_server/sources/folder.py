@@ -14,9 +14,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.catalog.fetched import RECORDS
-from mcp_skills_server.durable import sync_path, sync_paths
+from mcp_skills_server.durable import replace_file, sync_path, sync_paths
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS
@@ -47,9 +48,7 @@ _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
-_BINARY: Final[int] = getattr(os, "O_BINARY", 0)
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
-_PIECE: Final = 1 << 16
 
 
 class ConflictError(SkillsServerError, ValueError):
@@ -103,21 +102,18 @@ class FetchedFolder:
         named = printable(str(directory))
         folder = cls(Path(os.path.abspath(directory)))
         lock = FileLock(folder._stage.parent / "lock", timeout=0, thread_local=False)
-        try:
-            folder._make()
-            lock.acquire()
-        except Timeout:
-            raise UsageError(f"another process fetches into {named}; wait for it to end") from None
-        except OSError as error:
-            raise UsageError(
-                f"{named} cannot be written: {error.strerror or error}; choose another --output"
-            ) from None
-        try:
+        with ExitStack() as held:
             try:
+                folder._make()
+                held.enter_context(lock)
                 folder._recover()
+            except Timeout:
+                raise UsageError(
+                    f"another process fetches into {named}; wait for it to end"
+                ) from None
             except OSError as error:
                 raise UsageError(
-                    f"{named} cannot be put in order: {error.strerror or error}"
+                    f"{named} cannot be written: {error.strerror or error}; choose another --output"
                 ) from None
             try:
                 yield folder
@@ -125,8 +121,6 @@ class FetchedFolder:
                 with suppress(OSError):  # after a cancellation, roll back what is staged
                     folder._recover()
                 sync_path(folder.directory)
-        finally:
-            lock.release()
 
     @classmethod
     def recover(cls, directory: str | os.PathLike[str]) -> None:
@@ -153,20 +147,14 @@ class FetchedFolder:
         found = _tree(place)
         if found is None:
             return SkillState.EDITED, record
-        if (
-            record.stats
-            and {path: signature(status) for path, status in found.items()} == record.stats
-        ):
+        stats = {path: signature(status) for path, status in found.items()}
+        if record.stats and stats == record.stats:
             return SkillState.KEPT, record
         digests = {path: _file_digest(f"{place}/{path}") for path in found}
         for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
             if known is not None and _same(digests, known):
                 return state, record
         return SkillState.EDITED, record
-
-    def records(self) -> list[SkillRecord]:
-        """Return the records sorted by name, also of deleted skills."""
-        return read_records(self.directory)
 
     def size(self, record: SkillRecord) -> int:
         """Return the bytes of a skill's recorded files on disk."""
@@ -196,7 +184,7 @@ class FetchedFolder:
             if dict(former) == now and self._has_modes(known, files):
                 if (known.digest, known.url) != (record.digest, record.url):
                     path = Path(self._record_path(record.name))
-                    self._write(path, encode(replace(record, files=now, stats=known.stats)))
+                    replace_file(path, encode(replace(record, files=now, stats=known.stats)), 0o600)
                 return None
         key = record_key(record.name)
         tree, written = f"{self._stage}/{_NEW}{key}", f"{self._stage}/{_WRITING}{key}.json"
@@ -254,10 +242,8 @@ class FetchedFolder:
 
     def _swap(self, staged: Staged) -> None:
         """Rename a staged skill into place, and its predecessor to the stage, until `_discard`."""
-        place, old = (
-            f"{self.directory}/{staged.name}",
-            f"{self._stage}/{_OLD}{record_key(staged.name)}",
-        )
+        place = f"{self.directory}/{staged.name}"
+        old = f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
         if occupied:
             os.rename(place, old)
@@ -310,7 +296,7 @@ class FetchedFolder:
 
     def put_index(self, index: IndexRecord) -> None:
         """Write the record of a source."""
-        self._write(self._indexes / index_file_name(index.source), encode(index))
+        replace_file(self._indexes / index_file_name(index.source), encode(index), 0o600)
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -330,7 +316,7 @@ class FetchedFolder:
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
         if any(each.name.startswith(_OLD) for each in left):
-            names = {record_key(record.name): record.name for record in self.records()}
+            names = {record_key(each.name): each.name for each in read_records(self.directory)}
         for each in left:
             key = each.name.removeprefix(_OLD)
             target = self.directory / names.get(key, key)
@@ -342,15 +328,6 @@ class FetchedFolder:
 
     def _record_path(self, name: str) -> str:
         return f"{self._records}/{record_key(name)}.json"
-
-    def _write(self, path: Path, raw: bytes) -> None:
-        """Replace a bookkeeping file atomically and durably, readable by its owner alone."""
-        made = self._stage / (_WRITING + path.name)
-        clear(made)
-        _write_file(made, raw, 0o600)
-        sync_paths([str(made)])
-        os.replace(made, path)
-        sync_path(path.parent)
 
 
 def folder_stamp(directory: Path) -> Sequence[str]:
@@ -420,15 +397,8 @@ def _parts(tree: str) -> list[str]:
 
 
 def _file_digest(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _BINARY)
-    try:
-        digest = hashlib.sha256()
-        # `hashlib.file_digest` allocates a buffer for each file
-        while piece := os.read(descriptor, _PIECE):
-            digest.update(piece)
-        return digest.hexdigest()
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOFOLLOW)) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
@@ -447,16 +417,12 @@ def write_tree(top: str, files: Files) -> dict[str, os.stat_result]:
 
 def _write_file(path: str | Path, raw: bytes, mode: int) -> os.stat_result:
     """Write a new file and return its stat result; on Windows also sync it to disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode)
-    try:
-        left = memoryview(raw)
-        while left:
-            left = left[os.write(descriptor, left) :]
+    with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
+        file.write(raw)
+        file.flush()
         if sys.platform == "win32":  # where a file cannot be synchronized afterwards
-            os.fsync(descriptor)
-        return os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
+            os.fsync(file.fileno())
+        return os.fstat(file.fileno())
 
 
 def clear(path: Path) -> None:

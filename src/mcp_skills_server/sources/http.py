@@ -8,9 +8,8 @@ are never decompressed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -24,7 +23,7 @@ import httpcore2
 
 from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
@@ -187,25 +186,22 @@ class HttpClient:
         private: bool,
     ) -> Response:
         """Send one request, read its response, and translate HTTP errors into SourceErrors."""
-        parts = urlsplit(url)
-        path = parts.path or "/"
-        target = f"{path}?{parts.query}" if parts.query else path
-        place = httpcore2.URL(
-            scheme=parts.scheme,
-            host=parts.hostname or "",
-            port=parts.port,
-            target=target.encode("ascii"),
-        )
+        parts = urlsplit(url)  # `httpcore2` itself would lose what follows a semicolon
+        target = parts.path or "/"
+        if parts.query:
+            target += f"?{parts.query}"
         wait = self._bounds.read_s
         timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
-        pool = self._pool(url, private=private)
-        extensions = {"timeout": timeouts}
-
-        def asked() -> AbstractAsyncContextManager[httpcore2.Response]:
-            return pool.stream(
-                method, place, headers=list(headers.items()), content=content, extensions=extensions
-            )
-
+        asked = partial(
+            self._pool(url, private=private).stream,
+            method,
+            httpcore2.URL(
+                scheme=parts.scheme, host=parts.hostname or "", port=parts.port, target=target
+            ),
+            headers=list(headers.items()),
+            content=content,
+            extensions={"timeout": timeouts},
+        )
         try:
             async with AsyncExitStack() as stack:
                 try:
@@ -285,17 +281,15 @@ class HttpClient:
                 self._tls = httpcore2.default_ssl_context()
             pool = partial(
                 httpcore2.AsyncConnectionPool,
-                ssl_context=self._tls if secure else None,
+                ssl_context=self._tls,
                 max_connections=self._connections,
-                max_keepalive_connections=self._connections,
                 keepalive_expiry=_KEEP_ALIVE_S,
             )
             if proxy:
                 self._pools[key] = pool(proxy=_proxy_of(proxy))
             else:
-                self._pools[key] = pool(
-                    network_backend=_PinningBackend(self._resolver, private=private)
-                )
+                backend = _PinningBackend(self._resolver, private=private)
+                self._pools[key] = pool(network_backend=backend)
         return self._pools[key]
 
     def _proxy(self, url: str) -> str:
@@ -347,9 +341,9 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout(f"no address for {host}") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
-        bad = None if self._private else addresses.refused(found)
-        if bad is not None:
-            raise _not_public(host, bad)
+        for address in found:
+            if not self._private and not addresses.is_public(address):
+                raise _not_public(host, address)
         return found
 
 
@@ -389,10 +383,8 @@ class Downloader:
 
     def _allow(self, url: str) -> Hop:
         there = wellknown.origin(url)
-        if (
-            there not in {self._home, self._home.replace("http:", "https:", 1)}
-            and there not in self._trust.origins
-        ):
+        own = {self._home, self._home.replace("http:", "https:", 1)}
+        if there not in own | self._trust.origins:
             raise UnacceptableError(
                 f"{shown(url)} is of another origin than the site; --fetch-origin {there} allows it"
             )
@@ -449,7 +441,7 @@ def check_now(response: Response) -> None:
     """Raise UnreachableError for a status that asks for a retry later (408, 425, 429, 5xx)."""
     if response.status in _NOT_NOW or response.status >= 500:
         status = f"status {response.status}"
-        wait = retry_after_s(response.headers, time.time())
+        wait = _seconds(response.headers.get("retry-after", ""))
         if wait is not None:
             status += f", come again in {wait:.0f} s"
         raise UnreachableError(f"{shown(response.url)} does not answer now ({status})")
@@ -497,21 +489,17 @@ def _not_public(host: str, address: str) -> UnacceptableError:
 
 
 def _first_line(error: Exception) -> str:
-    text = printable(" ".join(str(error).split())) or type(error).__name__
-    return text if len(text) <= 160 else f"{text[:157]}..."
+    return clipped(printable(" ".join(str(error).split()))) or type(error).__name__
 
 
-# Freshness and retry times (RFC 9111), as a private cache: `s-maxage` does not apply. WK-40
+# Freshness (RFC 9111), as a private cache: `s-maxage` does not apply. WK-40
 
 
 def _directives(headers: Mapping[str, str]) -> dict[str, str]:
     """Parse Cache-Control into lower-case directives; the first of a repeated one counts."""
-    out: dict[str, str] = {}
-    for part in headers.get("cache-control", "").split(","):
-        name, _, value = part.strip().partition("=")
-        if name:
-            out.setdefault(name.lower(), value.strip().strip('"'))
-    return out
+    parts = headers.get("cache-control", "").lower().split(",")
+    pairs = [each.strip().partition("=") for each in reversed(parts)]
+    return {name: value.strip().strip('"') for name, _, value in pairs}
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
@@ -525,7 +513,9 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
     if "max-age" in found:
         life: float | None = _seconds(found["max-age"])
     elif "expires" in headers:
-        life = _until(headers["expires"], headers, now)
+        # measured from the answer's own date, for our clock may be another
+        expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
+        life = expires and expires - (date or now)
     else:
         return None
     if life is None:
@@ -536,28 +526,6 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
 def may_store(headers: Mapping[str, str]) -> bool:
     """Tell whether the response may be stored on disk."""
     return "no-store" not in _directives(headers)
-
-
-def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds of Retry-After, from 0 to `LONGEST_S`, or None.
-
-    A date is measured from the response's own Date, because the local clock may differ.
-    """
-    text = headers.get("retry-after", "")
-    wait = _seconds(text)
-    if wait is None:
-        wait = _until(text, headers, now)
-    if wait is None:
-        return None
-    return min(max(wait, 0.0), LONGEST_S)
-
-
-def _until(text: str, headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds from a response's Date (or `now`) to another date; None if malformed."""
-    moment, date = _moment(text), _moment(headers.get("date", ""))
-    if moment is None:
-        return None
-    return moment - (now if date is None else date)
 
 
 def _seconds(text: str) -> float | None:

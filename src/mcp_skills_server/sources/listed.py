@@ -13,8 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_skills_server.format.archive import Files, UnpackLimits
-from mcp_skills_server.format.archive.tree import Tree, check_name
+from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
@@ -25,7 +24,7 @@ from mcp_skills_server.sources.source import (
     Source,
     SourceSettings,
     Unit,
-    check_names,
+    check_skill,
 )
 
 
@@ -92,18 +91,9 @@ class ListedSource(Source):
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         async with self.reading() as read:
 
-            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+            async def fetch(unit: Unit) -> Bundle:
                 files = await read(unit.item)
-                return lambda: Bundle({unit.label: self._checked(files)})
+                check_skill(unit.label, files, self.settings.fetch.limits.skill)
+                return Bundle({unit.label: files})
 
             yield Plan(units, fetching(fetch), index, is_one=True)
-
-    def _checked(self, files: Files) -> Files:
-        """Return these files if within the limits and with portable names; raise otherwise."""
-        tree = Tree(UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes))
-        for path, (raw, executable) in files.items():
-            check_name(path)
-            tree.admit(path, len(raw))
-            tree.fill(path, raw, executable)
-        check_names(files)
-        return tree.checked()

@@ -116,10 +116,8 @@ class McpServer(ListedSource):
                 await anyio.sleep_until(begin)
 
         async def bound(response: httpx2.Response) -> None:
-            if response.headers.get("Content-Encoding", "identity").strip().lower() not in {
-                "",
-                "identity",
-            }:
+            encoding = response.headers.get("Content-Encoding", "").strip().lower()
+            if encoding not in {"", "identity"}:
                 raise UnacceptableError("it answers compressed, which was not asked for")
             # In an event stream the SDK bounds each event.
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):

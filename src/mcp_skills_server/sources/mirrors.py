@@ -111,11 +111,10 @@ class Follower:
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self.read_once = threading.Event()
         """Set when there is a copy, or the first fetch has ended."""
+        self.state = SourceState(source.origin, ready=False, trouble="not fetched yet")
         if self.has_copy:
-            self.state = SourceState(source.origin, ready=True, trouble=None)
+            self._change(ready=True, trouble=None)
             self.read_once.set()
-        else:
-            self.state = SourceState(source.origin, ready=False, trouble="not fetched yet")
         self._waiting: anyio.CancelScope | None = None
         self._is_asked = False
         self._asked_at: float | None = None
@@ -386,11 +385,9 @@ class Mirrors:
                         continue
                     if isinstance(error, UsageError):
                         raise
-                    left = (
-                        "what there is of it is not proved"
-                        if follower.has_copy
-                        else "there is no copy of it"
-                    )
+                    left = "there is no copy of it"
+                    if follower.has_copy:
+                        left = "what there is of it is not proved"
                     raise UsageError(f"{follower.name}: {follower.reason(error)}; {left}") from None
 
         if self.followers:

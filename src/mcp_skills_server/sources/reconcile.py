@@ -36,8 +36,8 @@ from mcp_skills_server.sources.records import (
     IndexRecord,
     SkillRecord,
     UnitRecord,
-    epoch_s,
     read_index,
+    read_records,
     wanted_since,
 )
 from mcp_skills_server.sources.source import (
@@ -81,7 +81,8 @@ async def reconcile(
     try:
         with FetchedFolder.opened(source.place) as folder:
             known = read_index(source.place, source.key)
-            async with source.plan(revision, known or IndexRecord(source.key, source.key)) as plan:
+            known = known or IndexRecord(source.key, source.key, wanted=())
+            async with source.plan(revision, known) as plan:
                 run = await to_thread.run_sync(Reconciler, folder, source, plan, known, progress)
                 await plan.fetch(run, await to_thread.run_sync(run.missing))
             await to_thread.run_sync(run.commit)
@@ -97,25 +98,26 @@ async def reconcile(
 
 
 def fetching(
-    fetch: Callable[[Unit], Awaitable[Callable[[], Bundle]]],
+    fetch: Callable[[Unit], Awaitable[Bundle]],
 ) -> Callable[[Reconciler, Sequence[Unit]], Awaitable[None]]:
     """Return a `Plan.fetch` that fetches a few units at a time within `total_s`.
 
-    `fetch` downloads a unit, and returns a blocking function that verifies it.
+    `fetch` downloads a unit, verifies it and returns its contents.
     """
 
     async def fetch_all(run: Reconciler, missing: Sequence[Unit]) -> None:
-        queue = iter(missing)
+        queue, left = iter(missing), dict.fromkeys(missing)
 
         async def work() -> None:
             for unit in queue:
                 try:
                     run.check_budget(unit)
-                    make = await fetch(unit)
+                    bundle = await fetch(unit)
                 except (SourceError, UsageError, DigestMismatchError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
                 else:
-                    await to_thread.run_sync(run.put, unit, make)
+                    await to_thread.run_sync(run.put, unit, bundle)
+                del left[unit]
 
         seconds = run.settings.limits.total_s
         with anyio.move_on_after(seconds) as scope:
@@ -123,9 +125,8 @@ def fetching(
                 for _ in range(min(run.settings.connections, len(missing))):
                     workers.start_soon(work)
         if scope.cancelled_caught:
-            for unit in missing:
-                if not run.is_done(unit):
-                    run.refuse(unit, UnreachableError(f"not fetched within {seconds:g} s"))
+            for unit in left:
+                run.refuse(unit, UnreachableError(f"not fetched within {seconds:g} s"))
 
     return fetch_all
 
@@ -136,7 +137,7 @@ def _held(source: Source, revision: Revision) -> FetchReport | None:
     if index is None or index.revision != revision.digest:
         return None
     folder = FetchedFolder(source.place)
-    records = {each.name: each for each in folder.records() if each.source == source.key}
+    records = {each.name: each for each in read_records(source.place) if each.source == source.key}
     try:
         if any(folder.look(name, records)[0] is not SkillState.KEPT for name in records):
             return None
@@ -154,22 +155,20 @@ class Reconciler:
         folder: FetchedFolder,
         source: Source,
         plan: Plan,
-        last: IndexRecord | None,
+        known: IndexRecord,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.settings = source.settings.fetch
         self._is_cache = source.settings.output is None
         if self._is_cache:
             self.settings = replace(self.settings, force=True, prune=True, wanted=None)
-        self.warnings: list[str] = []
-        """Warnings of this run, one line each."""
         self._folder = folder
         self._source = source.key
         self._plan = plan
-        self._last = last
+        self._known = known
         self._progress = progress
         self._lock = threading.Lock()
-        self._records = {record.name: record for record in folder.records()}
+        self._records = {record.name: record for record in read_records(folder.directory)}
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
         self._owners: dict[str, Unit] = {}
@@ -201,14 +200,16 @@ class Reconciler:
 
     def missing(self) -> list[Unit]:
         """Return the units that must be fetched."""
-        index, known = self._plan.index, self._last
-        if known is None:
-            known = IndexRecord(
-                index.source, index.given, wanted=wanted_since(None, self.settings.wanted)
-            )
+        index, known = self._plan.index, self._known
         # Clear the revision first: a killed process leaves neither revision complete. Keep the
         # history.
-        begun = replace(known, revision="", history=index.history)
+        begun = replace(
+            known,
+            given=index.given,
+            revision="",
+            wanted=wanted_since(known, self.settings.wanted),
+            history=index.history,
+        )
         if begun != known:
             try:
                 self._folder.put_index(begun)
@@ -242,11 +243,10 @@ class Reconciler:
         for name in unit.names:
             self._check_size(name, 1)
 
-    def put(self, unit: Unit, make: Callable[[], Bundle]) -> None:
-        """Stage the skills of a unit from its verified contents; an error refuses one skill."""
+    def put(self, unit: Unit, bundle: Bundle) -> None:
+        """Stage the skills of a unit; an error refuses one skill."""
         with self._lock:
             with self._refusing(unit):
-                bundle = make()
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
                 found = UnitRecord(
@@ -271,15 +271,6 @@ class Reconciler:
         """Put the staged skills in place."""
         with self._lock:
             self._commit()
-
-    def is_done(self, unit: Unit) -> bool:
-        """Tell whether a unit is fetched or refused."""
-        position = self._positions[unit]
-        staged = {each.name for each in self._staged}
-        return unit.fingerprint in self._memory or all(
-            name in self._became or name in staged or (position, name) in self._refused
-            for name in unit.names or (unit.label,)
-        )
 
     def finish(self) -> FetchReport:
         """Remove the skills that the source no longer has, and record the new state."""
@@ -307,7 +298,7 @@ class Reconciler:
             index = replace(index, revision="")
         index = replace(
             index,
-            wanted=wanted_since(self._last, settings.wanted),
+            wanted=wanted_since(self._known, settings.wanted),
             refused={each.name: each.reason for each in found if each.fault == "publisher"},
             units=self._memory,
         )
@@ -315,7 +306,7 @@ class Reconciler:
             self._folder.put_index(index)
         except OSError as error:
             reason = error.strerror or error
-            self.warnings.append(
+            plan.warnings.append(
                 f"what came cannot be remembered ({reason}); the next run asks for it anew"
             )
         order = sorted(
@@ -329,10 +320,10 @@ class Reconciler:
             report,
             **became,
             version=plan.version,
-            before=plan.before or (self._last.revision if self._last else ""),
+            before=plan.before or self._known.revision,
             gone=tuple(gone),
             pruned=tuple(pruned),
-            warnings=(*report.warnings, *sorted(self.warnings)),
+            warnings=(*report.warnings, *sorted(plan.warnings)),
             is_complete=is_complete,
             bytes=plan.bytes,
         )
@@ -405,11 +396,8 @@ class Reconciler:
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
                 self._staged = [each for each in self._staged if _key(each.name) != _key(name)]
-                self._became = {
-                    each: became
-                    for each, became in self._became.items()
-                    if _key(each) != _key(name)
-                }
+                for each in [each for each in self._became if _key(each) == _key(name)]:
+                    del self._became[each]
                 self._owners[_key(name)] = unit
                 taken.append(name)
         return taken
@@ -419,9 +407,8 @@ class Reconciler:
             self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
         self._check_size(name, size)
-        record = SkillRecord(
-            name, self._source, unit.url or self._source, unit.fingerprint, epoch_s(), {}
-        )
+        place = unit.url or self._source
+        record = SkillRecord(name, self._source, place, unit.fingerprint, {})
         staged = self._folder.stage(record, files, force=self.settings.force)
         self._hold(name, size)
         if staged is None:
@@ -447,8 +434,9 @@ class Reconciler:
         """Return the skills that the source no longer has, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []
-        for name in [each.name for each in self._folder.records() if each.source == self._source]:
-            if name in there:
+        for record in read_records(self._folder.directory):
+            name = record.name
+            if record.source != self._source or name in there:
                 continue
             try:
                 if self._folder.look(name)[0] is SkillState.ABSENT:

@@ -11,7 +11,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
@@ -40,7 +41,6 @@ class SkillRecord:
     source: str
     url: str
     digest: str
-    fetched_at: float
     files: Mapping[str, str]
     former: Mapping[str, str] | None = None
     stats: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -106,7 +106,7 @@ _T = TypeVar("_T", bound=_Record)
 
 def encode(record: _Record) -> bytes:
     """Encode a record as JSON."""
-    return json.dumps({"version": 1, **_values(record)}, default=_values).encode()
+    return json.dumps({"version": 1, **asdict(record)}).encode()
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | None:
@@ -115,7 +115,7 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
 
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
-    """Return the records of a folder, sorted by name."""
+    """Return the records of a folder sorted by name, also of deleted skills."""
     return sorted(
         _all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name
     )
@@ -148,13 +148,11 @@ def epoch_s() -> float:
     return float(int(time.time()))
 
 
-def wanted_since(
-    known: IndexRecord | None, wanted: frozenset[str] | None
-) -> tuple[str, ...] | None:
+def wanted_since(known: IndexRecord, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
     """Return the accumulated selection of skills: all names ever requested, or None for all."""
-    if wanted is None or (known is not None and known.wanted is None):
+    if wanted is None or known.wanted is None:
         return None
-    return tuple(sorted(wanted.union((known and known.wanted) or ())))
+    return tuple(sorted(wanted.union(known.wanted)))
 
 
 def _all(folder: str, kind: type[_T]) -> list[_T]:
@@ -184,25 +182,16 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
 
 def _decoded(kind: type[_T], data: dict[str, Any]) -> _T:
     """Decode a record's fields by type; a field without default is required."""
-    return kind(
-        **{
-            each.name: _DECODERS[str(each.type)](data[each.name])
-            for each in fields(kind)
-            if each.name in data
-        }
-    )
-
-
-def _values(record: _Record) -> dict[str, Any]:
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+    there = [each for each in fields(kind) if each.name in data]
+    return kind(**{each.name: _DECODERS[str(each.type)](data[each.name]) for each in there})
 
 
 def _texts(found: Any) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def _texts_by_name(found: Any) -> dict[str, str]:
-    return {str(name): str(text) for name, text in found.items()}
+def _by_name(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda found: {name: decode(each) for name, each in found.items()}
 
 
 def _optional(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -214,13 +203,9 @@ _DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "float": float,
     "tuple[str, ...]": _texts,
     "tuple[str, ...] | None": _optional(_texts),
-    "Mapping[str, str]": _texts_by_name,
-    "Mapping[str, str] | None": _optional(_texts_by_name),
-    "Mapping[str, tuple[str, ...]]": lambda found: {
-        place: _texts(each) for place, each in found.items()
-    },
-    "Mapping[str, UnitRecord]": lambda found: {
-        key: _decoded(UnitRecord, each) for key, each in found.items()
-    },
+    "Mapping[str, str]": _by_name(str),
+    "Mapping[str, str] | None": _optional(_by_name(str)),
+    "Mapping[str, tuple[str, ...]]": _by_name(_texts),
+    "Mapping[str, UnitRecord]": _by_name(partial(_decoded, UnitRecord)),
 }
 """Decoders by the annotation of a field."""

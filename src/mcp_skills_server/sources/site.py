@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +44,7 @@ from mcp_skills_server.sources.http import (
     fresh_s,
     may_store,
 )
-from mcp_skills_server.sources.reconcile import Reconciler, fetching, reconcile
+from mcp_skills_server.sources.reconcile import fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (
     AbsentError,
@@ -60,13 +60,15 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     Unit,
     UnreachableError,
-    check_names,
+    check_skill,
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
 """Maximum bytes of an archive beyond its files: headers and padding of the most members that
 `unpack` takes."""
 _SKILL_MD_BYTES: Final = 1 << 20
+_SENDABLE: Final = re.compile("[ -~]+")
+"""A value of a header that may be sent back."""
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """URL with exactly an owner and a name, as of a repository at a forge."""
@@ -119,47 +121,36 @@ class Site(Source):
             record = with_history(record, known, allow_rollback=self._fetch.allow_rollback)
         if not record.validators and not _left_s(record):
             record = replace(record, body="")
-        units = [
-            Unit(
-                entry.digest,
-                entry.name,
-                (entry.name,),
-                url=entry.url or entry.files[SKILL_MD],
-                item=entry,
-            )
-            for entry in index.entries
-        ]
+        units: list[Unit] = []
+        for entry in index.entries:
+            url = entry.url or entry.files[SKILL_MD]
+            units.append(Unit(entry.digest, entry.name, (entry.name,), url=url, item=entry))
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
         for each in index.unusable:
             if each.is_fault:
-                refused.append(
-                    SkillRefusal(each.name or f"entry {each.position}", each.reason, "publisher")
-                )
+                name = each.name or f"entry {each.position}"
+                refused.append(SkillRefusal(name, each.reason, "publisher"))
             elif self._fetch.wanted is None or each.name in self._fetch.wanted:
                 warnings.append(f"{each}, and so it is passed over")
-        listed: set[str] | None = {entry.name for entry in index.entries} | {
-            each.name for each in index.unusable
-        }
-        if index.version is None:
-            listed = None
+        listed = None
+        if index.version is not None:
+            listed = {each.name for each in (*index.entries, *index.unusable)}
         async with self._opened() as downloader:
-
-            async def fetch(run: Reconciler, missing: Sequence[Unit]) -> None:
-                await fetching(partial(self._bundle, downloader, run))(run, missing)
-                plan.bytes = found.bytes + downloader.http.bytes
-
+            remarks: list[str] = []
             plan = Plan(
                 units,
-                fetch,
+                fetching(partial(self._bundle, downloader, remarks)),
                 replace(record, warnings=tuple(warnings)),
                 offered=listed,
                 refused=refused,
                 version=index.version,
                 before=_digest(known) if known.body else "",
                 may_heal=True,
+                warnings=remarks,
             )
             yield plan
+            plan.bytes = found.bytes + downloader.http.bytes
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[Downloader]:
@@ -204,11 +195,9 @@ class Site(Source):
             return self._record(place, answer, held)
         if len(missing) == 1:
             raise missing[0]
-        hint = (
-            f"; if this is a repository, write git+{shown(self._given)}"
-            if _REPOSITORY.fullmatch(self._given)
-            else ""
-        )
+        hint = ""
+        if _REPOSITORY.fullmatch(self._given):
+            hint = f"; if this is a repository, write git+{shown(self._given)}"
         raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
     def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
@@ -228,43 +217,34 @@ class Site(Source):
 
     # The skills
 
-    async def _bundle(
-        self, downloader: Downloader, run: Reconciler, unit: Unit
-    ) -> Callable[[], Bundle]:
-        """Download one skill, and return a blocking function that verifies it."""
-        check_names([f"{unit.label}/{SKILL_MD}"])
-        prove = await self._download(downloader, unit.item)
-
-        def proved() -> Bundle:
-            files = prove()
-            refusal, warning = wellknown.compare_files(unit.item, files)
-            if refusal:
-                raise DigestMismatchError(refusal)
-            check_names(files)
-            if warning:
-                run.warnings.append(f"{unit.label}: {warning}")
-            return Bundle({unit.label: files})
-
-        return proved
-
-    async def _download(self, downloader: Downloader, entry: SiteEntry) -> Callable[[], Files]:
-        """Download an entry's skill; return a blocking function that verifies and unpacks it."""
-        limits = self._limits
+    async def _bundle(self, downloader: Downloader, remarks: list[str], unit: Unit) -> Bundle:
+        """Download one skill, and verify it."""
+        entry: SiteEntry = unit.item
+        limits = self._fetch.limits.skill
         if entry.kind is None:
             files = await self._files(downloader, entry)
-            return lambda: files
-        most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
-        answer = await downloader.get(entry.url, most)
-        return partial(_unpacked, entry, answer, limits)
+        else:
+            most = limits.bytes + _ARCHIVE_OVERHEAD
+            if entry.kind == "skill-md":
+                most = _SKILL_MD_BYTES
+            answer = await downloader.get(entry.url, most)
+            files = await to_thread.run_sync(_unpacked, entry, answer, limits)
+        refusal, warning = await to_thread.run_sync(wellknown.compare_files, entry, files)
+        if refusal:
+            raise DigestMismatchError(refusal)
+        check_skill(entry.name, files, limits)
+        if warning:
+            remarks.append(f"{entry.name}: {warning}")
+        return Bundle({entry.name: files})
 
     async def _files(self, downloader: Downloader, entry: SiteEntry) -> Files:
         """Download the files of a skill of discovery 0.1.0, which has no digests."""
         # WK1-14
-        check_names(entry.files)
         files: dict[str, tuple[bytes, bool]] = {}
-        left = self._limits.bytes
+        limits = self._fetch.limits.skill
+        left = limits.bytes
         for path, url in entry.files.items():
-            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._limits.file)
+            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, limits.file)
             answer = await downloader.get(url, most)
             named = shown(answer.url)
             if answer.is_html and not path.lower().endswith(_LIKE_HTML):
@@ -275,14 +255,9 @@ class Site(Source):
                 )
             left -= len(answer.body)
             if left < 0:
-                raise UnacceptableError(f"it has more than {self._limits.bytes} bytes")
+                raise UnacceptableError(f"it has more than {limits.bytes} bytes")
             files[path] = (answer.body, False)
         return files
-
-    @property
-    def _limits(self) -> UnpackLimits:
-        most = self._fetch.limits.skill_bytes
-        return UnpackLimits(bytes=most, file=min(UnpackLimits().file, most))
 
 
 async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
@@ -395,12 +370,6 @@ def _validators(answer: Response) -> dict[str, str]:
     """Return the headers for a conditional request; none if the response must not be stored."""
     if not may_store(answer.headers):
         return {}
-    found = {
-        "If-None-Match": answer.headers.get("etag", ""),
-        "If-Modified-Since": answer.headers.get("last-modified", ""),
-    }
-    return {
-        name: value
-        for name, value in found.items()
-        if value and value.isascii() and value.isprintable()
-    }
+    headers = {"If-None-Match": "etag", "If-Modified-Since": "last-modified"}
+    found = {name: answer.headers.get(header, "") for name, header in headers.items()}
+    return {name: value for name, value in found.items() if _SENDABLE.fullmatch(value)}

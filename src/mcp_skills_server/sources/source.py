@@ -17,7 +17,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.format.archive import Files
+from mcp_skills_server.format.archive import Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.addresses import relative_to_site
@@ -110,6 +110,11 @@ class FetchLimits:
     skill_bytes: int = 50 << 20
     total_s: float = 600.0
     unpacked_bytes: int = 2 << 30
+
+    @property
+    def skill(self) -> UnpackLimits:
+        """The limits of one skill, unpacked."""
+        return UnpackLimits(bytes=self.skill_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +235,8 @@ class FetchReport:
         out: list[Problem] = []
         for each in self.refused:
             if each.fault == "publisher":
-                name, reason = (
-                    printable(each.name),
-                    printable(relative_to_site(origin, each.reason)),
-                )
+                name = printable(each.name)
+                reason = printable(relative_to_site(origin, each.reason))
                 out.append(problem(UnacceptableError.code, reason).at(f"{origin}/{name}", name))
         return (*out, *self.pointer_problems(origin))
 
@@ -316,7 +319,8 @@ class Plan:
         is_atomic: put no skill in place before all are fetched.
         is_one: refuse the revision if none of its skills is accepted.
         may_heal: retry: a refused skill of this revision may be acceptable later.
-        bytes: downloaded bytes, counted by `fetch`.
+        warnings: of this run, one line each; `fetch` adds to them.
+        bytes: downloaded bytes, counted once all is fetched.
     """
 
     units: Sequence[Unit]
@@ -330,6 +334,7 @@ class Plan:
     is_atomic: bool = False
     is_one: bool = False
     may_heal: bool = False
+    warnings: list[str] = field(default_factory=list[str])
     bytes: int = 0
 
 
@@ -390,12 +395,21 @@ class Source:
         raise NotImplementedError
 
 
-def check_names(paths: Collection[str]) -> None:
-    """Refuse a skill that has never-served files: its digest covers all of them."""
-    found = ignored(paths)
-    if found:
+def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
+    """Refuse a skill over a limit, with unportable paths or with never-served files."""
+    paths = [f"{name}/{path}" for path in files]
+    for each in (files, paths):
+        check_paths(each)
+    if found := ignored(paths):
         raise UnacceptableError(
             "it brings files that are never served, and so nothing of it is written: "
-            f"{some_of(found)}; its publisher "
-            "must leave them out"
+            f"{some_of(found)}; its publisher must leave them out"
+        )
+    if len(files) > limits.files:
+        raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
+    sizes = [len(raw) for raw, _ in files.values()]
+    if sum(sizes) > limits.bytes or max(sizes, default=0) > limits.file:
+        raise UnacceptableError(
+            f"it has {sum(sizes)} bytes, and {max(sizes)} in one file; at most {limits.bytes} and "
+            f"{limits.file} are taken"
         )

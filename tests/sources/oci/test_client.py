@@ -270,14 +270,6 @@ def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry
         asking(registry, lambda client: client.manifest("1.0"), access=access)
 
 
-def test_an_own_header_goes_to_the_registry_alone_and_in_the_place_of_ours(registry: Fake) -> None:
-    registry.blob(b"content", redirect("http://localhost:1/x"))
-    own = OriginPolicy(headers=(("authorization", "Bearer mine"),))
-    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", "Bearer mine", challenge='Basic realm="x"')
-    asking(registry, lambda client: client.manifest("1.0"), trust=own, known=ADA)
-    assert [each.headers["authorization"] for each in registry.asked] == ["Bearer mine"]
-
-
 # Redirects
 
 

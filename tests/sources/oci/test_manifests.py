@@ -63,7 +63,7 @@ def test_an_index_of_platforms_is_one_artifact() -> None:
         encoded(manifests=[entry("1", platform=arm), entry("2", platform=amd), attestation, note]), 10
     )
     assert isinstance(found, Collection) and found.platforms
-    assert [each.digest[-1] for each in found.chosen] == ["2"]
+    assert found.chosen.digest[-1] == "2"
 
 
 def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> None:
@@ -76,7 +76,7 @@ def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> 
     ):
         found = decode_manifest(raw, 10)
         assert isinstance(found, Collection) and not found.platforms
-        assert [each.digest[-1] for each in found.chosen] == ["1", "2"]
+        assert [each.digest[-1] for each in found.entries] == ["1", "2"]
 
 
 def test_what_is_written_is_read() -> None:

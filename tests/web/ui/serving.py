@@ -7,12 +7,12 @@ import http.client
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from time import monotonic
+from urllib.parse import urlencode
 
 from forkserver import Popen
-from web.http_wire import Reply, Server, http_serving
+from web.http_wire import Reply, Server, http_serving, until
 from wire import COMMAND, DEADLINE, ROOT
 
 
@@ -20,11 +20,8 @@ from wire import COMMAND, DEADLINE, ROOT
 def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A server over HTTP with `--ui`, once the page that anybody may open says that all skills are checked."""
     with http_serving(*arguments, "--ui", environment=environment) as server:
-        until = monotonic() + DEADLINE
-        while server.send("GET", "/readyz").status != 200:
-            assert monotonic() < until, "never ready"
-        while b"checking " in get(server, "/ui/problems").body:
-            assert monotonic() < until, "never checked"
+        server.until_ready()
+        until(lambda: b"checking " not in get(server, "/ui/problems").body, "never checked")
         yield server
 
 
@@ -36,9 +33,7 @@ def own_page(*arguments: str | Path) -> Iterator[str]:
     try:
         assert process.stdout is not None
         address = process.stdout.readline().decode().strip()
-        until = monotonic() + DEADLINE
-        while ask(f"{address.partition('/ui/')[0]}/readyz")[0] != 200:
-            assert monotonic() < until, "never ready"
+        until(lambda: ask(f"{address.partition('/ui/')[0]}/readyz")[0] == 200, "never ready")
         yield address
     finally:
         process.kill()
@@ -53,16 +48,23 @@ def get(server: Server, path: str, **headers: str) -> Reply:
     return server.send("GET", path, headers=headers)
 
 
-def ask(address: str, cookie: str = "") -> tuple[int, http.client.HTTPMessage, str]:
+@contextmanager
+def signed_in(*arguments: str | Path) -> Iterator[tuple[str, str]]:
+    """One's own page, whose address was opened: its origin and the cookie that lets in."""
+    with own_page(*arguments) as address:
+        yield address.partition("/ui/")[0], cookie_of(ask(address)[1])
+
+
+def ask(
+    address: str, cookie: str = "", method: str = "GET", form: Mapping[str, str] | None = None, **headers: str
+) -> tuple[int, http.client.HTTPMessage, str]:
     """Status, headers and body of an address, without following where it leads."""
     origin, _, path = address.removeprefix("http://").partition("/")
-    connection = http.client.HTTPConnection(origin, timeout=DEADLINE)
-    try:
-        connection.request("GET", f"/{path}", headers={"Cookie": cookie} if cookie else {})
+    given = headers | ({"Cookie": cookie} if cookie else {})
+    with closing(http.client.HTTPConnection(origin, timeout=DEADLINE)) as connection:
+        connection.request(method, f"/{path}", None if form is None else urlencode(form), given)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
-    finally:
-        connection.close()
 
 
 def words(reply: Reply | str) -> str:
@@ -75,6 +77,15 @@ def names(reply: Reply | str) -> list[str]:
     """The skills of a list, in order, by their paths."""
     text = reply if isinstance(reply, str) else reply.body.decode()
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text)
+
+
+def parts(server: Server, path: str) -> Iterator[str]:
+    """The pages of a list that comes in parts, which lead to each other."""
+    while path:
+        text = get(server, path).body.decode()
+        yield text
+        following = re.search(r'rel="next" href="([^"]*)"', text)
+        path = html.unescape(following[1]) if following else ""
 
 
 def cookie_of(headers: http.client.HTTPMessage) -> str:

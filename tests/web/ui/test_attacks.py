@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import shutil
 import signal
 from pathlib import Path
-from time import monotonic
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 from tables import each_row
-from web.http_wire import Reply, Server
+from web.http_wire import Reply, Server, bearing, token_file, until
 from web.ui import corpus
-from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, words
+from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, signed_in, words
 from web.ui.test_live import following
 from web.ui.test_sign_in import SECRET, TOKENS, sign_in
-from wire import DEADLINE, write_skill
+from wire import write_skill
 
 ANN, BOB, OPS = (f"{name}s-made-up-token-0123456789" for name in ("ann", "bob", "ops"))
 SECRETS = ("quagga", "okapi", "finance")
@@ -34,53 +32,31 @@ may = ["admin"]
 """
 
 
-@pytest.fixture
-def skills(tmp_path: Path) -> Path:
-    write_skill(tmp_path / "skills" / "refunds")
-    return tmp_path / "skills"
-
-
-def bearing(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
-def asked(origin: str, method: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage]:
-    connection = http.client.HTTPConnection(origin.partition("://")[2], timeout=DEADLINE)
-    try:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.headers
-    finally:
-        connection.close()
-
-
 # Other pages
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_what_another_page_has_a_browser_ask_is_asked_by_nobody(skills: Path, site: str) -> None:
     """A server at another port of this machine is of the same site: a browser sends it and us each other's cookies."""
-    with own_page(skills) as address:
-        origin, path = address.partition("/ui/")[0], "/ui/?q=refunds&part=1"
-        cookie = cookie_of(ask(address)[1])
-        for mode in ("no-cors", "cors", "same-origin"):
-            foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Cookie": cookie}
-            assert asked(origin, "GET", path, **foreign)[0] == 303
-        own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Cookie": cookie}
-        assert asked(origin, "GET", path, **own)[0] == 200
-        led = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Cookie": cookie}
-        assert asked(origin, "GET", path, **led)[0] == 200
-        assert asked(origin, "POST", "/ui/sign-out", **led)[0] == 403
-        assert asked(origin, "GET", path, Cookie=cookie)[0] == 200, "nobody is signed out by another page"
+
+    def fetched(site: str, mode: str, method: str = "GET", path: str = "/ui/?q=refunds&part=1") -> int:
+        return ask(origin + path, cookie, method, **{"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode})[0]
+
+    with signed_in(skills) as (origin, cookie):
+        assert [fetched(site, mode) for mode in ("no-cors", "cors", "same-origin")] == [303] * 3
+        assert fetched("same-origin", "cors") == 200
+        assert fetched(site, "navigate") == 200
+        assert fetched(site, "navigate", "POST", "/ui/sign-out") == 403
+        assert ask(f"{origin}/ui/", cookie)[0] == 200, "nobody is signed out by another page"
 
 
 @each_row("named", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost"])
 def test_ones_own_page_is_reached_by_no_other_name(skills: Path, named: str) -> None:
     """A name that comes to mean this machine would make a foreign page one of the same origin."""
     with own_page(skills) as address:
-        origin, path = address.partition("/ui/")[0], "/ui/" + address.partition("/ui/")[2]
-        for host in (named, f"{named}:{origin.rpartition(':')[2]}"):
-            status, headers = asked(origin, "GET", path, Host=host)
+        port = urlsplit(address).port
+        for host in (named, f"{named}:{port}"):
+            status, headers, _ = ask(address, Host=host)
             assert status == 403 and "Set-Cookie" not in headers
         assert ask(address)[0] == 303, "the secret is still good"
 
@@ -91,7 +67,7 @@ def test_ones_own_page_is_reached_by_no_other_name(skills: Path, named: str) -> 
 )
 def test_what_is_refused_has_the_headers_too(skills: Path, method: str, path: str) -> None:
     with own_page(skills) as address:
-        status, headers = asked(address.partition("/ui/")[0], method, path)
+        status, headers, _ = ask(address.partition("/ui/")[0] + path, method=method)
         assert status in {403, 405}
         assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
         assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
@@ -136,21 +112,18 @@ def test_behind_a_proxy_with_tls_the_cookie_is_for_tls_alone(skills: Path) -> No
 
 
 def test_a_stream_ends_with_the_token_that_opened_it(tmp_path: Path, skills: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"laptop={SECRET}\nother=fedcba9876543210\n", encoding="utf-8")
-    tokens.chmod(0o600)
+    other = "fedcba9876543210"
+    tokens = token_file(tmp_path, f"laptop={SECRET}", f"other={other}")
     with page_serving(skills, "--token-file", tokens) as server:
         cookie = cookie_of(sign_in(server, SECRET).headers)
         with (
             following(server, Cookie=cookie) as by_cookie,
             following(server, **bearing(SECRET)) as by_token,
-            following(server, **bearing("fedcba9876543210")) as stays,
+            following(server, **bearing(other)) as stays,
         ):
-            tokens.write_text("other=fedcba9876543210\n", encoding="utf-8")
+            token_file(tmp_path, f"other={other}")
             server.process.send_signal(signal.SIGHUP)
-            until = monotonic() + DEADLINE
-            while get(server, "/ui/", Cookie=cookie).status != 303:
-                assert monotonic() < until
+            until(lambda: get(server, "/ui/", Cookie=cookie).status == 303)
             write_skill(skills / "later")
             assert stays.event() == "change"
             assert by_cookie.event() == by_token.event() == "", "not even that something changed"
@@ -183,14 +156,12 @@ def place(tmp_path: Path) -> Path:
         write_skill(tmp_path / root / "tea", description="Brews tea for a guest of the zoo.")
     hidden = 'Feeds a quagga of the zoo.\ntags: ["okapi"]\narguments: [{name: okapi}]'
     for path in ("finance/quagga", "outer/quagga"):
-        write_skill(
-            tmp_path / "skills" / path, description=hidden, okapi_md="# Okapi\n", scripts__okapi_py="print(1)\n"
-        )
+        files = {"okapi_md": "# Okapi\n", "scripts__okapi_py": "print(1)\n"}
+        write_skill(tmp_path / "skills" / path, description=hidden, **files)
     write_skill(tmp_path / "skills" / "outer", description="Feeds guests of the zoo.")
     write_skill(tmp_path / "skills" / "finance" / "Okapi", name="Okapi")
     write_skill(tmp_path / "more" / "finance" / "quagga")
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\nops={OPS}\n", encoding="utf-8")
-    (tmp_path / "tokens").chmod(0o600)
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}", f"ops={OPS}")
     (tmp_path / "c.toml").write_text(GRANTS, encoding="utf-8")
     return tmp_path
 
@@ -220,11 +191,8 @@ def test_nothing_of_what_one_may_not_read_is_on_any_view(place: Path) -> None:
         write_skill(place / "skills" / "outer" / "quagga", body="# Quagga\n\nAnother okapi.\n")
         write_skill(place / "skills" / "outer", description="Feeds guests of the zoo.", body="# Other\n")
         shutil.rmtree(place / "skills" / "finance" / "Okapi")
-        until = monotonic() + DEADLINE
-        while "Other" not in words(shown(server, BOB, "history/outer")) or "vanished" not in words(
-            shown(server, OPS, "live")
-        ):
-            assert monotonic() < until
+        until(lambda: "Other" in words(shown(server, BOB, "history/outer")))
+        until(lambda: "vanished" in words(shown(server, OPS, "live")))
         assert "quagga" in words(shown(server, OPS, "live"))
         for view in VIEWS:
             text = shown(server, BOB, view).body.decode().lower()
@@ -249,3 +217,29 @@ def test_who_asks_for_what_he_may_not_read_learns_nothing_from_the_answer(place:
             )
             assert (there.status, there.body) == (404, not_there.body) and not_there.status == 404
             assert shown(server, BOB, f"{view}/outer?file=SKILL.md").status == 200
+
+
+def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path) -> None:
+    with page_serving("--config", place / "c.toml") as server:
+        before, first = (shown(server, token, "live").body for token in (BOB, OPS))
+        assert b'data-number="0"' in before and b"Nothing has changed" in before and b"Nothing has changed" in first
+        with following(server, **bearing(OPS)) as ops:
+            write_skill(place / "skills" / "finance" / "audit")
+            assert ops.event() == "change"
+        assert shown(server, BOB, "live").body == before
+        with following(server, **bearing(BOB)) as bob:
+            write_skill(place / "skills" / "tea", description="Makes green tea.")
+            assert bob.event() == "change"
+        assert "audit" in words(shown(server, OPS, "live"))
+        seen = words(shown(server, BOB, "live"))
+        assert "audit" not in seen and "changed" in seen
+
+
+def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
+    config, fresh = place / "c.toml", place / "c.toml.new"
+    with page_serving("--config", config) as server, following(server, **bearing(BOB)) as bob:
+        fresh.write_text(GRANTS.replace('"tea", ', ""), encoding="utf-8")
+        fresh.replace(config)
+        server.said("read again|in force")
+        write_skill(place / "skills" / "tea")
+        assert bob.event() == ""

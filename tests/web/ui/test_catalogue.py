@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import html
 import json
-import sqlite3
-import time
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from mcp_skills_server.web.ui.pages.triggers import reasons
+from catalog.forest import loaded, plant, skill_md
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.web.ui.pages import triggers
 from tables import each_row
-from web.http_wire import Server, client
+from web.http_wire import Server, client, until
 from web.ui.serving import get, names, page_serving, words
+from web.ui.views import look_at
 from wire import FIXTURES, write_skill
 
 
@@ -72,13 +72,11 @@ def test_filters_by_source_tag_and_problem(tmp_path: Path) -> None:
     write_skill(tmp_path / "one" / "b", description="x\nunknown-field: 1")
     write_skill(tmp_path / "two" / "c", description='x\ntags: ["red"]')
     with page_serving(tmp_path / "one", tmp_path / "two") as server:
-        assert shown(server, "?source=0") == ["a", "b"]
-        assert shown(server, "?source=1") == ["c"]
-        assert shown(server, "?tag=red") == ["a", "c"]
-        assert shown(server, "?tag=red&source=1") == ["c"]
-        assert shown(server, "?tag=none") == []
-        assert shown(server, "?problem=any&source=0") == ["a", "b"]
-        assert shown(server, "?q=a&tag=green") == ["a"]
+        for query, paths in (
+            ("source=0", "ab"), ("source=1", "c"), ("tag=red", "ac"), ("tag=red&source=1", "c"), ("tag=none", ""),
+            ("problem=any&source=0", "ab"), ("q=a&tag=green", "a"),
+        ):  # fmt: skip
+            assert shown(server, f"?{query}") == [*paths], query
         for wrong in ("?source=%00", "?from=-1", "?from=99999999999", "?used=x", "?q=%ff%fe", "?problem=%3Cb%3E"):
             assert get(server, f"/ui/{wrong}").status == 200, wrong
 
@@ -90,12 +88,7 @@ def test_filters_by_use(tmp_path: Path) -> None:
     with page_serving(tmp_path / "skills", "--usage", store) as server:
         with client(server, "modern") as one:
             one.read("skill://a/SKILL.md")
-        until = time.monotonic() + 20
-        with closing(sqlite3.connect(tmp_path / "usage.db")) as written:  # once a second
-            while not written.execute("SELECT times FROM used").fetchall():
-                assert time.monotonic() < until
-        while shown(server, "?used=used") != ["a"]:  # which reads them every five
-            assert time.monotonic() < until
+        until(lambda: shown(server, "?used=used") == ["a"])  # it is written once a second, and read every five
         assert shown(server, "?used=never") == ["b"]
         get(server, "/ui/skills/b")
         assert "Loaded 1 times" in words(get(server, "/ui/skills/a"))
@@ -134,13 +127,8 @@ def test_a_long_list_comes_in_parts(tmp_path: Path) -> None:
 def test_reasons_name_the_texts_that_have_the_words(
     tmp_path: Path, question: str, expected: dict[str, list[str]]
 ) -> None:
-    from mcp_skills_server.catalog.registry import Registry
-
-    write_skill(
-        tmp_path / "refunds", name="refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n"
-    )
-    with Registry([tmp_path]) as registry:
-        found = dict(reasons(registry.snapshot.skills["refunds"], question))
+    write_skill(tmp_path / "refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n")
+    found = dict(triggers.reasons(loaded(tmp_path).snapshot.skills["refunds"], question))
     assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected
 
 
@@ -149,11 +137,9 @@ def test_the_list_is_sorted_by_a_column_and_tags_lead_to_their_skills(tmp_path: 
     write_skill(tmp_path / "big", body="x" * 4_000)
     write_skill(tmp_path / "many", a_md="a", b_md="b")
     with page_serving(tmp_path) as server:
-        assert names(get(server, "/ui/?sort=tokens"))[0] == "big"
-        assert names(get(server, "/ui/?sort=files"))[0] == "many"
-        assert (
-            names(get(server, "/ui/?sort=name")) == names(get(server, "/ui/?sort=nonsense")) == ["big", "many", "small"]
-        )
+        assert shown(server, "?sort=tokens")[0] == "big"
+        assert shown(server, "?sort=files")[0] == "many"
+        assert shown(server, "?sort=name") == shown(server, "?sort=nonsense") == ["big", "many", "small"]
         first = get(server, "/ui/").body.decode()
         assert 'href="/ui/?sort=tokens"' in first and 'href="/ui/?tag=tiny"' in first
         assert names(get(server, "/ui/?tag=tiny")) == ["small"]
@@ -169,3 +155,64 @@ def test_every_list_has_a_link_to_itself_as_json(tmp_path: Path) -> None:
         (row,) = json.loads(answer.body)
         assert (row["path"], row["description"], row["files"]) == ("one", "Makes <b>tea</b>.", 1)
         assert [row["name"] for row in json.loads(get(server, "/ui/?format=json").body)] == ["one", "two"]
+
+
+# The trigger playground
+
+
+def described(name: str, description: str, *more: str) -> dict[str, str]:
+    text = "\n".join(["---", f"name: {name}", f"description: {description}", *more, "---", "", "Do it.", ""])
+    return {f"{name}/SKILL.md": text}
+
+
+def test_the_order_is_that_of_the_search_of_a_model() -> None:
+    look = look_at(FIXTURES)
+    for prompt in ("handle a refund request from a customer", "csv", "refunds", "What is in this table of numbers?"):
+        found = look.runtime.searches.of(look.runtime.skill_set).find(
+            prompt, triggers.MOST, runtime.is_offered, by_meaning=True
+        )
+        places = triggers.rank(look, prompt).places
+        assert [each.skill for each in places] == found and found
+        assert all(0 <= each.share <= 1 for each in places)
+        assert max(each.share for each in places) == 1
+
+
+def test_why_a_skill_is_found_and_which_is_near(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        described("pdf-forms", "Fills forms of PDF files")
+        | described("pdf-filler", "Fills forms of PDF files and prints them")
+        | described("pears", "Peels pears"),
+    )
+    places = triggers.rank(look_at(tmp_path), "fill this PDF form for me").places
+    assert {each.skill.path for each in places} == {"pdf-forms", "pdf-filler"}
+    for each in places:
+        assert "pdf" in dict(each.why)["description"]
+        (near,) = each.near
+        assert near.share > 0.6 and {"fills", "forms", "pdf"} <= {*near.words}
+        assert {each.skill.path, near.other.path} == {"pdf-forms", "pdf-filler"}
+
+
+def test_what_models_are_not_offered_is_in_no_ranking(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        described("tea", "Makes tea") | described("secret-tea", "Makes tea", "disable-model-invocation: true"),
+    )
+    assert [each.skill.path for each in triggers.rank(look_at(tmp_path), "makes tea").places] == ["tea"]
+
+
+def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> None:
+    plant(tmp_path, {"kubernetes/SKILL.md": skill_md("kubernetes")})
+    found = triggers.rank(look_at(tmp_path), "kubernets")
+    assert [each.path for each in (*found.nearest, *(each.skill for each in found.places))] == ["kubernetes"]
+    assert triggers.rank(look_at(tmp_path), "zzzz qqqq") == triggers.Ranking(nearest=[])
+
+
+def test_the_view_needs_no_script_and_takes_any_text(tmp_path: Path) -> None:
+    plant(tmp_path, described("tea", "Makes <b>tea</b>"))
+    with page_serving(tmp_path) as server:
+        assert "Nothing was asked yet." in words(get(server, "/ui/try"))
+        page = get(server, "/ui/try?prompt=makes+tea")
+        assert names(page) == ["tea"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
+        assert "No skill fits." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
+        assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

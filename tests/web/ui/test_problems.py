@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections import Counter
@@ -11,13 +10,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from catalog.forest import plant, skill_md
+from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
-from web.ui.serving import get, names, page_serving, words
+from web.ui.serving import get, names, page_serving, parts, words
 from web.ui.views import look_at
 from wire import ROOT
 
@@ -26,12 +25,7 @@ BROKEN = ROOT / "fixtures" / "broken"
 
 def test_the_lines_are_those_around_the_place() -> None:
     raw = b"one\ntwo\r\nthree\nfour\nfive\nsix\n"
-    assert [*problems.lines_around(raw, 2)] == [
-        (1, "one"),
-        (2, "two"),
-        (3, "three"),
-        (4, "four"),
-    ]
+    assert [*problems.lines_around(raw, 2)] == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
     assert [number for number, _ in problems.lines_around(raw, 6)] == [4, 5, 6, 7]
     assert problems.lines_around(raw, 9) == ()
     assert problems.lines_around(b"\xff\n", 1)[0][1] == "\ufffd"
@@ -53,19 +47,13 @@ def test_a_problem_names_a_file_of_its_skill_or_none(path: str, file: str) -> No
 
 
 def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
-    one, two = (
-        plant(tmp_path / "1", {"a/SKILL.md": skill_md("b")}),
-        plant(tmp_path / "2", {"c/SKILL.md": skill_md("c")}),
-    )
-    look = look_at(one, two)
-    lost = problem("root-missing", "is gone").at(str(two), "")
-    look.runtime.registry.snapshot = Snapshot(dict(look.snapshot.skills), (lost,))
-    again = look_at(registry=look.runtime.registry)
-    assert [each.code for each in problems.survey_of(replace(again, is_admin=False)).problems] == ["name-mismatch"]
-    assert {each.code for each in problems.survey_of(replace(again, is_admin=True)).problems} == {
-        "name-mismatch",
-        lost.code,
-    }
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("b")}))
+    lost = problem("root-missing", "is gone").at(str(tmp_path / "lost"), "")
+    registry.snapshot = Snapshot(dict(registry.snapshot.skills), (lost,))
+    look = look_at(registry=registry)
+    for is_admin, shown in ((False, {"name-mismatch"}), (True, {"name-mismatch", lost.code})):
+        found = problems.survey_of(replace(look, is_admin=is_admin)).problems
+        assert {each.code for each in found} == shown
 
 
 def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_it() -> None:
@@ -101,11 +89,6 @@ def test_hidden_characters_in_a_line_are_visible_and_nothing_is_markup(tmp_path:
 def test_many_problems_come_in_parts_that_lead_to_each_other(tmp_path: Path) -> None:
     plant(tmp_path, {f"skill-{number:03}/SKILL.md": skill_md("other") for number in range(120)})
     with page_serving(tmp_path) as server:
-        path, shown = "/ui/problems?code=name-mismatch", list[str]()
-        while path:
-            page = get(server, path)
-            shown += names(page)
-            following = re.search(r'rel="next" href="([^"]*)"', page.body.decode())
-            path = html.unescape(following[1]) if following else ""
-        assert shown == [f"skill-{number:03}" for number in range(120)]
-        assert "from number 101" in words(page) and "Previous" in words(page)
+        pages = [*parts(server, "/ui/problems?code=name-mismatch")]
+        assert [name for page in pages for name in names(page)] == [f"skill-{number:03}" for number in range(120)]
+        assert "from number 101" in words(pages[-1]) and "Previous" in words(pages[-1])

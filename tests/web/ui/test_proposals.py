@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from urllib.parse import urlencode
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
+from catalog.forest import plant
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import propose
@@ -19,10 +19,10 @@ from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
 from server.test_proposing import ask as call
 from server.test_tools import said
-from web.http_wire import Reply, Server, client, http_serving
+from web.http_wire import Reply, Server, bearing, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import harm, looking, needs_chromium, quiet
-from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from web.ui.serving import ask, get, own_page, page_serving, signed_in, words
 from wire import serving, write_skill
 
 GRANTS = """
@@ -41,12 +41,10 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    made = write_skill(tmp_path / "skills" / "coffee", description="Grinds coffee beans.")
-    (made / "evals").mkdir()
-    cases = [{"query": "grind coffee beans", "should_trigger": True}]
-    (made / "evals" / "trigger_queries.json").write_text(json.dumps(cases))
-    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
-    (tmp_path / "tokens").chmod(0o600)
+    cases = json.dumps([{"query": "grind coffee beans", "should_trigger": True}])
+    folder = write_skill(tmp_path / "skills" / "coffee", description="Grinds coffee beans.")
+    plant(folder, {"evals/trigger_queries.json": cases})
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
 
@@ -59,11 +57,11 @@ def proposes(server: Server, token: str, name: str, **more: str) -> str:
 
 
 def bearer(server: Server, path: str, token: str) -> Reply:
-    return get(server, path, Authorization=f"Bearer {token}")
+    return get(server, path, **bearing(token))
 
 
 def decides(server: Server, id_: str, token: str, **fields: str) -> Reply:
-    headers = {"Authorization": f"Bearer {token}", "Sec-Fetch-Site": "same-origin"}
+    headers = bearing(token) | {"Sec-Fetch-Site": "same-origin"}
     return server.send("POST", f"/ui/proposals/{id_}", urlencode(fields).encode(), headers)
 
 
@@ -84,7 +82,7 @@ def test_a_reviewer_sees_what_is_his_and_decides(place: Path) -> None:
         assert decides(server, secret, BOB, decision="approve").status == 404
         assert decides(server, of_bob, BOB, decision="approve").status == 400
         assert decides(server, of_ann, BOB, decision="maybe").status == 400
-        foreign = {"Authorization": f"Bearer {BOB}", "Sec-Fetch-Site": "cross-site"}
+        foreign = bearing(BOB) | {"Sec-Fetch-Site": "cross-site"}
         assert server.send("POST", f"/ui/proposals/{of_ann}", b"decision=approve", foreign).status == 403
         assert decides(server, of_ann, BOB, decision="approve", message="thanks").status == 303
         assert (place / "skills" / "tea" / SKILL_MD).exists()
@@ -131,14 +129,12 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         expect(page.locator("#queries + ul")).to_contain_text("place 1 now, 1 with this")
         assert harm(page) == []
         page.get_by_label("What to tell the proposer").fill("Good idea")
-        begun = monotonic()
         page.get_by_role("button", name="Approve").click()
         expect(page.get_by_role("status")).to_contain_text("Approved by local: Good idea")
         while two.notification()["method"] != "notifications/resources/list_changed":
             pass
         loaded = call(two, "skills_load", names=["coffee"])
         assert "Slowly." in said(loaded)
-        print(f"approved to loaded elsewhere: {monotonic() - begun:.2f} s")
         assert "approved, Good idea" in said(call(one, "skills_proposals"))
         assert seen.refused == []
 
@@ -149,11 +145,7 @@ def test_the_views_are_accessible_and_fit_a_telephone(chromium: Browser, place: 
     store = ProposalStore(place / "kept")
     with Registry([place / "skills"]) as registry:
         base = base_of(registry, "coffee")
-        files = {
-            SKILL_MD: manifest("coffee") + "x" * 300,
-            "scripts/run.py": "print(1)\n",
-            "references/a.md": "a\n" * 50,
-        }
+        files = {SKILL_MD: manifest("coffee") + "x" * 300, "scripts/run.py": "print(1)\n", "a.md": "a\n" * 50}
         made = propose(registry, store, replace(DRAFT, name="coffee", base=base), files)
     with (
         own_page(place / "skills", "--proposals", place / "kept") as address,
@@ -175,8 +167,6 @@ def test_the_views_are_accessible_and_fit_a_telephone(chromium: Browser, place: 
 
 
 def test_ones_own_page_reviews_what_is_local(place: Path) -> None:
-    with own_page(place / "skills", "--proposals", place / "kept") as address:
-        _, headers, _ = ask(address)
-        origin, cookie = address.partition("/ui/")[0], cookie_of(headers)
+    with signed_in(place / "skills", "--proposals", place / "kept") as (origin, cookie):
         assert "Nothing waits for a decision" in words(ask(f"{origin}/ui/proposals", cookie)[2])
         assert ask(f"{origin}/ui/proposals/20261124-0123456789ab", cookie)[0] == 404

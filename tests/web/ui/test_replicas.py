@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,7 +14,7 @@ from web.authorization_server import authorization_server
 from web.http_wire import Server
 from web.proxies import Edits, HaProxy, running
 from web.ui.serving import ask, cookie_of, get, page_serving, words
-from web.ui.test_sign_in import SECRET, TOKENS, _oauth_page
+from web.ui.test_sign_in import SECRET, TOKENS, _oauth_page, know_the_page, sign_in
 from wire import write_skill
 
 pytestmark = pytest.mark.needs_program("haproxy")
@@ -30,9 +30,8 @@ def two(folder: Path, *options: str | Path, edits: Edits = (), **environment: st
     write_skill(folder / "skills" / "refunds")
     (folder / "proxy").mkdir()
     with ExitStack() as stack:
-        replicas = [
-            stack.enter_context(page_serving(folder / "skills", *options, environment=environment)) for _ in range(2)
-        ]
+        given = (folder / "skills", *options)
+        replicas = [stack.enter_context(page_serving(*given, environment=environment)) for _ in range(2)]
         proxy = stack.enter_context(running(HaProxy(folder / "proxy", *(each.port for each in replicas), edits=edits)))
         assert isinstance(proxy, HaProxy)
         for name in ("replica-1", "replica-2"):
@@ -42,8 +41,7 @@ def two(folder: Path, *options: str | Path, edits: Edits = (), **environment: st
 
 def by_token(server: Server) -> str:
     """Sign in by the form; the cookie."""
-    headers = {"Sec-Fetch-Site": "same-origin", "Origin": f"http://127.0.0.1:{server.port}"}
-    reply = server.send("POST", "/ui/sign-in", urlencode({"token": SECRET}).encode(), headers)
+    reply = sign_in(server, SECRET)
     assert reply.status == 303
     return cookie_of(reply.headers)
 
@@ -74,11 +72,8 @@ def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: 
         assert statuses(proxy, cookie) == [303] * PAGES
         # What Redis holds proves nothing by itself, and what a replica knows goes on without Redis.
         cookie = by_token(first)
-        (key,) = (
-            each
-            for each in redis.all_keys()
-            if each.startswith("mcp-skills:page:") and "all" not in each and "of:" not in each
-        )
+        pages = [each for each in redis.all_keys() if each.startswith("mcp-skills:page:")]
+        (key,) = (each for each in pages if "all" not in each and "of:" not in each)
         redis.say("set", key, "gAAAAAforged")
         assert 303 in statuses(proxy, cookie)
         redis.stop()
@@ -87,14 +82,8 @@ def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: 
 
 @pytest.mark.needs_program("redis-server")
 def test_one_replica_finishes_what_another_began_at_the_issuer(tmp_path: Path) -> None:
-    from mcp.shared.auth import OAuthClientInformationFull
-    from pydantic import AnyUrl
-
     with authorization_server() as issuer, redis_server(tmp_path / "redis") as redis:
-        back = "https://skills.example/ui/oauth/callback"
-        issuer.clients["page"] = OAuthClientInformationFull(
-            client_id="page", redirect_uris=[AnyUrl(back)], token_endpoint_auth_method="none"
-        )
+        know_the_page(issuer)
         config = _oauth_page(tmp_path, issuer.url)
         with two(tmp_path, "--config", config, "--redis", redis.url, edits=TAKE_TURNS) as (proxy, _):
             for _ in range(3):

@@ -6,21 +6,16 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import pytest
+from mcp.shared.auth import OAuthClientInformationFull
+from pydantic import AnyUrl
 
-from web.authorization_server import authorization_server
-from web.http_wire import Reply, Server, http_serving
+from web.authorization_server import AuthorizationServer, authorization_server
+from web.http_wire import Reply, Server, bearing, http_serving
 from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
-from wire import write_skill
 
 SECRET = "0123456789abcdef"
+BACK = "https://skills.example/ui/oauth/callback"
 TOKENS = {"MCP_SKILLS_TOKENS": f"laptop={SECRET}"}
-
-
-@pytest.fixture
-def skills(tmp_path: Path) -> Path:
-    write_skill(tmp_path / "skills" / "refunds")
-    return tmp_path / "skills"
 
 
 def sign_in(server: Server, token: str, **headers: str | None) -> Reply:
@@ -108,10 +103,9 @@ def test_a_token_lets_in_and_is_not_in_the_cookie(skills: Path) -> None:
 
 def test_a_form_of_another_page_is_refused(skills: Path) -> None:
     foreign: list[dict[str, str | None]] = [
-        *({"Sec-Fetch-Site": each} for each in ("cross-site", "same-site")),
-        *({"Origin": each} for each in ("https://evil.example", "null", "http://127.0.0.1:1")),
-        {"Origin": None, "Sec-Fetch-Site": None},
-    ]
+        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
+        {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
+    ]  # fmt: skip
     with page_serving(skills, environment=TOKENS) as server:
         for headers in foreign:
             reply = sign_in(server, SECRET, **headers)
@@ -130,7 +124,7 @@ def test_the_page_may_be_reached_by_any_name_where_tokens_are_wanted(skills: Pat
 def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skills: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
-    wrong = {"Authorization": "Bearer wrong-wrong-wrong-wrong"}
+    wrong = bearing("wrong-wrong-wrong-wrong")
     with page_serving(skills, "--config", config, environment=TOKENS) as server:
         assert server.send("POST", "/mcp", b"{}", wrong).status == 401
         assert get(server, "/ui/", **wrong).status == 303
@@ -144,12 +138,19 @@ def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skill
 def test_a_prefix_before_the_page_stands_in_its_addresses(skills: Path) -> None:
     with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
         assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
-        reply = server.send(
-            "POST", "/team/ui/sign-in", urlencode({"token": SECRET}).encode(), {"Sec-Fetch-Site": "same-origin"}
-        )
+        form = urlencode({"token": SECRET}).encode()
+        reply = server.send("POST", "/team/ui/sign-in", form, {"Sec-Fetch-Site": "same-origin"})
         assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
         shown = get(server, "/team/ui/", Cookie=cookie_of(reply.headers)).body.decode()
         assert 'href="/team/ui/skills/refunds"' in shown and '"/ui/' not in shown
+
+
+def know_the_page(issuer: AuthorizationServer) -> None:
+    """Register the page as a public client of the issuer."""
+    client = OAuthClientInformationFull(
+        client_id="page", redirect_uris=[AnyUrl(BACK)], token_endpoint_auth_method="none"
+    )
+    issuer.clients["page"] = client
 
 
 def _oauth_page(folder: Path, issuer: str, more: str = 'ui-client-id = "page"') -> Path:
@@ -161,20 +162,14 @@ def _oauth_page(folder: Path, issuer: str, more: str = 'ui-client-id = "page"') 
 
 
 def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: Path, skills: Path) -> None:
-    from mcp.shared.auth import OAuthClientInformationFull
-    from pydantic import AnyUrl
-
     with authorization_server() as issuer:
-        back = "https://skills.example/ui/oauth/callback"
-        issuer.clients["page"] = OAuthClientInformationFull(
-            client_id="page", redirect_uris=[AnyUrl(back)], token_endpoint_auth_method="none"
-        )
+        know_the_page(issuer)
         with page_serving(skills, "--config", _oauth_page(tmp_path, issuer.url)) as server:
             assert "Sign in at" in words(get(server, "/ui/sign-in"))
             begun = get(server, "/ui/oauth/begin")
             place = begun.headers["Location"] or ""
             asked = parse_qs(urlsplit(place).query)
-            assert asked["code_challenge_method"] == ["S256"] and asked["redirect_uri"] == [back]
+            assert asked["code_challenge_method"] == ["S256"] and asked["redirect_uri"] == [BACK]
             assert "SameSite=lax" in (begun.headers["Set-Cookie"] or "")
             away = cookie_of(begun.headers)
             returned = urlsplit(ask(place)[1]["Location"] or "")
@@ -209,11 +204,10 @@ def test_no_foreign_page_locks_anybody_out_of_signing_in(tmp_path: Path, skills:
 
 
 def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, skills: Path) -> None:
-    with (
-        authorization_server() as issuer,
-        page_serving(skills, "--config", _oauth_page(tmp_path, issuer.url, "")) as server,
-    ):
-        assert get(server, "/ui/oauth/begin").status == 404
-        assert get(server, "/ui/").status == 303
-        bearer = issuer.token("https://skills.example/mcp", [])
-        assert get(server, "/ui/", Authorization=f"Bearer {bearer}").status == 200
+    with authorization_server() as issuer:
+        config = _oauth_page(tmp_path, issuer.url, "")
+        with page_serving(skills, "--config", config) as server:
+            assert get(server, "/ui/oauth/begin").status == 404
+            assert get(server, "/ui/").status == 303
+            token = issuer.token("https://skills.example/mcp", [])
+            assert get(server, "/ui/", **bearing(token)).status == 200

@@ -8,7 +8,6 @@ import os
 import re
 import struct
 import subprocess
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,10 @@ import pytest
 
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.web.ui.pages.history import commits
-from web.http_wire import Server
-from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from sources.git.conftest import BASE
+from sources.git.remotes import Upstream, skill
+from web.http_wire import Server, bearing, token_file, until
+from web.ui.serving import get, names, page_serving, parts, words
 from wire import FIXTURES, write_skill
 
 DEEP = "/".join("abcdefghijkl")
@@ -113,10 +114,9 @@ def test_arguments_are_filled_in(server: Server) -> None:
 
 
 def test_who_sees_it_is_what_its_frontmatter_says(server: Server) -> None:
-    assert "no A model, by the tools" in words(page(server, "/ui/skills/user"))
-    assert "yes A user, as a prompt" in words(page(server, "/ui/skills/user"))
-    assert "yes A model, by the tools" in words(page(server, "/ui/skills/model"))
-    assert "no A user, as a prompt" in words(page(server, "/ui/skills/model"))
+    for name, model, user in (("user", "no", "yes"), ("model", "yes", "no")):
+        text = words(page(server, f"/ui/skills/{name}"))
+        assert f"{model} A model, by the tools" in text and f"{user} A user, as a prompt" in text
 
 
 def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None:
@@ -167,13 +167,9 @@ def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
     directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
     with page_serving(tmp_path) as server:
         assert "It has not changed." in words(page(server, "/ui/history/a"))
-        until = time.monotonic() + 20
-        number = 0
-        while "-first line" not in (text := words(page(server, "/ui/history/a"))):
-            assert time.monotonic() < until, text
-            if number == 0:
-                write_skill(directory, body="# One\n\nsecond <b>line\n", more_md="new\n")
-            number += 1
+        write_skill(directory, body="# One\n\nsecond <b>line\n", more_md="new\n")
+        until(lambda: "-first line" in words(page(server, "/ui/history/a")))
+        text = words(page(server, "/ui/history/a"))
         assert "+second <b>line" in text and "file added: more.md" in text
         assert "changed" in words(page(server, "/ui/skills/a"))
 
@@ -186,14 +182,8 @@ def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_
     write_skill(directory, body="# Two\n")
     git(repository, "commit", "-q", "-a", "-m", "second <script>")
     (tmp_path / "repo" / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
-    for key in (
-        "diff.evil.textconv",
-        "diff.evil.command",
-        "diff.external",
-        "gpg.program",
-        "core.fsmonitor",
-        "core.pager",
-    ):
+    evil = ("diff.evil.textconv", "diff.evil.command", "diff.external", "gpg.program", "core.fsmonitor", "core.pager")
+    for key in evil:
         git(repository, "config", key, f"touch {hit}")
     git(repository, "config", "log.showSignature", "true")
     with page_serving(tmp_path / "repo" / "skills") as server:
@@ -229,7 +219,7 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
 @pytest.mark.needs_program("git")
 @pytest.mark.parametrize("folder", ["", "skills/[a]*"])
 def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder: str) -> None:
-    names = (
+    hidden = (
         ".env",
         "in/.env",
         ".d/x",
@@ -243,8 +233,8 @@ def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder
         "~$x",
     )
     shown = ("x.env", "in/x.d/x", "x#", "in/x~$x", "4913x", "SKILL.md")
-    for name in (*names, *shown):
-        assert any(map(is_ignored, name.split("/"))) is (name in names)
+    for name in (*hidden, *shown):
+        assert any(map(is_ignored, name.split("/"))) is (name in hidden)
         file = tmp_path / folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x\n", encoding="ascii")
@@ -305,28 +295,55 @@ def test_no_file_of_a_root_leads_the_page_to_another_repository(
         assert reply.status == 200 and b"secret" not in reply.body
 
 
-def test_ones_own_page_names_folders_and_what_hosts_want(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    with own_page(tmp_path) as address:
-        origin = address.partition("/ui/")[0]
-        cookie = cookie_of(ask(address)[1])
-        until = time.monotonic() + 20
-        while (answer := ask(f"{origin}/ui/skills/a", cookie))[0] != 200:
-            assert time.monotonic() < until
-        text = html.unescape(answer[2])
-        assert os.fspath(tmp_path / "a") in text
-        assert f"mcp-skills-server install cursor {tmp_path}" in text and '"mcpServers"' in text
-
-
 def test_every_broken_skill_has_a_page() -> None:
     with page_serving(FIXTURES.parent / "broken") as server:
-        seen: list[str] = []
-        address = "/ui/"
-        while address:
-            text = page(server, address)
-            seen += re.findall(r'<h2><a href="([^"]*)">', text)
-            following = re.search(r'rel="next" href="([^"]*)"', text)
-            address = html.unescape(following[1]) if following else ""
+        seen = [name for part in parts(server, "/ui/") for name in names(part)]
         assert len(seen) > 50
         for each in seen:
-            page(server, html.unescape(each))
+            page(server, f"/ui/skills/{each}")
+
+
+# What git tells of a repository that is fetched
+
+OPS, BOB = "opss-made-up-token-0123456789", "bobs-made-up-token-0123456789"
+GRANTS = """
+roots = ['{url}']
+token-file = 'tokens'
+[[grant]]
+who = ["token:bob"]
+skills = ["**"]
+[[grant]]
+who = ["token:ops"]
+skills = ["**"]
+may = ["admin"]
+"""
+COMMIT = """tree {tree}
+parent {parent}
+author Eve &amp; "x" <x> 99999999999999 +0000
+committer c <c> 1 +0000
+
+<b>done
+"""
+
+
+@pytest.mark.needs_program("git")
+def test_administrators_see_the_commits_of_a_repository_and_nothing_of_them_is_markup(tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "acme.git")
+    parent = upstream.commit(BASE)
+    upstream.commit({**BASE, **skill("alpha", "Other <script>words</script>.")}, "other", parent=parent)
+    tree = upstream.git("rev-parse", "other^{tree}")
+    raw = COMMIT.format(tree=tree, parent=parent).encode()
+    commit = upstream.git("hash-object", "-t", "commit", "-w", "--stdin", "--literally", given=raw)
+    upstream.git("update-ref", "refs/heads/main", commit)
+    token_file(tmp_path, f"bob={BOB}", f"ops={OPS}")
+    (tmp_path / "c.toml").write_text(GRANTS.format(url=upstream.url), encoding="utf-8")
+    with page_serving("--config", tmp_path / "c.toml", "--cache-dir", tmp_path / "cache") as server:
+        plain = words(get(server, "/ui/history/skills/alpha", **bearing(BOB)))
+        assert "By git" not in plain and "Eve" not in plain
+        reply = get(server, "/ui/history/skills/alpha", **bearing(OPS))
+        shown = words(reply)
+        assert "By git" in shown and "+Other <script>words</script>." in shown and commit[:12] in shown
+        assert 'Eve &amp; "x"' in shown and "<b>done" in shown
+        for tag in ("<b>", "<script>"):
+            assert tag not in reply.body.decode()
+        assert "9999-12-31" in shown

@@ -7,18 +7,18 @@ import html
 import json
 import re
 import shutil
-import urllib.error
-import urllib.request
 from pathlib import Path
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 
 from playwright.sync_api import Browser, expect
 
 from web.ui.chromium import needs_chromium
-from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from web.ui.serving import ask, get, page_serving, signed_in, words
 from web.ui.test_browser import opened
 from web.ui.test_skill import png
 from wire import FIXTURES, write_skill
+
+REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 
 
 @needs_chromium
@@ -89,20 +89,8 @@ def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: 
 
 
 def post(address: str, cookie: str, origin: str, **fields: str) -> int:
-    request = urllib.request.Request(address, urlencode(fields).encode(), {"Cookie": cookie, "Origin": origin})
-    try:
-        with urllib.request.build_opener(NoRedirect).open(request, timeout=20) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leads nowhere."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
+    """The status of a form that a page of this origin sends."""
+    return ask(address, cookie, "POST", fields, Origin=origin)[0]
 
 
 def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -> None:
@@ -110,9 +98,7 @@ def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -
     linked = write_skill(tmp_path / "skills" / "b")
     (tmp_path / "outside").mkdir()
     (linked / "evals").symlink_to(tmp_path / "outside")
-    with own_page(tmp_path / "skills") as address:
-        origin = address.partition("/ui/")[0]
-        cookie = cookie_of(ask(address)[1])
+    with signed_in(tmp_path / "skills") as (origin, cookie):
         there = f"{origin}/ui/try"
         assert post(there, cookie, "http://evil.example", skill="a", prompts="x") == 403
         assert post(there, "", origin, skill="a", prompts="x") == 403
@@ -130,8 +116,7 @@ def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -
 def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:
     for name in ("tea", "coffee"):
         write_skill(tmp_path / "drinks" / name)
-    with own_page(tmp_path) as address:
-        origin, cookie = address.partition("/ui/")[0], cookie_of(ask(address)[1])
+    with signed_in(tmp_path) as (origin, cookie):
         there = f"{origin}/ui/switch"
         assert 'name="off" value="drinks/tea"' in ask(f"{origin}/ui/skills/drinks/tea", cookie)[2]
         assert post(there, cookie, "http://evil.example", off="drinks/tea") == 403
@@ -154,8 +139,7 @@ def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:
 
 
 def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None:
-    with own_page(tmp_path) as address:
-        origin, cookie = address.partition("/ui/")[0], cookie_of(ask(address)[1])
+    with signed_in(tmp_path) as (origin, cookie):
         page = ask(f"{origin}/ui/", cookie)[2]
         assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page)
         assert f"<title>Skills - {tmp_path.name}</title>" in page
@@ -168,9 +152,9 @@ def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None
 
 def test_a_host_has_its_command_its_entry_and_its_link(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    with own_page(tmp_path) as address:
-        origin, cookie = address.partition("/ui/")[0], cookie_of(ask(address)[1])
+    with signed_in(tmp_path) as (origin, cookie):
         page = html.unescape(ask(f"{origin}/ui/skills/a", cookie)[2])
+        assert str(tmp_path / "a") in page and '"mcpServers"' in page
         assert page.count(f"mcp-skills-server install cursor {tmp_path}") == 1
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)
         assert link is not None
@@ -195,9 +179,30 @@ def test_a_skill_shows_its_copies_and_its_icon(tmp_path: Path) -> None:
 def test_long_pages_are_compressed_for_who_takes_that(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", body="word " * 2_000)
     with page_serving(tmp_path) as server:
-        there = f"http://127.0.0.1:{server.port}/ui/skills/a"
-        asked = urllib.request.Request(there, headers={"Accept-Encoding": "gzip"})
-        with urllib.request.urlopen(asked, timeout=20) as reply:
-            assert reply.headers["Content-Encoding"] == "gzip"
-            assert b"word word" in gzip.decompress(reply.read())
+        reply = server.send("GET", "/ui/skills/a", headers={"Accept-Encoding": "gzip"})
+        assert reply.headers["Content-Encoding"] == "gzip"
+        assert b"word word" in gzip.decompress(reply.body)
         assert get(server, "/ui/skills/a").headers["Content-Encoding"] is None
+
+
+def test_an_author_sees_what_misses_and_who_shows_the_skill(tmp_path: Path) -> None:
+    cases = [
+        {"query": "pay the money back", "should_trigger": True},
+        {"query": "minutes of a meeting", "should_trigger": True},
+        {"query": "<b>refunds</b>", "should_trigger": False},
+    ]
+    write_skill(tmp_path / "refunds", description=REFUNDS, evals__any_json=json.dumps(cases), evals__odd_json="{}")
+    write_skill(tmp_path / "minutes", description="Write minutes of meetings. Use when asked what was decided.")
+    write_skill(tmp_path / "repayments", description=REFUNDS)
+    write_skill(tmp_path / "alone", description="Paint a fence. Use when it is grey.\ndisable-model-invocation: true")
+    with page_serving(tmp_path) as server:
+        seen = words(get(server, "/ui/skills/refunds"))
+        assert "Trigger set: 1 of 3 prompts come out as expected" in seen
+        assert "minutes comes first by the words minutes, meeting" in seen
+        assert "odd.json: holds no trigger set" in seen
+        assert re.search(r"claude-code.* : with its whole description|claude-code[^:]*: with its description", seen)
+        assert "codex : not at all; skills_search finds it" in seen
+        assert re.search(r"repayments \d+%", seen)
+        assert b"<b>refunds</b>" not in get(server, "/ui/skills/refunds").body
+        assert "No trigger set: put prompts into evals/trigger_queries.json" in words(get(server, "/ui/skills/minutes"))
+        assert "For its author" not in words(get(server, "/ui/skills/alone"))

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from mcp_skills_server.errors import UsageError, quoted
+from mcp_skills_server.sources.addresses import is_loopback
 
 PROTOCOLS: Final = ("https", "ssh", "file", "http")
 _IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)
@@ -20,8 +21,6 @@ _NOT_IN_REF: Final = re.compile(
 )
 """Patterns that `git check-ref-format` rejects."""
 _OBJECT_ID: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
-_ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
-_LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
 _FORM: Final = "git+https://HOST/REPOSITORY@REF#FOLDER"
 
 
@@ -55,11 +54,6 @@ class GitAddress:
     def commit(self) -> str | None:
         """The commit that `ref` pins, or None for a branch or tag, which may move."""
         return self.ref if is_commit(self.ref) else None
-
-    @property
-    def is_abbreviated(self) -> bool:
-        """True if `ref` may be an abbreviated commit id, which no server resolves."""
-        return self.commit is None and _ABBREVIATED.fullmatch(self.ref) is not None
 
     @property
     def name(self) -> str:
@@ -122,12 +116,11 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
     if bool(host) == (protocol == "file") or not path.strip("/"):
-        raise refused(
-            "write git+file:///PATH"
-            if protocol == "file"
-            else f"it names no repository; write {_FORM}"
-        )
-    if protocol == "http" and not http and not _LOOPBACK.fullmatch(host):
+        form = f"it names no repository; write {_FORM}"
+        if protocol == "file":
+            form = "write git+file:///PATH"
+        raise refused(form)
+    if protocol == "http" and not http and not is_loopback(host):
         raise refused(
             "plain http can be read and changed on the way; use git+https, or give --allow-http"
         )

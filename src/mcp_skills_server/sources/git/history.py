@@ -96,19 +96,11 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     """
     mark = secrets.token_hex(16)
     words = [*_LOG, f"--format={mark}%H{mark}%at{mark}%an{mark}%s{mark}"]
+    where = ("--end-of-options", *revisions, "--", *places)
     # if the diffs are too large or incomplete, return the commits without diffs
     for more in (_PATCH, ()):
         try:
-            raw = git.run(
-                *words,
-                *more,
-                "--end-of-options",
-                *revisions,
-                "--",
-                *places,
-                seconds=_SECONDS,
-                most=_MOST_BYTES,
-            )
+            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MOST_BYTES)
         except (GitFailedError, SourceError):
             continue
         parts = raw.decode("utf-8", "replace").split(mark)[1:]
@@ -118,17 +110,9 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
 
 def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
-    words = (
-        "--format=",
-        "--raw",
-        "--no-abbrev",
-        "-z",
-        "--end-of-options",
-        *revisions,
-        "--",
-        *places,
-    )
-    raw = git.run(*_LOG, *words, seconds=_SECONDS, most=_MOST_BYTES)
+    words = (*_LOG, "--format=", "--raw", "--no-abbrev", "-z")
+    where = ("--end-of-options", *revisions, "--", *places)
+    raw = git.run(*words, *where, seconds=_SECONDS, most=_MOST_BYTES)
     return {each.decode() for pair in _CHANGED.findall(raw) for each in pair if each.strip(b"0")}
 
 

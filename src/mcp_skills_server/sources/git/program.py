@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, cast
@@ -28,25 +28,15 @@ if sys.platform != "win32":
 
 REMOTE: Final = "source"
 """Name of the remote in the generated configuration."""
-_KEPT: Final = frozenset(
-    (
-        "GIT_SSH_COMMAND",
-        "GIT_SSH",
-        "GIT_SSH_VARIANT",
-        "GIT_CONFIG_GLOBAL",
-        "GIT_CONFIG_COUNT",
-        "GIT_EXEC_PATH",
-    )
-)
+_KEPT: Final = (
+    "GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT",
+    "GIT_EXEC_PATH",
+)  # fmt: skip
 """Git variables that are the user's configuration; all others would redirect git to another
 repository, or are for debugging."""
 _KEPT_BEGINNINGS: Final = (
-    "GIT_CONFIG_KEY_",
-    "GIT_CONFIG_VALUE_",
-    "GIT_SSL_CA",
-    "GIT_SSL_CERT",
-    "GIT_SSL_KEY",
-)
+    "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_SSL_CA", "GIT_SSL_CERT", "GIT_SSL_KEY",
+)  # fmt: skip
 _SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
@@ -85,11 +75,11 @@ _ENVIRONMENT: Final = {
 _SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
 _LIMITED: Final = """
 ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
-exec 3<&0; (read -r _ <&3; kill -9 0) >/dev/null 2>&1 &
-given=$3; shift 3; exec "$@" 3<&- <"/dev/fd/$given"
+(read -r _ <"/dev/fd/$3"; kill -9 0) >/dev/null 2>&1 &
+shift 3; exec "$@"
 """
-"""The shell's stdin is a pipe that closes when the server ends in any way; the shell then kills its
-process group. The shell moves that pipe to 3, so git's own stdin comes from a higher descriptor."""
+"""The third argument is a pipe that closes when the server ends in any way; then the shell kills
+its process group."""
 _ABOVE_THOSE_OF_SHELLS: Final = 10
 MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
@@ -152,14 +142,19 @@ class Git:
         if git is None:
             raise UnreachableError("the program git is not installed; install git 2.30 or newer")
         deadline = time.monotonic() + seconds
-        with _stdin(given) as stdin, tempfile.TemporaryFile() as stderr, _lifeline() as life:
-            watched = sys.platform != "win32"
-            words = [*self._words(git, stdin), *arguments]
+        with (
+            tempfile.TemporaryFile() as stdin,
+            tempfile.TemporaryFile() as stderr,
+            _lifeline() as passed,
+        ):
+            stdin.write(given)
+            stdin.seek(0)
+            words = [*self._words(git, passed), *arguments]
             try:
                 process = subprocess.Popen(  # noqa: S603, the purpose of this module
                     words,
-                    stdin=life if watched else stdin,
-                    pass_fds=(stdin,) if watched else (),
+                    stdin=stdin,
+                    pass_fds=passed,
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     env=self._env(),
@@ -205,8 +200,8 @@ class Git:
         for process in tuple(self._running):
             _end(process)
 
-    def _words(self, program: str, given: int) -> list[str]:
-        """Return git's command line with resource limits, up to the command. `given` is stdin."""
+    def _words(self, program: str, lifeline: Sequence[int]) -> list[str]:
+        """Return git's command line with resource limits, up to the command."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]
@@ -214,16 +209,8 @@ class Git:
             return git
         # A local repository is read by a child git, which may map all of it into memory.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
-        return [
-            "/bin/sh",
-            "-c",
-            _LIMITED,
-            "git",
-            str(self._most_bytes >> 9),
-            memory,
-            str(given),
-            *git,
-        ]
+        given = [str(self._most_bytes >> 9), memory, *map(str, lifeline)]
+        return ["/bin/sh", "-c", _LIMITED, "git", *given, *git]
 
     def _env(self) -> dict[str, str]:
         if self._environment is None:
@@ -245,31 +232,21 @@ class Git:
 
 
 @contextmanager
-def _stdin(given: bytes) -> Generator[int]:
-    """Yield the descriptor of a temporary file with these bytes, positioned at its start."""
-    with tempfile.TemporaryFile() as file:
-        file.write(given)
-        file.seek(0)
-        if sys.platform == "win32":
-            yield file.fileno()
-            return
-        # The lowest free descriptor may be one of the standard three, or one that the shell uses.
-        above = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
-        try:
-            yield above
-        finally:
-            os.close(above)
-
-
-@contextmanager
-def _lifeline() -> Generator[int]:
+def _lifeline() -> Generator[Sequence[int]]:
     """Yield the read end of a pipe, which gets end-of-file when this process ends or leaves."""
+    if sys.platform == "win32":
+        yield ()
+        return
     reading, writing = os.pipe()
+    # The lowest that is free may be one that the shell needs for itself, or one of the standard
+    # three.
+    above = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
+    os.close(reading)
     try:
-        yield reading
+        yield (above,)
     finally:
         os.close(writing)
-        os.close(reading)
+        os.close(above)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

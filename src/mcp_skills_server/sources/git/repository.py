@@ -17,7 +17,7 @@ from typing import IO, Final, NamedTuple
 
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.git.address import GitAddress
+from mcp_skills_server.sources.git.address import GitAddress, is_commit
 from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
 from mcp_skills_server.sources.source import (
     SourceError,
@@ -34,16 +34,13 @@ _FETCH: Final = (
 _WITHOUT_BLOBS: Final = "--filter=blob:none"
 _WITHOUT_LARGE: Final = "--filter=blob:limit=1m"
 _NO_SUCH_OBJECT: Final = re.compile(
-    (
-        "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send "
-        "all "
-        "necessary objects"
-    ),
-    re.IGNORECASE,
+    "(?i)not our ref|unadvertised object|no such remote ref|couldn't find remote ref"
+    "|did not send all necessary objects"
 )
 _NO_SUCH_TREE: Final = re.compile(
     "not a tree object|not a valid object name|from promisor", re.IGNORECASE
 )
+_ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
 _NO_FILTER: Final = "filtering not recognized"
 _MOST_PACKS: Final = 100
 _MOST_REFS_BYTES: Final = 16 << 20
@@ -54,50 +51,41 @@ _HISTORY: Final = (64, 1024, 16384)
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
 """The same for servers without filters, where each commit comes with its files."""
 
-_ACCESS: Final = (
-    "access is refused; have a credential helper of git, or ssh's agent, know a password or a "
-    "key for it"
-)
-_ELSEWHERE: Final = (
-    "it is elsewhere, or its address ends in .git; give the address that it leads to"
-)
-_PROTOCOL: Final = (
-    "git's configuration or the server leads to another protocol than the address has"
-)
-_OWNER: Final = "the repository belongs to another user; add it to git's safe.directory"
-_HOST_KEY: Final = (
-    "ssh does not know the host's key; connect to it once with ssh, or add its key to known_hosts"
-)
-_CERTIFICATE: Final = "its certificate is not trusted; have git's http.sslCAInfo name who issued it"
-_OLD: Final = "the program git is too old; install 2.30 or newer"
 _NO_ANSWER: Final = "no answer"
 _REASONS: Final = {
-    "host key verification failed": _HOST_KEY,
-    "authentication failed": _ACCESS,
-    "could not read (?:username|password)": _ACCESS,
-    "terminal prompts disabled": _ACCESS,
-    "returned error: 40[13]": _ACCESS,
-    "permission denied": _ACCESS,
-    "too many authentication failures": _ACCESS,
-    "access denied": _ACCESS,
-    "redirect": _ELSEWHERE,
-    "returned error: 30[0-9]": _ELSEWHERE,
-    "transport '.*' not allowed": _PROTOCOL,
-    "dubious ownership": _OWNER,
+    "host key verification failed": (
+        "ssh does not know the host's key; connect to it once with ssh, or add its key to "
+        "known_hosts"
+    ),
+    "authentication failed|could not read (?:username|password)|terminal prompts disabled"
+    "|returned error: 40[13]|permission denied|too many authentication failures|access denied": (
+        "access is refused; have a credential helper of git, or ssh's agent, know a password or a "
+        "key for it"
+    ),
+    "redirect|returned error: 30[0-9]": (
+        "it is elsewhere, or its address ends in .git; give the address that it leads to"
+    ),
+    "transport '.*' not allowed": (
+        "git's configuration or the server leads to another protocol than the address has"
+    ),
+    "dubious ownership": ("the repository belongs to another user; add it to git's safe.directory"),
     "repository .* not found|returned error: 404|be a git repository|not a git repository": (
         "there is no repository there, or none that you may see"
     ),
     "could not resolve host|name or service not known": "its host is not known; check the address",
-    "certificate|ssl |tls ": _CERTIFICATE,
+    "certificate|ssl |tls ": (
+        "its certificate is not trusted; have git's http.sslCAInfo name who issued it"
+    ),
     "no space left on device|quota exceeded": "the disk is full",
     "ended by signal 25|file size limit|file too large": (
         "it has more than 4 GiB, which is not fetched"
     ),
-    "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect": _NO_ANSWER,
-    "unreachable|no route to host|too slow|timed out|timeout|no answer": _NO_ANSWER,
-    "early eof|hung up": _NO_ANSWER,
-    "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,
-    "unknown option|unknown switch|^usage:": _OLD,
+    "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect"
+    "|unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up"
+    "|broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": (
+        _NO_ANSWER
+    ),
+    "unknown option|unknown switch|^usage:": ("the program git is too old; install 2.30 or newer"),
 }
 """Explanations by regular expression for messages of git, ssh and curl under LC_ALL=C, in order."""
 _SAID: Final = re.compile(r"(?:fatal|error|remote|ssh): (.*)")
@@ -123,7 +111,7 @@ class Repository:
 
     Args:
         depth: commits that come with the requested one, itself included.
-        most_bytes: maximum size of one fetch; None for that of `program`.
+        most_bytes: maximum size of one fetch.
     """
 
     def __init__(
@@ -134,17 +122,15 @@ class Repository:
         resolve_s: float,
         fetch_s: float,
         depth: int = 1,
-        most_bytes: int | None = None,
+        most_bytes: int = MOST_FILE_BYTES,
     ) -> None:
         self._directory = directory
         self._address = address
         self._resolve_s = resolve_s
         self._fetch_s = fetch_s
         self._depth = depth
-        self._git = Git(
-            directory, address.url, address.protocol, most_bytes=most_bytes or MOST_FILE_BYTES
-        )
-        self._filters_at_all = self._filters = True
+        self._git = Git(directory, address.url, address.protocol, most_bytes=most_bytes)
+        self._filters = True
 
     def end(self) -> None:
         """Kill the running commands, and refuse to start further ones."""
@@ -164,20 +150,13 @@ class Repository:
             names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
         # An annotated tag is an object of its own; `^{}` lists its commit.
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
+        words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
         with self._said():
-            raw = self._git.run(
-                "ls-remote",
-                "--quiet",
-                REMOTE,
-                *names,
-                *peeled,
-                seconds=self._resolve_s,
-                most=_MOST_REFS_BYTES,
-            )
+            raw = self._git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
         found: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
             commit, tab, name = line.partition("\t")
-            if tab and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", commit):
+            if tab and is_commit(commit):
                 found.setdefault(name, commit)
         for name in names:
             if name in found:
@@ -186,13 +165,14 @@ class Repository:
             raise UnacceptableError(
                 "it is empty, or no repository; check the address, or name a branch with @"
             )
-        hint = "; a commit is named by its whole id" if self._address.is_abbreviated else ""
+        hint = ""
+        if _ABBREVIATED.fullmatch(ref):  # which no server looks up
+            hint = "; a commit is named by its whole id"
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
     def fetch(self, tip: Tip) -> None:
         """Fetch a commit with its trees, and its blobs if the server cannot filter them out."""
         self._tidy(len(tip.commit))
-        self._filters = self._filters_at_all
         # In a whole repository most files belong to skills, so one request fetches them with the
         # commit.
         without = _WITHOUT_BLOBS
@@ -206,22 +186,17 @@ class Repository:
                 if not tip.name or not _NO_SUCH_OBJECT.search(error.said):
                     raise
                 self._fetch(*shallow, f"+{tip.name}:{_OURS}")
-            now = (
-                self._git.run("rev-parse", f"{_OURS}^{{commit}}", seconds=self._resolve_s)
-                .decode()
-                .strip()
-            )
-        if now != tip.commit:
+        if not self.has(tip):
             raise UnreachableError("it changed while it was fetched")
 
     def has(self, tip: Tip) -> bool:
         """Tell whether this commit was the last that `fetch` fetched."""
+        wanted = ("rev-parse", "--verify", "--quiet", f"{_OURS}^{{commit}}")
         try:
-            return self._git.run(
-                "rev-parse", "--verify", "--quiet", _OURS, seconds=self._resolve_s
-            ) == (f"{tip.commit}\n".encode())
+            found = self._git.run(*wanted, seconds=self._resolve_s)
         except GitFailedError:
             return False
+        return found.decode().strip() == tip.commit
 
     def roots(self) -> Sequence[str]:
         """Return the shallow commits, whose parents were not fetched."""
@@ -236,18 +211,12 @@ class Repository:
         """Fetch blobs of a fetched commit, or of all fetched commits that touch `places`."""
         if not self._filters:
             return
+        among = [f"{tip.commit}:{self._address.folder}"]
+        if places:
+            among = [tip.commit, "--", *places]
+        words = ("rev-list", "--objects", "--missing=print", *among)
         with self._said():
-            among = (
-                [tip.commit, "--", *places] if places else [f"{tip.commit}:{self._address.folder}"]
-            )
-            listed = self._git.run(
-                "rev-list",
-                "--objects",
-                "--missing=print",
-                *among,
-                seconds=self._fetch_s,
-                most=_MOST_LISTED_BYTES,
-            )
+            listed = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(object_ids))
             if not absent:
@@ -260,9 +229,9 @@ class Repository:
             except GitFailedError as error:
                 if not _NO_SUCH_OBJECT.search(error.said):
                     raise
-                self._filters_at_all = False
+                self._filters = False
         # the server filters blobs but does not serve them singly: fetch the whole commit
-        if not self._filters_at_all:
+        if not self._filters:
             self.clear()
             self.fetch(tip)
 
@@ -282,16 +251,10 @@ class Repository:
 
     def entries(self, commit: str, folder: str) -> list[TreeEntry]:
         """List all files below a folder, with links and submodules, or raise UnacceptableError."""
+        words = ("ls-tree", "-r", "-z", f"{commit}:{folder}")
         with self._said():
             try:
-                raw = self._git.run(
-                    "ls-tree",
-                    "-r",
-                    "-z",
-                    f"{commit}:{folder}",
-                    seconds=self._fetch_s,
-                    most=_MOST_LISTED_BYTES,
-                )
+                raw = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             except GitFailedError as error:
                 if folder and _NO_SUCH_TREE.search(error.said):
                     raise UnacceptableError(
@@ -314,12 +277,8 @@ class Repository:
     def blobs(self, object_ids: Sequence[str]) -> Generator[IO[bytes]]:
         """Stream the output of `git cat-file --batch` for these blobs, in their order."""
         wanted = "\n".join(object_ids).encode() + b"\n"
-        with (
-            self._said(),
-            self._git.stream(
-                "cat-file", "--batch", "--buffer", seconds=self._fetch_s, given=wanted
-            ) as out,
-        ):
+        words = ("cat-file", "--batch", "--buffer")
+        with self._said(), self._git.stream(*words, seconds=self._fetch_s, given=wanted) as out:
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
@@ -336,18 +295,14 @@ class Repository:
         try:
             self._git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
-            why = _last_line(error.said)
             if "ssh-keygen" in error.said and "cannot run" in error.said:
                 raise UnreachableError(
                     "the program ssh-keygen is not installed; install OpenSSH"
                 ) from None
-            said = (
-                "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip())
-                or "it is not signed"
-            )
+            said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip())
             raise UnsignedCommitError(
                 f"commit {commit[:12]} is not signed by anybody that --require-signed-commits "
-                f"names ({said or why})"
+                f"names ({said or 'it is not signed'})"
             ) from None
 
     def clear(self) -> None:
@@ -399,18 +354,13 @@ class Repository:
         place = self._directory
         with suppress(OSError):
             is_long = "sha256" in (place / "config").read_text()
-            if (
-                is_long != (id_length == 64)
-                or len(list(place.glob("objects/pack/*.pack"))) > _MOST_PACKS
-            ):
+            packs = [*place.glob("objects/pack/*.pack")]
+            if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
                 self.clear()
-        for left in (
-            *place.glob("*.lock"),
-            *place.glob("refs/kept/*.lock"),
-            *place.glob("objects/pack/tmp_*"),
-        ):
-            with suppress(OSError):
-                left.unlink()
+        for pattern in ("*.lock", "refs/kept/*.lock", "objects/pack/tmp_*"):
+            for left in place.glob(pattern):
+                with suppress(OSError):
+                    left.unlink()
         self._make(id_length)
 
 
@@ -427,7 +377,5 @@ def _last_line(said: str) -> str:
     lines = [
         found[1] for line in said.splitlines() if (found := _SAID.search(line))
     ] or said.splitlines()[:1]
-    return (
-        clipped(printable(re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip())))
-        or "git says nothing"
-    )
+    last = re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip())
+    return clipped(printable(last)) or "git says nothing"

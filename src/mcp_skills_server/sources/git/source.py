@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeVar
 
@@ -155,7 +154,7 @@ class GitFolder(Source):
         if not ids:
             return
         self._repository.fetch_blobs(tip, ids)
-        limits = UnpackLimits(bytes=self.settings.fetch.limits.skill_bytes)
+        limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:
                 skill: WantedSkill = unit.item
@@ -173,7 +172,7 @@ class GitFolder(Source):
                     notes = (
                         f"{name}: left out what is never served: {some_of(sorted(skill.left_out))}",
                     )
-                reconciler.put(unit, partial(Bundle, {name: files}, {}, notes, tuple(pointers)))
+                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(
@@ -266,12 +265,11 @@ def select(
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
-        lines = "".join(
+        lines = [
             f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in sorted(skill.files)
-        )
-        skill.key = hashlib.sha256(
-            f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")
-        ).hexdigest()
+        ]
+        listed = "".join((f"{skill.fault}\0", *lines))
+        skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
     for fault in file_names.faults(sorted(skills)):
         skills[fault.path].fault = skills[fault.path].fault or fault.message
     return skills, passed

@@ -33,7 +33,7 @@ _CLIENT: Final = "mcp-skills-server"
 _UNSAID_S: Final = 60
 _LONGEST_S: Final = 3600
 _LEEWAY_S: Final = 10
-_MOST_TOKEN: Final = 32_768
+_TOKEN: Final = re.compile("[!-~]{1,32768}")
 MOST_BYTES: Final = 1 << 16
 """Maximum size of a token server's response."""
 _CHALLENGE: Final = re.compile(
@@ -117,13 +117,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _keys(registry: str) -> list[str]:
     """Return a registry's names in a configuration; a helper gets the first."""
     plain = registry.lower()
-    own = [
-        plain,
-        f"https://{plain}",
-        f"http://{plain}",
-        f"https://{plain}/v1/",
-        f"https://{plain}/v2/",
-    ]
+    own = [plain, *(f"{scheme}://{plain}" for scheme in ("https", "http"))]
+    own += [f"https://{plain}/v{version}/" for version in (1, 2)]
     if plain == "docker.io":
         return [_HUB_KEY, "index.docker.io", *own]
     return own
@@ -137,11 +132,10 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
             return Credentials("", token, identity=True)
         if isinstance(pair, str) and pair:
             try:
-                username, colon, password = (
-                    base64.b64decode(pair, validate=True).decode().rstrip("\0").partition(":")
-                )
+                raw = base64.b64decode(pair, validate=True).decode()
             except ValueError:
-                colon = username = password = ""
+                raw = ""
+            username, colon, password = raw.rstrip("\0").partition(":")
             if not colon:
                 raise UsageError(
                     f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}' "
@@ -154,6 +148,10 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
 def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
     """Run a credential helper, which prints JSON on stdout; None if it has no credentials."""
     program = f"docker-credential-{name}"
+
+    def failed(reason: str) -> UsageError:
+        return UsageError(f"{program} {reason}; call it by hand with 'get'")
+
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
     if shutil.which(program) is None:
@@ -168,28 +166,19 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
             timeout=_HELPER_S,
             check=False,
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = (
-            "it took too long"
-            if isinstance(error, subprocess.TimeoutExpired)
-            else "it cannot be started"
-        )
-        raise UsageError(
-            f"{program} did not answer: {reason}; call it by hand with 'get'"
-        ) from None
+    except subprocess.TimeoutExpired:
+        raise failed("did not answer: it took too long") from None
+    except OSError:
+        raise failed("did not answer: it cannot be started") from None
     if done.returncode:
         said = (done.stdout + done.stderr).decode("utf-8", "replace")
         if _NOT_FOUND in said.lower():
             return None
-        raise UsageError(
-            f"{program} failed with exit code {done.returncode}; call it by hand with 'get'"
-        )
+        raise failed(f"failed with exit code {done.returncode}")
     try:
         found: object = json.loads(done.stdout[:_MOST_CONFIG_BYTES])
     except (ValueError, RecursionError):
-        raise UsageError(
-            f"{program} did not answer with JSON; call it by hand with 'get'"
-        ) from None
+        raise failed("did not answer with JSON") from None
     username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
@@ -202,23 +191,17 @@ def _shown(path: Path) -> str:
     return printable(str(path))
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """One authentication scheme of a WWW-Authenticate header."""
-
-    scheme: str
-    parameters: Mapping[str, str]
-
-
-def parse_challenges(header: str) -> list[Challenge]:
-    """Return the challenges of a header in order; none if it is malformed."""
-    out: list[tuple[str, dict[str, str]]] = []
+def parse_challenges(header: str) -> dict[str, dict[str, str]]:
+    """Return the parameters by scheme of WWW-Authenticate; none if it is malformed."""
+    out: dict[str, dict[str, str]] = {}
+    parameters: dict[str, str] = {}
     for name, value in _CHALLENGE.findall(header[:_CHALLENGES_LENGTH]):
-        if not value:
-            out.append((name.lower(), {}))
-        elif out:
-            out[-1][1].setdefault(name.lower(), value.strip('"'))
-    return [Challenge(*each) for each in out]
+        if value:
+            parameters.setdefault(name.lower(), value.strip('"'))
+        else:
+            parameters = {}
+            out.setdefault(name.lower(), parameters)
+    return out
 
 
 class Access:
@@ -244,7 +227,8 @@ class Access:
         self._scope = f"repository:{urlsplit(reference.base).path.removeprefix('/v2/')}:{actions}"
         self._find = find
         self._clock = clock
-        self._challenge: Challenge | None = None
+        self._scheme = ""
+        self._parameters: Mapping[str, str] = {}
         self._token = ""
         self._token_until = 0.0
         self._credentials: Credentials | None = None
@@ -252,18 +236,17 @@ class Access:
 
     async def header(self, ask: Ask) -> str | None:
         """Return the Authorization header by the last challenge, or None, or raise SourceError."""
-        challenge = self._challenge
-        if challenge is None:
-            return None
-        if challenge.scheme == "basic":
+        if self._scheme == "basic":
             return self._credentials and self._credentials.basic
+        if self._scheme != "bearer":
+            return None
         if self._token_until <= self._clock():
-            await self._fetch(challenge, ask)
+            await self._fetch(ask)
         return f"Bearer {self._token}"
 
     async def admit(self, header: str, ask: Ask) -> str | None:
         """Answer a WWW-Authenticate header with an Authorization, or None, or raise SourceError."""
-        offered = {each.scheme: each for each in reversed(parse_challenges(header))}
+        offered = parse_challenges(header)
         if not self._has_looked:
             self._has_looked = True
             try:
@@ -271,14 +254,17 @@ class Access:
             except UsageError as error:
                 self.trouble = str(error)
         self._token_until = 0.0
-        self._challenge = offered.get("bearer")
-        if self._challenge is None and self._credentials is not None:
-            self._challenge = offered.get("basic")
+        self._scheme = ""
+        if "bearer" in offered:
+            self._scheme = "bearer"
+        elif "basic" in offered and self._credentials is not None:
+            self._scheme = "basic"
+        self._parameters = offered.get(self._scheme, {})
         return await self.header(ask)
 
-    async def _fetch(self, challenge: Challenge, ask: Ask) -> None:
+    async def _fetch(self, ask: Ask) -> None:
         """Fetch a token from the token server that the registry names."""
-        realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service")
+        realm, service = self._parameters.get("realm", ""), self._parameters.get("service")
         try:
             realm = wellknown.absolute(realm, realm)
         except ValueError as error:
@@ -308,15 +294,10 @@ class Access:
             data = None
         found = mapping(data)
         token, life = found.get("token") or found.get("access_token"), found.get("expires_in")
-        usable = (
-            isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token
-        )
-        if not isinstance(token, str) or not usable or len(token) > _MOST_TOKEN:
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise UnacceptableError(
                 f"the token server of {self._registry} answers with no token that can be used"
             )
         seconds = life if isinstance(life, int) and not isinstance(life, bool) else _UNSAID_S
-        self._token, self._token_until = (
-            token,
-            self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S),
-        )
+        self._token = token
+        self._token_until = self._clock() + max(0, min(seconds, _LONGEST_S) - _LEEWAY_S)

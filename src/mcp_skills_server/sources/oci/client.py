@@ -7,8 +7,8 @@ token server is requested only at the exact address that the registry names.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from anyio import to_thread
 
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
@@ -43,6 +44,7 @@ _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 _ERROR_BYTES: Final = 1 << 16
 _TAGS_PAGE: Final = 1 << 20
 _TAGS: Final = 1000
+_CODE: Final = re.compile("[A-Za-z0-9_]{1,40}")
 
 
 class RegistryClient:
@@ -169,12 +171,8 @@ class RegistryClient:
                 follow=content is None,  # a redirect could send the content elsewhere
             )
 
-        has_own = any(name.lower() == "authorization" for name, _ in self._trust.headers)
-        admitted = None
-        if not has_own:
-            admitted = await self._access.header(self._ask_for_token)
-        found = await send(admitted)
-        if found.status == 401 and wellknown.origin(found.url) == self._home and not has_own:
+        found = await send(await self._access.header(self._ask_for_token))
+        if found.status == 401 and wellknown.origin(found.url) == self._home:
             admitted = await self._access.admit(
                 found.headers.get("www-authenticate", ""), self._ask_for_token
             )
@@ -207,9 +205,8 @@ class RegistryClient:
 
     def _allow(self, url: str, admitted: str | None = None) -> Hop:
         """Return the terms of a URL, with credentials for the registry alone, or refuse it."""
-        headers: dict[str, str] = {}
         if wellknown.origin(url) == self._home:
-            headers.update(self._trust.headers)
+            headers: dict[str, str] = {}
             if admitted:
                 headers["Authorization"] = admitted
             # An operator who names this machine means it. Redirects from there are checked anew.
@@ -253,22 +250,15 @@ def _check(response: Response, wanted: int = 200) -> None:
 def _reason(body: bytes) -> str:
     """Return a registry's error code as ` (MANIFEST_INVALID)`, or "" for none."""
     try:
-        code: object = json.loads(body)["errors"][0]["code"]
+        code = _CODE.fullmatch(json.loads(body)["errors"][0]["code"])
     except (ValueError, RecursionError, KeyError, IndexError, TypeError):
         return ""
-    if (
-        isinstance(code, str)
-        and code.isascii()
-        and code.replace("_", "").isalnum()
-        and len(code) <= 40
-    ):
-        return f" ({code})"
-    return ""
+    return f" ({code[0]})" if code else ""
 
 
 def _verified(raw: bytes, said: str | None, url: str) -> str:
     """Return the digest of these bytes; raise UnacceptableError if it is not `said`."""
-    found = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    found = digest_of(raw)
     if said is not None and said != found:
         raise UnacceptableError(f"{shown(url)}: its digest is {found} and not {said[:80]}")
     return found

@@ -67,12 +67,10 @@ class Collection:
     platforms: bool
 
     @property
-    def chosen(self) -> tuple[Descriptor, ...]:
-        """The manifests to read: all entries, or one preferred platform's."""
-        if not self.platforms:
-            return self.entries
+    def chosen(self) -> Descriptor:
+        """The manifest to read of one artifact for several platforms."""
         preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
-        return tuple(preferred or self.entries)[:1]
+        return (*preferred, *self.entries)[0]
 
 
 def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
@@ -117,12 +115,8 @@ def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Coll
 def _descriptor(given: object) -> Descriptor:
     found = mapping(given)
     media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
-    if (
-        not isinstance(media_type, str)
-        or not isinstance(size, int)
-        or isinstance(size, bool)
-        or size < 0
-    ):
+    # true is an int to Python
+    if not isinstance(media_type, str) or type(size) is not int or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
     if not isinstance(digest, str) or not is_digest(digest):
         raise UnacceptableError(
@@ -137,32 +131,21 @@ def _descriptor(given: object) -> Descriptor:
 
 def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
     """Encode the manifest of one skill, deterministically."""
-    return _encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": SKILL,
-            "config": _written(config),
-            "layers": [_written(layer)],
-            "annotations": dict(annotations),
-        }
-    )
+    parts = {"config": _written(config), "layers": [_written(layer)]}
+    return _encode(MANIFEST, SKILL, parts, annotations)
 
 
 def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
     """Encode the index of a collection."""
-    return _encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": INDEX,
-            "artifactType": COLLECTION,
-            "manifests": [{**_written(each), "artifactType": SKILL} for each in entries],
-            "annotations": {COLLECTION_NAME: name},
-        }
-    )
+    parts = {"manifests": [{**_written(each), "artifactType": SKILL} for each in entries]}
+    return _encode(INDEX, COLLECTION, parts, {COLLECTION_NAME: name})
 
 
-def _encode(data: Mapping[str, Any]) -> bytes:
+def _encode(
+    media_type: str, artifact_type: str, parts: Mapping[str, Any], annotations: Mapping[str, str]
+) -> bytes:
+    head = {"schemaVersion": 2, "mediaType": media_type, "artifactType": artifact_type}
+    data = {**head, **parts, "annotations": dict(annotations)}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -6,7 +6,6 @@ last, so its readers see a complete state, old or new.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any, Final
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.catalog.disk import digest_of
+from mcp_skills_server.errors import innermost
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.oci import manifests
@@ -77,51 +78,45 @@ async def push_collection(
 
     SourceError or ArchiveRefusedError leaves the tag unchanged.
     """
-    there = await _present(client, reference)
+    current, raw = await _current(client, reference.wanted)
+    there: set[str] = set()
+    if raw:
+        found = manifests.decode_manifest(raw, _MOST_ENTRIES)
+        if isinstance(found, Collection):  # so the registry has what it names
+            there = {each.digest for each in found.entries}
     entries: dict[int, Descriptor] = {}
     sizes: dict[str, int] = {}
     queue = iter(enumerate(packages))
-    failed: list[Exception] = []
 
-    async def work(group: anyio.abc.TaskGroup) -> None:
+    async def work() -> None:
         for place, package in queue:
-            try:
-                made = await to_thread.run_sync(_make, package)
-                if made.entry.digest not in there:
-                    sizes[package.name] = await _send(client, made, made.entry.digest)
-            except Exception as error:  # a task group would wrap it
-                failed.append(error)
-                group.cancel_scope.cancel()
-                return
+            made = await to_thread.run_sync(_make, package)
+            if made.entry.digest not in there:
+                sizes[package.name] = await _send(client, made, made.entry.digest)
             entries[place] = made.entry
 
-    async with anyio.create_task_group() as group:
-        for _ in range(min(_WORKERS, len(packages))):
-            group.start_soon(work, group)
-    if failed:
-        raise failed[0]
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(min(_WORKERS, len(packages))):
+                group.start_soon(work)
+    except Exception as error:  # the task group wraps it
+        raise innermost(error) from None
     name = reference.repository.rpartition("/")[2]
     raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
-    digest = _digest(raw)
+    digest = digest_of(raw)
     sent = sum(sizes.values())
-    if sent or not await _has_manifest(client, reference.wanted, digest):
+    if sent or digest != current:
         await client.put_manifest(reference.wanted, manifests.INDEX, raw)
         sent += len(raw)
     return Pushed(digest, tuple(sorted(name for name, size in sizes.items() if size)), sent)
 
 
-async def _present(client: RegistryClient, reference: OciReference) -> frozenset[str]:
-    """Return the digests of the manifests in the tag's current index, which the registry has."""
+async def _current(client: RegistryClient, wanted: str) -> tuple[str, bytes]:
+    """Return digest and bytes of the manifest that a tag or digest names now; "" for none."""
     try:
-        _, raw = await client.manifest(reference.wanted)
-        found = manifests.decode_manifest(raw, _MOST_ENTRIES)
+        return await client.manifest(wanted)
     except AbsentError:
-        return frozenset()
-    return (
-        frozenset(each.digest for each in found.entries)
-        if isinstance(found, Collection)
-        else frozenset()
-    )
+        return "", b""
 
 
 async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> int:
@@ -131,17 +126,10 @@ async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> in
         if not await client.has_blob(digest):
             await client.upload(digest, raw)
             sent += len(raw)
-    if sent or not await _has_manifest(client, wanted, made.entry.digest):
+    if sent or made.entry.digest != (await _current(client, wanted))[0]:
         await client.put_manifest(wanted, manifests.MANIFEST, made.manifest)
         sent += len(made.manifest)
     return sent
-
-
-async def _has_manifest(client: RegistryClient, wanted: str, digest: str) -> bool:
-    try:
-        return (await client.manifest(wanted))[0] == digest
-    except AbsentError:
-        return False
 
 
 def _make(package: Package) -> _BuiltArtifact:
@@ -157,17 +145,17 @@ def _make(package: Package) -> _BuiltArtifact:
     }
     annotations = {key: value for key, value in labels.items() if value}
     manifest = manifests.skill_manifest(
-        Descriptor(manifests.CONFIG, _digest(config), len(config)),
+        Descriptor(manifests.CONFIG, digest_of(config), len(config)),
         Descriptor(
             manifests.CONTENT,
-            _digest(layer),
+            digest_of(layer),
             len(layer),
             {manifests.TITLE: f"{package.name}.tar.gz"},
         ),  # the name of the file that `oras pull` writes
         annotations,
     )
-    entry = Descriptor(manifests.MANIFEST, _digest(manifest), len(manifest), annotations)
-    return _BuiltArtifact(((_digest(config), config), (_digest(layer), layer)), manifest, entry)
+    entry = Descriptor(manifests.MANIFEST, digest_of(manifest), len(manifest), annotations)
+    return _BuiltArtifact(((digest_of(config), config), (digest_of(layer), layer)), manifest, entry)
 
 
 def _config(package: Package) -> bytes:
@@ -186,7 +174,3 @@ def _config(package: Package) -> bytes:
     }
     kept = {key: value for key, value in found.items() if value}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _digest(raw: bytes) -> str:
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}"

@@ -49,7 +49,7 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     Unit,
     UnreachableError,
-    check_names,
+    check_skill,
 )
 
 _PINNED_S: Final = 3600.0
@@ -92,10 +92,8 @@ class Oci(Source):
             )
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self._access = Access(self._reference)
-        limit = settings.fetch.limits.skill_bytes
-        self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
         # Part of the fingerprint: these decide, beside the digest, which files are accepted.
-        self._asked = f"{__version__} {limit} {settings.hidden}"
+        self._asked = f"{__version__} {settings.fetch.limits.skill_bytes} {settings.hidden}"
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         super().__init__(str(named), self._kept.skills, settings)
 
@@ -118,18 +116,17 @@ class Oci(Source):
             for each in await self._artifacts(client, revision.digest):
                 name = each.annotations.get(SKILL_NAME, "")
                 fingerprint = f"{each.digest} {self._asked}"
-                units.append(
-                    Unit(fingerprint, name or each.digest[:19], is_named=bool(name), item=each)
-                )
+                label = name or each.digest[:19]
+                units.append(Unit(fingerprint, label, is_named=bool(name), item=each))
 
-            async def fetch(unit: Unit) -> Callable[[], Bundle]:
+            async def fetch(unit: Unit) -> Bundle:
                 unpack = await self._download(client, unit.item)
                 try:
                     found = await to_thread.run_sync(unpack, limiter=unpackers)
                 except (ArchiveRefusedError, UnacceptableError) as error:
                     raise ContentRefusedError(str(error)) from None
                 warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
-                return lambda: replace(found, warnings=warnings)
+                return replace(found, warnings=warnings)
 
             index = IndexRecord(self.key, self.origin, revision=revision.digest)
             yield Plan(units, fetching(fetch), index, is_one=True)
@@ -141,7 +138,7 @@ class Oci(Source):
             return [_Artifact(digest, found.annotations, found)]
         if found.platforms:
             return [_Artifact(digest, manifest=found)]
-        entries = {each.digest: each for each in found.chosen}
+        entries = {each.digest: each for each in found.entries}
         if not entries:
             raise ContentRefusedError("its index is empty")
         return [_Artifact(each.digest, each.annotations) for each in entries.values()]
@@ -150,7 +147,7 @@ class Oci(Source):
         """Download and verify an artifact's layers; return a blocking function that unpacks it."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
         if isinstance(manifest, Collection) and manifest.platforms:
-            manifest = await self._manifest(client, manifest.chosen[0].digest)
+            manifest = await self._manifest(client, manifest.chosen.digest)
         if isinstance(manifest, Collection):
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         size = sum(layer.size for layer in manifest.layers)
@@ -160,13 +157,11 @@ class Oci(Source):
             )
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
-        said = [
-            each.get(key, "")
-            for each in (artifact.annotations, manifest.annotations)
-            for key in (SKILL_NAME, TITLE)
-        ]
-        names = [*filter(None, said), _basename(self._reference.repository)]
-        return partial(read_layers, raw, names, self._limits, hidden=self.settings.hidden)
+        said = artifact.annotations, manifest.annotations
+        names = [each.get(key, "") for each in said for key in (SKILL_NAME, TITLE)]
+        names.append(_basename(self._reference.repository))
+        limits = self.settings.fetch.limits.skill
+        return partial(read_layers, raw, names, limits, hidden=self.settings.hidden)
 
     async def _manifest(self, client: RegistryClient, digest: str) -> ImageManifest | Collection:
         with _as_unreachable():
@@ -237,7 +232,7 @@ def read_layers(
             refused.setdefault(name, "the artifact has two skills of this name")
             continue
         try:
-            _check(name, files, limits)
+            check_skill(name, files, limits)
         except (UnacceptableError, ArchiveRefusedError) as error:
             refused[name] = str(error)
         else:
@@ -257,7 +252,11 @@ def _merge(
     for number, (descriptor, raw) in enumerate(layers, 1):
         title = descriptor.annotations.get(TITLE, "")
         if _is_packed(descriptor, raw):
-            files = _unpacked(raw, UnpackLimits(LIMITS.files, left, LIMITS.file))
+            packed = raw
+            if _is_tar(raw):
+                # A gzip stream of stored blocks: one reader with one set of rules sees all.
+                packed = gzip.compress(raw, 0)
+            files = archive.unpack(packed, UnpackLimits(LIMITS.files, left, LIMITS.file))
         elif title:
             archive.check_paths([title])
             files = {title: (raw, False)}
@@ -295,11 +294,6 @@ def _is_tar(raw: bytes) -> bool:
     return raw[257:262] == b"ustar"
 
 
-def _unpacked(raw: bytes, limits: UnpackLimits) -> Files:
-    # Wrap a plain tar in stored gzip blocks, so that one reader applies one set of rules.
-    return archive.unpack(gzip.compress(raw, 0) if _is_tar(raw) else raw, limits)
-
-
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
     """Apply a layer on top of the merged ones, with its whiteouts."""
     plain = {
@@ -323,18 +317,3 @@ def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
 
 def _basename(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _check(name: str, files: Files, limits: UnpackLimits) -> None:
-    """Raise unless a skill's names and sizes are acceptable."""
-    check_names([f"{name}/{path}" for path in files])
-    archive.check_paths([f"{name}/{path}" for path in files])
-    if len(files) > limits.files:
-        raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
-    size = sum(len(raw) for raw, _ in files.values())
-    largest = max((len(raw) for raw, _ in files.values()), default=0)
-    if size > limits.bytes or largest > limits.file:
-        raise UnacceptableError(
-            f"it has {size} bytes, and {largest} in one file; at most {limits.bytes} and "
-            f"{limits.file} are taken"
-        )

@@ -1,0 +1,42 @@
+"""A client written with the Python SDK: it keeps what it is told, by the SDK and as it came."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from acp.connection import StreamDirection, StreamEvent
+
+from mcp_skills_server.dialects import acp as dialect
+from wire import DEADLINE
+
+
+class RealClient:
+    """Queues of updates with their sessions, of extension notifications and of raw messages."""
+
+    def __init__(self) -> None:
+        self.updates: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.extensions: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self.raw: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        await self.updates.put((session_id, update))
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        await self.extensions.put((method, params))
+
+    async def observe(self, event: StreamEvent) -> None:
+        if event.direction is StreamDirection.INCOMING:
+            await self.raw.put(event.message)
+
+    async def update(self) -> Any:
+        return (await asyncio.wait_for(self.updates.get(), DEADLINE))[1]
+
+    async def message(self) -> dict[str, Any]:
+        return await asyncio.wait_for(self.raw.get(), DEADLINE)
+
+    async def extension(self) -> tuple[str, list[str]]:
+        """The session and the names of the next notification of the extension."""
+        method, params = await asyncio.wait_for(self.extensions.get(), DEADLINE)
+        assert f"_{method}" == dialect.EXTENSION_METHOD
+        return params["sessionId"], [each["name"] for each in params["availableSkills"]]

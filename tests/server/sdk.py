@@ -1,0 +1,56 @@
+"""The SDK's own client, and a server in this process that skills are attached to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.server.lowlevel.server import Server
+from pydantic import ConfigDict
+
+from mcp_skills_server import Registry, Settings, attach
+from wire import DEADLINE
+
+
+class Ask(types.Request[dict[str, Any], str]):
+    """A request for a method that the SDK does not know."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Answer(types.Result):
+    """Its result, as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
+    """Call a method that the SDK does not know."""
+    result = await client.session.send_request(Ask(method=method, params=params), Answer)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+@asynccontextmanager
+async def attached(
+    skills: Path | Registry,
+    mode: Any = "auto",
+    *,
+    to: Any = None,
+    settings: Settings | None = None,
+    host: str = "sdk",
+    **options: Any,
+) -> AsyncGenerator[Client]:
+    """A client of a server (`to`, else an empty one) that a folder is attached to, without a watch."""
+    server = Server[Any]("mine") if to is None else to
+    registry = Registry([skills]) if isinstance(skills, Path) else skills
+    attach(server, registry, settings, **{"watch": False, **options})
+    info = types.Implementation(name=host, version="1")
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode=mode, client_info=info) as client:
+            yield client

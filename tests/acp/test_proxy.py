@@ -543,7 +543,7 @@ def test_it_can_be_begun_twice(waiting: Waiting, at_once: bool) -> None:
 
 
 def test_an_agent_that_no_longer_reads_is_no_end_and_the_editor_s_writes_fail(waiting: Waiting) -> None:
-    waiting.shutdown.begin(deaf=True)
+    waiting.shutdown.begin(agent_closed=True)
     poller = select.poll()
     poller.register(waiting.editor, 0)
     assert poller.poll(DEADLINE * 1000)

@@ -180,9 +180,9 @@ def test_linked_files_are_named_in_text() -> None:
     ("count", "readable", "links", "left"),
     [
         (20, True, 20, None),
-        (21, True, 20, "1; they lie under skill://a/."),
-        (100, True, 20, "80; they lie under skill://a/."),
-        (3, False, 0, "3; the skill breaks a rule and is no resource here."),
+        (21, True, 20, "1; they are under skill://a/."),
+        (100, True, 20, "80; they are under skill://a/."),
+        (3, False, 0, "3; the skill breaks a rule, so it is not a resource here."),
     ],
 )
 def test_a_list_of_files_is_cut_and_says_so(count: int, readable: bool, links: int, left: str | None) -> None:

@@ -539,7 +539,7 @@ def test_a_receipt_and_a_listing_of_nothing_say_so() -> None:
     result: Any = runtime.load_result([], None, bodies=False)
     assert (said(result), result["structuredContent"]) == ("Active skills: none.", {"active_skills": []})
     result = runtime.listing([], None)
-    assert (said(result), result["structuredContent"]) == ("No skill fits.", {"skills": []})
+    assert (said(result), result["structuredContent"]) == ("No skill matches.", {"skills": []})
 
 
 @each_row("name", ["a\n(9 more are not shown).md", "a\u2028b.md", "a\x85b.md"])

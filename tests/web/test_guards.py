@@ -25,7 +25,7 @@ from tables import each_row
 
 SECRET = "not-a-real-secret-0123456789"
 OTHER = "another-made-up-one-0123456789"
-TOKENS = tuple(read_tokens(f"me={SECRET} groups=a,b", "x").checked())
+TOKENS = tuple(read_tokens(f"me={SECRET} groups=a,b", "x").require_valid())
 
 
 def local(*hosts: str, origins: tuple[str, ...] = (), tokens: tuple[Token, ...] = ()) -> Policy:
@@ -302,7 +302,7 @@ def test_each_refusal_is_an_event_with_its_reason() -> None:
     seen: list[tuple[str, str | None, str | None]] = []
     events = Events()
     events.subscribe(lambda event: seen.append((event.outcome, event.reason, event.method)))
-    old = replace(read_tokens(f"old={OTHER}", "x").checked()[0], expires=1)
+    old = replace(read_tokens(f"old={OTHER}", "x").require_valid()[0], expires=1)
     policy = local(tokens=(*TOKENS, old))
     with events.serving():
         assert asked(policy, host="evil.example") == 403

@@ -78,7 +78,7 @@ def test_an_id_under_way_in_a_session_is_refused_and_other_sessions_may_have_it(
         ten = [pool.submit(send, one, json.dumps(CALL).encode()) for _ in range(10)]
         for reply in islice(as_completed(ten, DEADLINE), 9):
             assert reply.result().error == (400, -32600, 7)
-            assert "the id 7 is under way" in reply.result().messages[0]["error"]["message"]
+            assert "the id 7 is already in progress" in reply.result().messages[0]["error"]["message"]
         (first,) = (each for each in ten if not each.done())
         gate.write_text("go")
         for asked in (first, strangers):

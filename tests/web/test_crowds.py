@@ -15,7 +15,7 @@ import pytest
 
 from forkserver import run
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.serving import Budget, budget
+from mcp_skills_server.web.serving import Budget, divide_descriptors
 from tables import each_row
 from web.http_wire import HttpClient, Server, bearing, client, http_serving, until
 from wire import DEADLINE, FIXTURES, SOON, write_skill
@@ -77,29 +77,29 @@ def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
 
 
 def test_descriptors_are_shared_out_and_never_more_than_there_are() -> None:
-    assert budget(1000, 20_000, 10) == Budget(1000)
+    assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
     for limit in range(16, 4000):
-        given = budget(1000, limit, 7)
-        assert min(given.places, given.spare, given.arriving) >= 1
-        left = limit - 7 - given.places - given.spare - given.arriving
-        assert left >= 6 and (left >= 128 or given.places <= limit // 2)
+        given = divide_descriptors(1000, limit, 7)
+        assert min(given.slots, given.spare, given.arriving) >= 1
+        left = limit - 7 - given.slots - given.spare - given.arriving
+        assert left >= 6 and (left >= 128 or given.slots <= limit // 2)
 
 
 def test_the_least_that_is_told_is_enough() -> None:
     with pytest.raises(UsageError, match="at least 16 "):
-        budget(1000, 10, 7)
-    assert budget(1000, 16, 7).places == 1
+        divide_descriptors(1000, 10, 7)
+    assert divide_descriptors(1000, 16, 7).slots == 1
 
 
 ALLOWED = """
 import logging, resource, sys
-from mcp_skills_server.web.serving import _open_files, allowance
+from mcp_skills_server.web.serving import _open_files, connection_budget
 logging.basicConfig(format="%(message)s")
 used = _open_files()
 soft, hard = (used + int(each) for each in sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-given = allowance(1000)
-print(given.places, given.spare, given.arriving, *(each - used for each in resource.getrlimit(resource.RLIMIT_NOFILE)))
+given = connection_budget(1000)
+print(given.slots, given.spare, given.arriving, *(each - used for each in resource.getrlimit(resource.RLIMIT_NOFILE)))
 """
 NEEDED = 1000 + 8 + 8 + 128
 """Descriptors for 1,000 connections, beside those that are open already."""

@@ -23,7 +23,7 @@ from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.metrics import Metrics
-from mcp_skills_server.telemetry.usage import Batch, By, Count, Line, Report, Sum, UsageStore, day_of
+from mcp_skills_server.telemetry.usage import Batch, By, Count, Report, Tally, UsageRow, UsageStore, day_of
 from mcp_skills_server.web.ui.pages import operation
 from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
 from programs import LOOSE, loose
@@ -110,9 +110,9 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
 def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
     metrics = Metrics(dict, ("tools/call",))
     use = Use("load", "tea", "SKILL.md", "sha256:00")
-    metrics.take(event(protocol=events.PAGE, uses=(use,)))
+    metrics.record(event(protocol=events.PAGE, uses=(use,)))
     assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) is None
-    metrics.take(event(uses=(use,)))
+    metrics.record(event(uses=(use,)))
     assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == 1
 
 
@@ -193,7 +193,9 @@ def test_where_nobody_proves_anything_nobody_sees_who_else_there_is(place: Path)
 def test_no_more_than_so_many_are_shown_the_most_used_first(tmp_path: Path) -> None:
     class Counts(UsageStore):
         def report(self, by: By = "skill", days: int = 30) -> Report:
-            return Report(tuple(Line(f"{by}-{number:04}", loads=9_000 - number) for number in range(5_000)), 0, 0, ())
+            return Report(
+                tuple(UsageRow(f"{by}-{number:04}", loads=9_000 - number) for number in range(5_000)), 0, 0, ()
+            )
 
     look, counts = look_at(tmp_path), Counts(str(tmp_path / "usage.db"))
     look = replace(look, site=replace(look.site, usage=operation.UsageReports(counts)), sees_others=True)
@@ -209,7 +211,7 @@ def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(chrom
     now = time.time()
     who = {"token:ann": "<b>editor</b>" * 20, "user:" + "x" * 300: "a" * 200, "": ""}
     counts = {
-        Count(day_of(now), "load", "tea", "sha256:0", principal, host, "mcp"): Sum(len(who) - number, now)
+        Count(day_of(now), "load", "tea", "sha256:0", principal, host, "mcp"): Tally(len(who) - number, now)
         for number, (principal, host) in enumerate(who.items())
     }
     UsageStore(str(place / "usage.db")).add(Batch(counts, {}))

@@ -346,7 +346,7 @@ def verify_digest(raw: bytes, digest: str) -> None:
     """Verify an artifact's digest, before any use of the artifact.
 
     Raises:
-        ProofFailedError: the digest differs.
+        DigestMismatchError: the digest differs.
     """
     found = "sha256:" + hashlib.sha256(raw).hexdigest()
     if found != digest:

@@ -320,7 +320,7 @@ def test_each_rule_is_explained() -> None:
         assert markdown(code).startswith(f"## {code}\n\n") and "Fix: " in markdown(code)
     listed = command("rules").stdout
     assert all(code in listed for code in CODES)
-    assert "A name that is not that of its folder" in command("rules", "name-mismatch").stdout
+    assert "A name that differs from its folder" in command("rules", "name-mismatch").stdout
     (found,) = json.loads(command("rules", "hooks", "--format", "json").stdout)
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
     assert "did you mean name-mismatch?" in str(command("rules", "name-mismach").exception)

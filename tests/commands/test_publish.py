@@ -70,7 +70,7 @@ def test_what_is_left_out_is_told(root: Path, tmp_path: Path) -> None:
     assert done.returncode == 0 and "published 3 skills" in done.stderr
     for options, code in ((["--check"], 1), (["--check", "--allow-partial"], 0), ([], 1), (["--allow-partial"], 0)):
         assert publish(root, "--output", tmp_path / "public", *options).returncode == code, options
-    assert "Bad: not published: " in done.stderr and "foreign: published by discovery 0.2.0 alone: " in done.stderr
+    assert "Bad: not published: " in done.stderr and "foreign: published only by discovery 0.2.0: " in done.stderr
 
 
 def test_a_push_without_a_skill_that_is_there_reaches_no_registry(root: Path, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_base_that_no_client_could_follow_is_refused(root: Path, tmp_path: Pat
 def test_folders_that_cannot_be_the_output_are_refused(root: Path, tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "index.html").write_bytes(b"mine")
-    assert "not of this program's making" in refused(root, "--output", tmp_path / "foreign")
+    assert "not written by this program" in refused(root, "--output", tmp_path / "foreign")
     assert files(tmp_path / "foreign") == {"index.html": b"mine"}
     assert "lies in" in refused(root, "--output", root / "public")
     assert "lies in" in refused(root, "--output", root)

@@ -115,7 +115,7 @@ ROUTES: dict[str, tuple[Callable[[Publisher], Route], str | tuple[str, ...]]] = 
     "broken off": (lambda _: then_close(answer(b"{", length=100)), "broke off"),
     "no HTTP": (lambda _: then_close(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not speak HTTP"),
     "circle": (lambda site: redirect(f"{site.url}/circle"), "more than 5 redirects"),
-    "to a file": (lambda _: redirect("file:///etc/passwd"), "no http or https URL"),
+    "to a file": (lambda _: redirect("file:///etc/passwd"), "not an http or https URL"),
     "to metadata": (lambda _: redirect("http://169.254.169.254/latest/meta-data/"), "http"),
     "server error": (lambda _: answer(b"", 500), "does not answer now"),
     "come again": (lambda _: answer(b"", 429, retry_after="7"), "come again in 7 s"),

@@ -286,7 +286,7 @@ def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
 
 
 def test_no_url_is_wrong_usage(place: Path) -> None:
-    with pytest.raises(UsageError, match="no http or https URL"):
+    with pytest.raises(UsageError, match="not an http or https URL"):
         fetch("example.com", place)
     assert not place.exists()
 

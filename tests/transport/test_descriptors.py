@@ -15,8 +15,8 @@ from wire import DEADLINE
 CLAIM = """
 import os, subprocess, sys
 print("printed before")
-from mcp_skills_server.transport import claim, read, write
-stdin, stdout = claim()
+from mcp_skills_server.transport import claim_stdio, read, write
+stdin, stdout = claim_stdio()
 print("printed", repr(sys.stdin.read()), flush=True)
 subprocess.run([sys.executable, "-c", "print('a child')"])
 write(stdout, read(stdin))
@@ -34,8 +34,8 @@ def test_prints_and_children_do_not_reach_the_protocol() -> None:
 def test_a_large_message_goes_out_whole_where_the_parent_made_stdout_non_blocking() -> None:
     """A parent in Node.js does so."""
     code = (
-        "from mcp_skills_server.transport import claim, write\n"
-        "_, out = claim()\n"
+        "from mcp_skills_server.transport import claim_stdio, write\n"
+        "_, out = claim_stdio()\n"
         "write(2, b'begun')\n"
         "write(out, b'x' * (4 << 20))"
     )

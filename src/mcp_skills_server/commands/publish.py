@@ -133,7 +133,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         return _refuse_to_publish(output, edition.left_out)
     _report_left_out(edition.left_out, "not published")
     for path, reason in edition.left_out_0_1:
-        remark(f"{path}: published by discovery 0.2.0 alone: {reason}")
+        remark(f"{path}: published only by discovery 0.2.0: {reason}")
     shown = printable(output)
     if options.check:
         for each in differences:

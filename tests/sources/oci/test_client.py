@@ -301,7 +301,7 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
         ("https://169.254.169.254/latest", "--allow-private"),
         ("https://[::ffff:10.0.0.1]/", "--allow-private"),
         ("https://2130706433/", "--allow-private"),
-        ("gopher://a/", "no http or https URL"),
+        ("gopher://a/", "not an http or https URL"),
     ],
 )
 def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, said: str) -> None:

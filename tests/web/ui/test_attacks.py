@@ -240,6 +240,6 @@ def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
     with page_serving("--config", config) as server, following(server, **bearing(BOB)) as bob:
         fresh.write_text(GRANTS.replace('"tea", ', ""), encoding="utf-8")
         fresh.replace(config)
-        server.said("read again|in force")
+        server.said("reloaded|in force")
         write_skill(place / "skills" / "tea")
         assert bob.event() == ""

@@ -85,7 +85,7 @@ def test_the_list_follows_what_is_typed(chromium: Browser, shared: tuple[str, st
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_have_count(0)
         expect(page).to_have_url(f"{origin}/ui/?q=refund")
         page.get_by_label("Tag").select_option("data")
-        expect(page.locator("#results")).to_contain_text("No skill fits.")
+        expect(page.locator("#results")).to_contain_text("No skill matches.")
         page.get_by_role("searchbox").fill("")
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_be_visible()
         assert all("part=1" in each for each in seen.asked if "/ui/?" in each)

@@ -169,7 +169,7 @@ def test_the_order_is_that_of_the_search_of_a_model() -> None:
     look = look_at(FIXTURES)
     for prompt in ("handle a refund request from a customer", "csv", "refunds", "What is in this table of numbers?"):
         found = look.runtime.searches.of(look.runtime.skill_set).find(
-            prompt, triggers.MOST, runtime.is_offered, by_meaning=True
+            prompt, triggers.MOST_RANKS, runtime.is_offered, by_meaning=True
         )
         places = triggers.rank(look, prompt).places
         assert [each.skill for each in places] == found and found
@@ -211,8 +211,8 @@ def test_where_nothing_fits_names_that_look_alike_are_shown(tmp_path: Path) -> N
 def test_the_view_needs_no_script_and_takes_any_text(tmp_path: Path) -> None:
     plant(tmp_path, described("tea", "Makes <b>tea</b>"))
     with page_serving(tmp_path) as server:
-        assert "Nothing was asked yet." in words(get(server, "/ui/try"))
+        assert "Enter a prompt." in words(get(server, "/ui/try"))
         page = get(server, "/ui/try?prompt=makes+tea")
         assert names(page) == ["tea"] and "<b>tea</b></p>" not in page.body.decode().split("Found by")[0]
-        assert "No skill fits." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
+        assert "No skill matches." in words(get(server, "/ui/try?prompt=%22%27%3Cscript%3E+qqqq"))
         assert get(server, f"/ui/try?prompt={'x' * 8_000}").status == 200

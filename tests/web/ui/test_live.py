@@ -45,7 +45,7 @@ def bare(change: Change) -> Change:
 
 def reading(path: str) -> SkillSet:
     """A set of skills that is the skill of this path alone; "*" for all."""
-    permissions = SimpleNamespace(reads=lambda each: path in ("*", each))
+    permissions = SimpleNamespace(can_read=lambda each: path in ("*", each))
     return cast("SkillSet", SimpleNamespace(permissions=permissions))
 
 

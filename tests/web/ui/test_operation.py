@@ -146,7 +146,7 @@ def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(place: Path) -
         look.site.activity.take(event(outcome="begun", uses=(use,)))
     page = words(bytes(anyio.run(operation.runs, None, look).body).decode())
     assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
-    assert "code that came with the call" in page
+    assert "code sent with the call" in page
 
 
 def wait_for_count(place: Path) -> None:
@@ -223,9 +223,9 @@ def test_the_tables_are_read_by_anybody_on_any_screen_and_without_a_script(chrom
         page.goto(f"{address.partition('/ui/')[0]}/ui/usage")
         table = page.get_by_role("region", name="By principal")
         expect(table.get_by_role("row").nth(1)).to_contain_text("token:ann")
-        expect(table.get_by_role("row").last).to_contain_text("anybody")
+        expect(table.get_by_role("row").last).to_contain_text("anonymous")
         hosts = page.get_by_role("region", name="By host program")
-        expect(hosts.get_by_role("row").last).to_contain_text("did not say")
+        expect(hosts.get_by_role("row").last).to_contain_text("unknown")
         assert Axe().run(page).response["violations"] == []
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 320
         assert page.locator("main b").count() == 0
@@ -274,7 +274,7 @@ def test_the_view_says_when_it_was_looked_and_will_be(tmp_path: Path) -> None:
     plant(tmp_path / "own", {"two/SKILL.md": skill_md("two")})
     with page_serving(tmp_path / "s.zip", tmp_path / "own") as server:
         text = words(get(server, "/ui/sources"))
-        assert "own none 1 a folder, read where it lies none" in text
+        assert "own none 1 a local folder none" in text
         assert time.strftime("%Y", time.gmtime(begun)) in text or "s.zip" in text
         assert str(tmp_path / "own") not in text
 
@@ -294,14 +294,14 @@ def test_each_tool_is_called_and_its_answer_is_what_a_model_gets() -> None:
         read = words(get(server, f"/ui/tools?tool=skills_read&arg.skill=refunds&arg.path={path}&call=1"))
         assert "# Approval limits" in read
         wrong = words(get(server, "/ui/tools?tool=skills_load&arg.names=no-such&call=1"))
-        assert "the model has to do something else" in wrong and "Nothing was loaded" in wrong
+        assert "tool error" in wrong and "Nothing was loaded" in wrong
 
 
 def test_a_tool_that_does_something_is_not_called(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", scripts__run_sh="#!/bin/sh\n")
     with page_serving(tmp_path) as server:
         page = words(get(server, "/ui/tools?tool=skills_run_script&arg.path=scripts/run.sh&call=1"))
-        assert "query (required)" in page and "The answer" not in page
+        assert "query (required)" in page and "Result" not in page
     with page_serving(tmp_path, "--no-tools") as server:
         assert "offers no tools" in words(get(server, "/ui/tools?tool=skills_list&call=1"))
 

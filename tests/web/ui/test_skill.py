@@ -339,10 +339,10 @@ def test_administrators_see_the_commits_of_a_repository_and_nothing_of_them_is_m
     (tmp_path / "c.toml").write_text(GRANTS.format(url=upstream.url), encoding="utf-8")
     with page_serving("--config", tmp_path / "c.toml", "--cache-dir", tmp_path / "cache") as server:
         plain = words(get(server, "/ui/history/skills/alpha", **bearing(BOB)))
-        assert "By git" not in plain and "Eve" not in plain
+        assert "Git commits" not in plain and "Eve" not in plain
         reply = get(server, "/ui/history/skills/alpha", **bearing(OPS))
         shown = words(reply)
-        assert "By git" in shown and "+Other <script>words</script>." in shown and commit[:12] in shown
+        assert "Git commits" in shown and "+Other <script>words</script>." in shown and commit[:12] in shown
         assert 'Eve &amp; "x"' in shown and "<b>done" in shown
         for tag in ("<b>", "<script>"):
             assert tag not in reply.body.decode()

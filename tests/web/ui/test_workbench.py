@@ -197,9 +197,9 @@ def test_an_author_sees_what_misses_and_who_shows_the_skill(tmp_path: Path) -> N
     write_skill(tmp_path / "alone", description="Paint a fence. Use when it is grey.\ndisable-model-invocation: true")
     with page_serving(tmp_path) as server:
         seen = words(get(server, "/ui/skills/refunds"))
-        assert "Trigger set: 1 of 3 prompts come out as expected" in seen
+        assert "Trigger set: 1 of 3 prompts pass" in seen
         assert "minutes comes first by the words minutes, meeting" in seen
-        assert "odd.json: holds no trigger set" in seen
+        assert "odd.json: has no trigger set" in seen
         assert re.search(r"claude-code.* : with its whole description|claude-code[^:]*: with its description", seen)
         assert "codex : not at all; skills_search finds it" in seen
         assert re.search(r"repayments \d+%", seen)

@@ -215,7 +215,9 @@ def test_a_broken_manifest_is_told_on_stderr_with_its_place(tmp_path: Path) -> N
         assert len(started.ask("list_skills")["result"]["skills"]) == 1
         started.close()
         assert started.end() == 0
-    assert b"thing/skill.toml:1: error: it is not valid TOML" in started.stderr and b"[manifest-syntax]" in started.stderr
+    assert (
+        b"thing/skill.toml:1: error: it is not valid TOML" in started.stderr and b"[manifest-syntax]" in started.stderr
+    )
 
 
 # Execution

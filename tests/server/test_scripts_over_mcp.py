@@ -169,7 +169,7 @@ def test_what_a_script_makes_is_of_its_session_alone(tmp_path: Path, era: Era, s
         for path, why in {
             "/workspace/passwd": "only plain files",
             "/workspace/etc/passwd": "has no file",
-            "/workspace/../../etc/passwd": "is no path",
+            "/workspace/../../etc/passwd": "is not a file path",
         }.items():
             refused = read(path)
             assert refused["isError"] and why in refused["content"][0]["text"], refused

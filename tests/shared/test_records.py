@@ -133,7 +133,7 @@ def test_where_all_places_are_taken_an_owner_gives_up_its_own_or_is_refused(redi
         kept = records(link, share=10, whole=4)
         for each in range(4):
             await kept.write(f"a {each}", "a", "text", replaces=None)
-        with pytest.raises(FullError, match="all 4 that are shared are taken"):
+        with pytest.raises(FullError, match="all 4 shared ones are in use"):
             await kept.write("b", "b", "text", replaces=None)
         await kept.write("a 4", "a", "text", replaces=None)
         assert [await kept.read(f"a {each}", "a") for each in (0, 4)] == [None, "text"]

@@ -196,8 +196,8 @@ def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: P
         assert begin(one, "alpha")
         said = "somebody" not in raw
         if said:
-            one.server.said("a session cannot be read")
-        assert one.server.stderr.count("a session cannot be read") == said
+            one.server.said("a shared session record is invalid")
+        assert one.server.stderr.count("a shared session record is invalid") == said
 
 
 def test_a_record_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:

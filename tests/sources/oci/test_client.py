@@ -332,7 +332,11 @@ def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
 
 @each_row(
     ("place", "said"),
-    [("http://localhost:1/up", "plain http"), ("https://10.0.0.1/up", "not of the public"), ("file:///x", "no http")],
+    [
+        ("http://localhost:1/up", "plain http"),
+        ("https://10.0.0.1/up", "not of the public"),
+        ("file:///x", "not an http"),
+    ],
 )
 def test_an_upload_is_led_nowhere_else(registry: Fake, place: str, said: str) -> None:
     registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=place, connection="close")

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,9 @@ def test_a_connection_that_a_proxy_uses_again_is_whose_request_is_on_it() -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> None:
     with http_serving(FIXTURES, "--max-sessions", "4", "--trusted-proxy", "127.0.0.2") as server, ExitStack() as stack:
-        mine = stack.enter_context(client(server, "legacy", source="127.0.0.3"))
+        said = {"X-Forwarded-For": "6.6.6.6", "Forwarded": "for=7.7.7.7;host=evil.example"}
+        mine = stack.enter_context(closing(Forwarded(server, "legacy", said, source="127.0.0.3")))
+        mine.open()
         for number in range(20):
             stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
         assert mine.request("skills/list")["skills"]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import mcp_skills_server
@@ -93,17 +94,16 @@ class Index:
         query = (
             "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
         )
-        rows = self._do(
-            lambda connection: connection.execute(query, _key(root, limits)).fetchall(),
-            create=False,
-        )
-        if not rows:
-            return None
-        found: dict[str, Skill] = {}
-        for directory, record in rows:
-            with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                found[directory] = _decode(root.index, directory, json.loads(record))
-        return found
+
+        def read(connection: sqlite3.Connection) -> dict[str, Skill]:
+            found: dict[str, Skill] = {}
+            # row by row: all records at once would double the memory of a start
+            for directory, record in connection.execute(query, _key(root, limits)):
+                with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                    found[directory] = _decode(root.index, directory, json.loads(record))
+            return found
+
+        return self._do(read, create=False) or None
 
     def save(
         self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]
@@ -116,17 +116,14 @@ class Index:
             changed: the skills that are new or have changed.
             gone: the directories of skills that are no longer there.
         """
-        records = [(skill.directory, encode(skill)) for skill in changed]
-
         def write(connection: sqlite3.Connection) -> bool:
             number = _root_id(connection, _key(root, limits))
             connection.executemany(
                 "DELETE FROM skill WHERE root = ? AND directory = ?",
                 ((number, directory) for directory in gone),
             )
-            rows = (
-                (number, directory, record) for directory, record in records if record is not None
-            )
+            records = ((skill.directory, encode(skill)) for skill in changed)
+            rows = ((number, directory, record) for directory, record in records if record)
             connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", rows)
             return True
 
@@ -367,7 +364,7 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         str(opening),
     )
     known = {
-        str(name): SkillFile(root, str(location), int(size), str(signature), True, digest)
+        intern(str(name)): SkillFile(root, str(location), int(size), str(signature), True, digest)
         for name, location, size, signature, digest in files
         if is_digest(digest)
     }

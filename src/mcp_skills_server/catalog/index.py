@@ -116,6 +116,7 @@ class Index:
             changed: the skills that are new or have changed.
             gone: the directories of skills that are no longer there.
         """
+
         def write(connection: sqlite3.Connection) -> bool:
             number = _root_id(connection, _key(root, limits))
             connection.executemany(

@@ -249,6 +249,14 @@ def test_a_folder_in_the_place_of_an_index_is_said_once_and_left_alone(
     assert [line.endswith("remove it") for line in caplog.messages if "index of an earlier start" in line] == [True]
 
 
+def test_text_that_is_no_utf_8_is_damage(top: Path, index: Index, caplog: pytest.LogCaptureFixture) -> None:
+    start(top, index)
+    rewrite(index.path, "UPDATE skill SET record = CAST(x'5bff' AS TEXT)")
+    with caplog.at_level(logging.INFO):
+        again = start(top, Index(index.path.parent, least=1))
+    assert view(again) == view(loaded(top)) and "it is damaged" in caplog.text
+
+
 def test_rows_whose_directories_are_no_text_are_passed_over(top: Path, index: Index) -> None:
     start(top, index)
     rewrite(index.path, "UPDATE skill SET directory = CAST('x' || directory AS BLOB)")

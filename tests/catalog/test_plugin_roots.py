@@ -209,3 +209,20 @@ def test_the_marketplace_of_anthropics_skills_has_its_three_kinds_of_entry(tmp_p
         ),
     )
     assert served(loaded(tmp_path)) == {f"{name}/{each}" for name, skills in entries.items() for each in skills}
+
+
+def test_of_two_skills_with_one_path_the_second_is_named(tmp_path: Path) -> None:
+    registry = loaded(claude_plugin(tmp_path / "p", "a/tea", "b/tea", name="acme", skills=["./a", "./b"]))
+    assert registry.snapshot.skills["acme/tea"].directory == "a/tea"
+    (found,) = registry.snapshot.problems
+    assert found.code == "shadowed" and found.path.endswith("b/tea")
+    shutil.rmtree(tmp_path / "p" / "a" / "tea")
+    registry.refresh()
+    assert registry.snapshot.skills["acme/tea"].directory == "b/tea" and not registry.snapshot.problems
+
+
+def test_a_plugin_that_is_left_out_has_no_skill(tmp_path: Path) -> None:
+    claude_plugin(tmp_path / "p", "skills/tea", name="p", skills=["../../x"])
+    registry = loaded(marketplace(tmp_path, {"name": "p", "source": "./p"}))
+    assert served(registry) == set()
+    assert [each.code for each in registry.snapshot.problems] == ["plugin-elsewhere"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from catalog.forest import codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.catalog.switches import switch, switched_off
+from mcp_skills_server.errors import RequestError, UsageError
 from tables import each_row
 
 
@@ -47,6 +49,16 @@ def test_a_list_of_switched_off_skills_that_cannot_be_read_stays_in_force(
     registry.refresh()
     assert served(registry) == ["two"]
     assert "skills-off.txt: cannot be read" in caplog.text and "(skills: 1)" in caplog.text
+
+
+def test_folders_are_switched_at_the_same_time_and_none_without_a_line(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: switch(str(tmp_path), name, on=False), names))
+    assert switched_off(str(tmp_path)) == {*names}
+    for name in ("", "#a", " a", "a "):
+        with pytest.raises(RequestError, match="rename"):
+            switch(str(tmp_path), name, on=False)
 
 
 @each_row("given_path", ["nowhere", "file", "dangling", ""])

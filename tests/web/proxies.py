@@ -95,9 +95,10 @@ class HaProxy(Proxy):
         )
 
     def state(self, name: str) -> str:
-        """What it thinks of a server: UP, DOWN, or on the way."""
+        """What it thinks of a server: UP, DOWN, or on the way; "" before it has begun."""
         with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(str(self._socket))
+            if asking.connect_ex(str(self._socket)):
+                return ""
             asking.sendall(b"show stat\n")
             told = b""
             while piece := asking.recv(1 << 16):

@@ -88,7 +88,8 @@ def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
                 one.request("GET", "/metrics", headers={"Host": host})
                 answer = one.getresponse()
                 assert (answer.status, b"skills_served" in answer.read()) == (status, status == 200)
-    for wrong, said in (("9464", "write HOST:PORT"), ("127.0.0.1:99999", "write HOST:PORT"), ("192.0.2.1:1", "cannot")):
+    malformed = ("9464", "127.0.0.1:99999", "127.0.0.1:\u00b2")
+    for wrong, said in (*((each, "write HOST:PORT") for each in malformed), ("192.0.2.1:1", "cannot")):
         assert said in refused(tmp_path, "--metrics-address", wrong)
 
 

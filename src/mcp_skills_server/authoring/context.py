@@ -31,8 +31,7 @@ class HostContext(NamedTuple):
         instructions: the part of the server's instructions that is shown unasked.
         tools: the part of the tools that is shown unasked; with "names" the host searches for the
             rest.
-        text_characters: the length at which the instructions, and the description of each tool,
-            are cut; None for no cut.
+        text_characters: the length at which the instructions are cut; None for no cut.
         result_characters: the length at which the result of a tool is cut.
     """
 
@@ -114,9 +113,10 @@ def _first_line(text: str) -> str:
 
 
 def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
+    left_out = max(0, len(sent) - len(shown))
     if most is not None and len(shown) > most:
-        shown = shown[:most] + _CUT_MARK
-    return ShownText(title, shown, max(0, len(sent) - len(shown)))
+        left_out, shown = len(sent) - most, shown[:most] + _CUT_MARK
+    return ShownText(title, shown, left_out)
 
 
 def parts_shown(texts: Iterable[ShownText], offers: Iterable[Offer]) -> dict[str, Part]:

@@ -91,7 +91,7 @@ class CommandJudge:
 
     Attributes:
         cost_usd: the cost of the runs of this process, as far as the program reports it.
-        asked: the number of runs of the program; other answers came from the cache.
+        program_runs: the number of runs of the program; other answers came from the cache.
 
     Raises:
         UsageError: the program does not exist.
@@ -118,7 +118,8 @@ class CommandJudge:
         self._timeout_s = timeout_s
         self._answers = answers
         self._lock = threading.Lock()
-        self._paths = {name: each.path for each in skills for name in (each.name, each.path)}
+        paths = {each.path: each.path for each in skills}
+        self._paths = {each.name: each.path for each in skills} | paths
         listed = [
             {"name": each.name, "path": each.path, "description": each.description}
             for each in skills

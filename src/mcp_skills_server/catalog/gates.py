@@ -1,4 +1,4 @@
-"""Gates: predicates that decide whether a new or changed skill is served."""
+"""Gates: checks that decide whether a skill is served."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Index:
                     sqlite3.SQLITE_FULL,
                     sqlite3.SQLITE_READONLY,
                 )
-                if error.sqlite_errorcode & 0xFF in passing:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF in passing:
                     logger.debug("the index %s cannot be used now: %s", self.path, error)
                 else:
                     self._discard(f"it is damaged ({error})")

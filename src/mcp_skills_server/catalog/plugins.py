@@ -56,7 +56,7 @@ class Layout:
         """Add the skill folders of the plugin at path `plugin`, by `default` also `skills`."""
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
             raise UsageError(
-                "its name breaks the format; write 1 to 64 small letters, digits, '-' and '.'"
+                "its name breaks the format; write 1 to 64 lowercase letters, digits, '-' and '.'"
             )
         listed: list[object] = []
         if isinstance(skills, str):
@@ -99,6 +99,7 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
     layout, base = Layout(), _fields(market.get("metadata")).get("pluginRoot")
     for fields in map(_fields, cast("list[object]", market["plugins"])):
         name, source, skills = fields.get("name"), fields.get("source"), fields.get("skills")
+        before = dict(layout.folders)
         try:
             if not isinstance(source, str):
                 raise UsageError(f"it lies elsewhere ({_elsewhere(source)}), and is not fetched")
@@ -112,6 +113,7 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
             if not is_whole:
                 layout.add(name, plugin, manifest.get("skills"), default=False)
         except UsageError as error:
+            layout.folders = before
             layout.left_out[quoted(str(name))] = str(error)
     return layout
 

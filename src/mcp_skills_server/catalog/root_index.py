@@ -40,8 +40,8 @@ class RootIndex:
         root: the directory.
         limits: the size limits of a skill.
         grace: decides how long a skill is kept whose SKILL.md has become worse.
-        judge: refuses skills that must not be served, None for none; called for new and changed
-            skills.
+        judge: refuses skills that must not be served, None for none; a full scan asks it about
+            every skill again.
         roots: all roots, this one among them.
     """
 
@@ -83,7 +83,7 @@ class RootIndex:
         """Return the skills of this root as if it were the only one."""
         skills = {
             self.skills[directory].path: self.skills[directory]
-            for directory in self.skills.below("")
+            for directory in reversed(self.skills.below(""))  # the first of one path wins
         }
         missing = ()
         if self.missing is not None:

@@ -241,16 +241,15 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
         for path in mine:
             for parent in _parents(path):
                 above.setdefault(parent, path)
-        if not merged:
-            merged = mine = {skill.path: skill for skill in skills}
-            continue
         mine = {}
         for skill in skills:
-            winner = _owner(skill.path, merged, above)
-            if winner is None:
-                mine[skill.path] = skill
+            owner = _owner(skill.path, merged, above) if merged else None
+            if owner is not None:
+                hidden.append((skill, merged[owner]))
+            elif skill.path in mine:  # two folders of one plugin
+                hidden.append((skill, mine[skill.path]))
             else:
-                hidden.append((skill, merged[winner]))
+                mine[skill.path] = skill
         merged = merged | mine
     return merged, hidden
 

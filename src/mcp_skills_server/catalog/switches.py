@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 SWITCHES: Final = "skills-off.txt"
 _HEAD: Final = "# Folders of skills that are switched off, one a line.\n"
 _MOST_BYTES: Final = 1 << 20
+_lock = threading.Lock()
+"""Serializes the changes of a file by this process."""
 
 
 def switched_off(root: str, known: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -49,18 +52,21 @@ def switch(root: str, place: str, *, on: bool) -> None:
     """Switch the skill in a folder on or off; the file loses its comments.
 
     Raises:
-        RequestError: the file cannot be read or written.
+        RequestError: the file cannot be read or written, or has no line for such a folder.
     """
     file = Path(root, SWITCHES)
+    if not place or place != place.strip() or place.startswith("#"):
+        raise RequestError(f"{SWITCHES} cannot name this folder; rename the folder first.")
     try:
-        off = _read(root) - {place}
-        if not on:
-            off |= {place}
-        if off:
-            replace_file(
-                file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None
-            )
-        else:
-            file.unlink(missing_ok=True)
+        with _lock:
+            off = _read(root) - {place}
+            if not on:
+                off |= {place}
+            if off:
+                replace_file(
+                    file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None
+                )
+            else:
+                file.unlink(missing_ok=True)
     except OSError as error:
         raise RequestError(f"{SWITCHES} cannot be changed ({error.strerror}).") from None

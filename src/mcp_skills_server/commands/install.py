@@ -307,7 +307,7 @@ def _command_of(given: str | None) -> list[str]:
 class HostEntry(NamedTuple):
     """A host's entry that starts this server: file, name, command line and environment.
 
-    `trouble` says why it cannot work, as far as is known without starting it; "" for nothing.
+    `fault` says why it cannot work, as far as is known without starting it; "" for nothing.
     """
 
     path: Path

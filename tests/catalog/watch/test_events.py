@@ -229,3 +229,13 @@ def test_what_the_system_refuses_is_said_in_one_line(tmp_path: Path, monkeypatch
     monkeypatch.setattr("watchfiles._rust_notify.RustNotify", refused)
     with pytest.raises(CannotWatchError, match="no inotify instance is left"), armed(plant(tmp_path, skills("one"))):
         pass
+
+
+def test_a_directory_that_is_gone_when_it_is_to_be_watched_is_followed_when_it_is_back(tmp_path: Path) -> None:
+    with armed(tmp_path) as events:
+        events.enter(str(tmp_path), "a")
+        assert not events.arm()
+        (tmp_path / "a").mkdir()
+        until(events, tmp_path / "a")
+        (tmp_path / "a" / "SKILL.md").write_text("x")
+        until(events, tmp_path / "a" / "SKILL.md")

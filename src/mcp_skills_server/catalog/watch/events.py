@@ -63,7 +63,7 @@ class DirectoryEvents:
         self._entered: set[str] = set()
         self._groups: list[tuple[set[str], RustNotify]] = []
         self._denied: set[str] = set()
-        """Directories without read permission."""
+        """Directories that were unreadable or missing when they were to be watched."""
         self._pending: set[tuple[int, str]] = set()
         """Events of absorbed groups, not yet returned."""
 
@@ -87,8 +87,9 @@ class DirectoryEvents:
         if _WATCHES_TREES:
             entered &= set(self._tops)
         new = entered.difference(*(watched for watched, _ in self._groups))
-        self._denied |= {each for each in new if not os.access(each, os.R_OK)}
-        new = {each for each in new - self._denied if os.path.isdir(each)}
+        readable = {each for each in new if os.access(each, os.R_OK)}
+        self._denied = (self._denied | new) - readable
+        new = {each for each in readable if os.path.isdir(each)}
         if new:
             self._watch(new)
         return bool(new)
@@ -129,7 +130,7 @@ class DirectoryEvents:
 
     def _watch_new(self, changes: Iterable[tuple[int, str]]) -> None:
         """Watch new directories and all below them, until a listing shows no others."""
-        came = [path for kind, path in changes if kind == _ADDED or self._may_be_allowed_now(path)]
+        came = [path for kind, path in changes if self._may_be_allowed_now(path) or kind == _ADDED]
         watched: set[str] = set()
         while (
             new := {each for path in came for each in self._directories(path)}

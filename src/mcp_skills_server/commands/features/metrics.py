@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -56,7 +57,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         from mcp_skills_server.web.guards import host_name
 
         host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
+        if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
             raise UsageError(
                 f"--metrics-address {address}: write HOST:PORT, such as 127.0.0.1:9464"
             )

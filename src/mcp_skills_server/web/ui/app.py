@@ -268,8 +268,11 @@ class PagePart(Part):
 
         async def answer(request: Request) -> Response:
             viewer = await self._sessions.viewer(request)
-            if viewer is None or not is_of_own_page(request):
+            if not is_of_own_page(request):
                 return _message(self._context(None), "This form was sent from another page.", 403)
+            if viewer is None:
+                text = "You are not signed in any more. Sign in, and send the form again."
+                return _message(self._context(None), text, 403)
             ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)

@@ -122,7 +122,7 @@ class SignInEndpoints:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         if is_of_other_page(request):
-            return self._form("Another page parameters for this. Sign in here if you want to.", 403)
+            return self._form("Another page started this sign-in. To sign in, do it here.", 403)
         secret = secrets.token_urlsafe(32)
         try:
             response = RedirectResponse(await self._flow.begin(secret), 303)

@@ -301,3 +301,10 @@ def test_any_frontmatter_makes_a_manifest(frontmatter: dict[str, Any], path: str
     assert found.manifest is not None
     check(found)
     assert manifest.read(None, frontmatter, path) == found
+
+
+@each_row(("opening", "closing"), [("{a = ", "}"), ("[", "]")])
+def test_values_are_nested_up_to_a_depth(opening: str, closing: str) -> None:
+    for depth, said in ((22, []), (23, ["nested deeper than 24 levels"])):  # below the table and its key
+        nested = ACTION + f"[x]\ny = {opening * depth}1{closing * depth}\n".encode()
+        assert [each.message.rpartition(": ")[2] for each in read(nested).problems] == said

@@ -437,3 +437,9 @@ def test_what_is_nearly_a_number_is_read_in_one_pass(text: str):
 def test_huge_numbers_are_held_or_refused(digits: int):
     found = document("v: " + "9" * digits)
     assert codes(found) == (["yaml-ambiguous"] if digits == 300 else ["yaml-value"])
+
+
+def test_a_message_names_what_is_wrong() -> None:
+    texts = [each.message for raw in (b"---\na: 1e999\n---\n", b"---\na: [b\n---\n") for each in parse(raw).problems]
+    assert texts[0].startswith("'1e999' means") and texts[1] == "'1e999' is too large for JSON"
+    assert texts[2].startswith("not valid YAML: while parsing a flow sequence")

@@ -114,8 +114,7 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
             file.flush()
             os.fsync(descriptor)
             now = os.fstat(descriptor).st_mtime
-        # What is private is made so: some file systems have no modes.
-        if mode is not None and mode & ~0o600:
+        if mode not in (None, 0o600):  # not for those: some file systems refuse chmod
             os.chmod(made, mode)
         os.replace(made, path)
     except BaseException:

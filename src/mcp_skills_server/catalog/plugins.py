@@ -52,17 +52,18 @@ class Layout:
         """Tell whether a path lies below a plugin's skills folder, but not directly below it."""
         return any(up in self.folders for up in above(place) if up not in {"", place})
 
-    def add(self, name: object, plugin: str, skills: object, *, default: bool) -> None:
-        """Add the skill folders of the plugin at path `plugin`, by `default` also `skills`."""
+    def add(self, name: object, plugin: str, *given: object, default: bool) -> None:
+        """Add the folders of a plugin, by `default` also `skills`; UsageError adds none of them."""
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
             raise UsageError(
                 "its name breaks the format; write 1 to 64 lowercase letters, digits, '-' and '.'"
             )
         listed: list[object] = []
-        if isinstance(skills, str):
-            listed = [skills]
-        elif isinstance(skills, list):
-            listed = cast("list[object]", skills)
+        for skills in given:
+            if isinstance(skills, str):
+                listed.append(skills)
+            elif isinstance(skills, list):
+                listed += cast("list[object]", skills)
         places = [_inside(plugin, str(each)) for each in listed]
         if default:
             places.append(posixpath.join(plugin, "skills"))
@@ -99,7 +100,6 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
     layout, base = Layout(), _fields(market.get("metadata")).get("pluginRoot")
     for fields in map(_fields, cast("list[object]", market["plugins"])):
         name, source, skills = fields.get("name"), fields.get("source"), fields.get("skills")
-        before = dict(layout.folders)
         try:
             if not isinstance(source, str):
                 raise UsageError(f"it lies elsewhere ({_elsewhere(source)}), and is not fetched")
@@ -109,11 +109,9 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
             manifest = _manifest(os.path.join(root, plugin), _CLAUDE_PLUGIN) or {}
             # such an entry is complete; otherwise the plugin's own manifest and folder count, too
             is_whole = fields.get("strict") is False and bool(skills)
-            layout.add(name, plugin, skills, default=not is_whole)
-            if not is_whole:
-                layout.add(name, plugin, manifest.get("skills"), default=False)
+            own = None if is_whole else manifest.get("skills")
+            layout.add(name, plugin, skills, own, default=not is_whole)
         except UsageError as error:
-            layout.folders = before
             layout.left_out[quoted(str(name))] = str(error)
     return layout
 

@@ -243,7 +243,7 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
                 above.setdefault(parent, path)
         mine = {}
         for skill in skills:
-            owner = _owner(skill.path, merged, above) if merged else None
+            owner = _owner(skill.path, merged, above)
             if owner is not None:
                 hidden.append((skill, merged[owner]))
             elif skill.path in mine:  # two folders of one plugin

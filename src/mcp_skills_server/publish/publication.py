@@ -157,8 +157,8 @@ class Publication:
         choice = wellknown.publishable(snapshot)
         picked = _Selection(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         # Forget a skill that is left out: its artifact may be gone when it is published again.
-        packed = {skill: self._packed.get(skill) for skill in choice.skills}
-        self._packed = {skill: known for skill, known in packed.items() if known is not None}
+        packed = self._packed
+        self._packed = {each: packed[each] for each in choice.skills if each in packed}
         for skill in choice.skills if self._progress is None else self._progress(choice.skills):
             try:
                 made = self._pack(skill)

@@ -398,8 +398,7 @@ class Source:
 def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
     """Refuse a skill over a limit, with unportable paths or with never-served files."""
     paths = [f"{name}/{path}" for path in files]
-    for each in (files, paths):
-        check_paths(each)
+    check_paths(paths)
     if found := ignored(paths):
         raise UnacceptableError(
             "it brings files that are never served, and so nothing of it is written: "

@@ -32,7 +32,7 @@ def install(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
 
 def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[str]]:
     """Run pytest with this `PATH`; its exit code and its last lines."""
-    command = [sys.executable, "-m", "pytest", "-q", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "tests")}
     environment = {key: value for key, value in environment.items() if not key.startswith(("PYTEST_", "COV_"))}
     if within != ROOT:

@@ -61,10 +61,8 @@ CODES: dict[str, Code] = {
     "nul-byte": _fatal("RTI-5", "remove the NUL byte; binary content belongs in a file of its own"),
     "frontmatter-missing": _fatal(
         "AS-2",
-        (
-            "begin the file with a line that is exactly '---', then name and description, then "
-            "another '---'"
-        ),
+        "begin the file with a line that is exactly '---', then name and description, then another "
+        "'---'",
     ),
     "frontmatter-unclosed": _fatal("AS-2", "end the frontmatter with a line that is exactly '---'"),
     "frontmatter-not-mapping": _fatal("AS-2", "write the frontmatter as 'key: value' lines"),
@@ -144,10 +142,8 @@ CODES: dict[str, Code] = {
     ),
     "ignored-file": _warning(
         "",
-        (
-            "remove what programs act on (.git, .envrc, .vscode), or rename files that belong to "
-            "the skill"
-        ),
+        "remove what programs act on (.git, .envrc, .vscode), or rename files that belong to the "
+        "skill",
     ),
     "hard-link": _warning(
         "X-5", "copy the file into the skill, or give folder and file the same owner"

@@ -287,10 +287,10 @@ def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, li
 def test_every_process_finds_the_same_in_the_same_order() -> None:
     """Python orders sets by a seed of each process."""
     asks = (
-        "from runtime.test_search import ask, registry; from runtime.plausible import plausible, questions;"
-        "from mcp_skills_server.runtime.search import Search;"
-        "search = Search(registry(*plausible(400).values()));"
-        "print([ask(search, each['query'], 60) for each in questions()])"
+        "from runtime.test_search import ask, registry; from runtime.plausible import plausible, "
+        "questions;from mcp_skills_server.runtime.search import Search;search = "
+        "Search(registry(*plausible(400).values()));print([ask(search, each['query'], 60) for each "
+        "in questions()])"
     )
     found = {
         subprocess.run(

@@ -58,9 +58,8 @@ _MOST_BYTES: Final = 16 << 20
 class EvaluateOptions(RootOptions):
     cases: tuple[str, ...] = many(
         "A trigger set to judge in place of those in the skills' evals folders: a file, or "
-        "FILES*.json in quotes. A "
-        "file that is named as a skill, or lies in its folder, is about that skill. May be "
-        "repeated.",
+        "FILES*.json in quotes. A file that is named as a skill, or lies in its folder, is about "
+        "that skill. May be repeated.",
         metavar="FILE",
     )
     form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
@@ -72,9 +71,8 @@ class EvaluateOptions(RootOptions):
     )
     judge: str | None = option(
         None,
-        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By "
-        "default the ranking of "
-        "skills_search decides.",
+        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
+        "the ranking of skills_search decides.",
         metavar="COMMAND",
     )
     runs: int = count(3, "With --judge: how often each prompt is judged.")
@@ -138,8 +136,8 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         _say_results(results)
     if by_program is not None:
         remark(
-            f"{by_program.program_runs:,} runs of the judge, "
-            f"{by_program.cost_usd:.4f} USD as far as it says so"
+            f"{by_program.program_runs:,} runs of the judge, {by_program.cost_usd:.4f} USD as far "
+            "as it says so"
         )
     return int(evaluation.summary(results).pass_rate < options.min_pass)
 

@@ -273,8 +273,7 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
         if os.path.isdir(root) and is_native(host, root, home):
             remark(
                 f"{printable(root)}: {host.title} reads skills of this folder by itself and will "
-                "have "
-                "them twice; install the server in other hosts, or serve another folder"
+                "have them twice; install the server in other hosts, or serve another folder"
             )
 
 

@@ -341,8 +341,8 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             reason = reasons.get(unserved[0], "it is not there")
             raise UsageError(
                 f"{options.lock}: {unserved[0]} cannot be served: "
-                f"{reason}{more_suffix(len(unserved) - 1)}; see "
-                "'outdated' and 'diff', then 'update', or leave out --frozen"
+                f"{reason}{more_suffix(len(unserved) - 1)}; see 'outdated' and 'diff', then "
+                "'update', or leave out --frozen"
             )
     return opened
 

@@ -103,10 +103,8 @@ class LimitOptions(Options, heading="Which skills there are"):
     )
     follow_links: bool = switch(
         True,
-        (
-            "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as "
-            "the link is."
-        ),
+        "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the "
+        "link is.",
     )
 
 
@@ -168,8 +166,7 @@ class ConfigOptions(Options, heading="Configuration"):
     config: Configuration | None = option(
         None,
         "Take from this TOML file the options that neither the command line nor the environment "
-        "gives: page-size = 20. 'config check' checks it, 'config show' shows the values in "
-        "force.",
+        "gives: page-size = 20. 'config check' checks it, 'config show' shows the values in force.",
         type=click.Path(),
         metavar="FILE",
         in_file=False,
@@ -242,10 +239,8 @@ class ProposalOptions(Options, heading="Proposals"):
     proposals: str | None = option(
         None,
         "Let models propose skills, and changes of skills in your own folders, and keep what they "
-        "propose in this "
-        "folder; git for a branch each in the working copy of a root. Nothing changes until a "
-        "person approves "
-        "it ('proposals', or the page).",
+        "propose in this folder; git for a branch each in the working copy of a root. Nothing "
+        "changes until a person approves it ('proposals', or the page).",
         path="(?!git$)(.+)",
         metavar="DIR|git",
     )

@@ -184,8 +184,7 @@ def _check_base(url: str) -> None:
             return
     raise UsageError(
         f"--base-url {printable(url)}: give an http or https URL such as https://cdn.example.com, "
-        "or a path such "
-        "as /skills"
+        "or a path such as /skills"
     )
 
 

@@ -53,8 +53,7 @@ class AllowOptions(ApprovalOptions, heading="Running scripts"):
     allow_scripts: bool = switch(
         False,
         "Let clients run what skills of your own folders bring: scripts of loaded skills, and "
-        "actions by the Skills "
-        "Protocol.",
+        "actions by the Skills Protocol.",
     )
 
 
@@ -86,16 +85,12 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
     script_network_of: tuple[str, ...] = many(
         "Let sandboxed scripts of the skill at this path reach the network, and no others; "
-        "ORIGIN#PATH for one of a "
-        "site, an archive, git or a registry. May be repeated.",
+        "ORIGIN#PATH for one of a site, an archive, git or a registry. May be repeated.",
         metavar="SKILL",
     )
     script_env: tuple[str, ...] = many(
-        (
-            "A variable that callers may set for scripts, beside those that a skill declares. May "
-            "be "
-            "repeated."
-        ),
+        "A variable that callers may set for scripts, beside those that a skill declares. May be "
+        "repeated.",
         metavar="VARIABLE",
     )
     script_folders: tuple[str, ...] = many(
@@ -105,11 +100,8 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
         metavar="DIR",
     )
     interpreters: tuple[str, ...] = many(
-        (
-            "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. "
-            "May "
-            "be repeated."
-        ),
+        "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. May be "
+        "repeated.",
         "--interpreter",
         metavar=".EXT=PROGRAM",
     )
@@ -121,8 +113,7 @@ class ExecutionOptions(Options, heading="Running scripts"):
     )
     script_secrets: tuple[str, ...] = many(
         "Pass this variable of the server's environment to scripts of the skill at this path, if "
-        "its skill.toml "
-        "declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
+        "its skill.toml declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
         "--script-secret",
         metavar="SKILL:VARIABLE",
     )
@@ -238,8 +229,8 @@ class EmbeddingOptions(Options, heading="Search by meaning"):
     embeddings: str | None = option(
         None,
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an "
-        "endpoint that speaks "
-        f"OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the extra [embeddings].",
+        f"endpoint that speaks OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the "
+        "extra [embeddings].",
         path="(?!.*://)(.+)",
         metavar="DIR|URL",
     )

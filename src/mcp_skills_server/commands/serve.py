@@ -78,16 +78,13 @@ class ShownOptions(Options, heading="What clients are shown"):
     catalog_chars: int | None = option(
         None,
         "How long the instructions, and the description of skills_load, may be. By default 4000, "
-        "since hosts cut what "
-        "is over 4,096, and 10000 for those that are known to cut nothing.",
+        "since hosts cut what is over 4,096, and 10000 for those that are known to cut nothing.",
         type=click.IntRange(min=0),
         metavar="CHARACTERS",
     )
     prefer: tuple[str, ...] = many(
-        (
-            "Skills with this tag are described to models before others where not all descriptions "
-            "fit. May be repeated."
-        ),
+        "Skills with this tag are described to models before others where not all descriptions "
+        "fit. May be repeated.",
         metavar="TAG",
     )
     max_loaded: int = count(8, "Skills that a session may have loaded at once.")
@@ -96,11 +93,8 @@ class ShownOptions(Options, heading="What clients are shown"):
     )
     local_paths: bool = switch(
         True,
-        (
-            "Over stdio, tell models the directory of a skill of a local folder, whose scripts "
-            "their "
-            "shell can run."
-        ),
+        "Over stdio, tell models the directory of a skill of a local folder, whose scripts their "
+        "shell can run.",
     )
     page_size: int = option(50, "Entries in a page of a listing.", type=click.IntRange(1, 1000))
     prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
@@ -118,18 +112,14 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         metavar="NAME",
     )
     allowed_origin: tuple[str, ...] = many(
-        (
-            "An origin that browsers may come from, such as https://app.example. May be repeated; "
-            "* "
-            "for any."
-        ),
+        "An origin that browsers may come from, such as https://app.example. May be repeated; * "
+        "for any.",
         metavar="ORIGIN",
     )
     token_file: str | None = option(
         None,
         "Clients must send a token of this file, which has lines name=token, and after the token "
-        "expires=2027-01-31 "
-        "and groups=a,b if you like. Read again when it changes.",
+        "expires=2027-01-31 and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
         is_live=True,
@@ -297,10 +287,8 @@ def _serve_stdio(context: click.Context, server: Server, roots: tuple[str, ...])
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
         f"mcp-skills-server list {given} (what it serves)",
-        (
-            f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your "
-            "browser)"
-        ),
+        f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your "
+        "browser)",
     )
     _follow(server, Reloader(context, server.views, server.opened))
     import asyncio

@@ -40,11 +40,8 @@ class SignOptions(LimitOptions):
 
 class VerifyOptions(RootOptions):
     keys: tuple[str, ...] = many(
-        (
-            "A public key, or the certificate of an authority, in PEM. May be repeated; one of "
-            "them "
-            "must have signed."
-        ),
+        "A public key, or the certificate of an authority, in PEM. May be repeated; one of them "
+        "must have signed.",
         "--key",
         metavar="FILE",
     )

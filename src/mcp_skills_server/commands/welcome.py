@@ -77,11 +77,8 @@ def say_folders() -> None:
 def welcome() -> None:
     """Print the first steps on stderr: a host may give no arguments and expect MCP on stdout."""
     say(
-        (
-            f"{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every "
-            "MCP "
-            "host."
-        ),
+        f"{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every MCP "
+        "host.",
         err=True,
     )
     say("", err=True)

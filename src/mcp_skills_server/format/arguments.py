@@ -72,7 +72,6 @@ def replaced(
         if added > MOST_ADDED:
             raise RequestError(
                 f"The arguments would make the instructions of skill {clipped(skill)!r} longer by "
-                "more than "
-                f"{MOST_ADDED:,} characters; give shorter ones"
+                f"more than {MOST_ADDED:,} characters; give shorter ones"
             )
     return placeholder.sub(value, text)

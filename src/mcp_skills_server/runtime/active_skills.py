@@ -196,8 +196,7 @@ class ActiveSkills:
                 loaded = f" Loaded now: {', '.join(self.names)}."
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load "
-                "fewer, or unload "
-                f"some with {dialect.UNLOAD} first.{loaded}"
+                f"fewer, or unload some with {dialect.UNLOAD} first.{loaded}"
             )
         size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
         if len(wanted) > 1 and size > MOST_BYTES:
@@ -252,8 +251,7 @@ def find_active(
     if path not in active or skill is None:
         raise RequestError(
             f"The skill {str(name)[:200]!r} is not loaded; call {dialect.LOAD} with it first. "
-            "Loaded now: "
-            f"{', '.join(loaded_names(active))}"
+            f"Loaded now: {', '.join(loaded_names(active))}"
         )
     return skill
 

@@ -176,8 +176,7 @@ class Runtime(ClosingMixin):
             if _in_event_loop():
                 raise UsageError(
                     "Runtime.session: the skills are not read yet; enter the runtime with 'async "
-                    "with', or await its "
-                    "load() first"
+                    "with', or await its load() first"
                 )
             self.registry.load()
         return Session(self, hosted=True)

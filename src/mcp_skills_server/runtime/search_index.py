@@ -47,8 +47,7 @@ _TABLES: Final = (
     f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
     (
         "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, "
-        "tokenize='porter "
-        "ascii')"
+        "tokenize='porter ascii')"
     ),
     "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID",
 )
@@ -168,11 +167,8 @@ class SearchIndex:
         if not terms:
             return iter(())
         return self._db.execute(
-            (
-                "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER "
-                "BY "
-                "rank_ LIMIT ?"
-            ),
+            "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY "
+            "rank_ LIMIT ?",
             (_any_of(terms), most),
         )
 

@@ -353,8 +353,7 @@ def _not_legacy(method: str, params: Params) -> Fault | None:
     return Fault(
         INVALID_REQUEST,
         "this connection serves the handshake protocol era; requests carrying the 2026-07-28 "
-        "envelope are not accepted "
-        "on it",
+        "envelope are not accepted on it",
     )
 
 
@@ -367,10 +366,8 @@ def _not_modern(method: str, params: Params) -> Fault | None:
         }
         return Fault(
             _UNSUPPORTED_VERSION,
-            (
-                "connection is serving the 2026-07-28 protocol; the initialize handshake is not "
-                "accepted"
-            ),
+            "connection is serving the 2026-07-28 protocol; the initialize handshake is not "
+            "accepted",
             data,
         )
     meta: object = params.get("_meta")

@@ -216,8 +216,7 @@ def _url_of(given: str, *, http: bool) -> str:
     ):
         raise UsageError(
             f"{PREFIX}{shown(url)}: write mcp+https://HOST/mcp, mcp+http:// on this machine "
-            "(elsewhere with "
-            "--allow-http), or mcp+stdio:COMMAND"
+            "(elsewhere with --allow-http), or mcp+stdio:COMMAND"
         )
     return url
 

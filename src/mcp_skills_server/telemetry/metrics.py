@@ -85,10 +85,8 @@ class Metrics:
         )
         self._uses = counter(
             "skills_uses",
-            (
-                "How often a skill was loaded, a file of it read, a script of it run, or it was "
-                "dropped unused."
-            ),
+            "How often a skill was loaded, a file of it read, a script of it run, or it was "
+            "dropped unused.",
             ("action", "skill"),
         )
         self._searches = counter(

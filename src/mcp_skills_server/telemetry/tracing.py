@@ -231,10 +231,8 @@ class _LoggingExporter(SpanExporter):
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
             logger.error(
-                (
-                    "%s: traces cannot be sent and are lost (requests go on); check that it "
-                    "accepts OTLP over HTTP"
-                ),
+                "%s: traces cannot be sent and are lost (requests go on); check that it accepts "
+                "OTLP over HTTP",
                 self._endpoint,
             )
         elif self._fails and not fails:

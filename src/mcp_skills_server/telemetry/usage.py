@@ -210,10 +210,8 @@ class UsageStore:
                 )
             connection.execute("DELETE FROM questions WHERE last < ?", (now - KEPT_DAYS * DAY_S,))
             connection.execute(
-                (
-                    "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last "
-                    "DESC LIMIT -1 OFFSET ?)"
-                ),
+                "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last "
+                "DESC LIMIT -1 OFFSET ?)",
                 (_MOST_QUESTIONS,),
             )
 
@@ -241,10 +239,8 @@ class UsageStore:
             elif by == "principal":
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
             questions = connection.execute(
-                (
-                    "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text "
-                    "LIMIT ?"
-                ),
+                "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT "
+                "?",
                 (first * DAY_S, MOST_SHOWN),
             ).fetchall()
         spread = {name: [0] * days for name, *_ in used}
@@ -274,10 +270,8 @@ class UsageStore:
         """
         with self._reading() as connection:
             rows = connection.execute(
-                (
-                    "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY "
-                    "max(last) DESC LIMIT ?"
-                ),
+                "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY "
+                "max(last) DESC LIMIT ?",
                 (day_of(self._now()) - days, most),
             ).fetchall()
         return [skill for (skill,) in rows]
@@ -420,10 +414,8 @@ class Usage:
         else:
             if not self._dropped:
                 logger.error(
-                    (
-                        "%s: the buffer of %s counts is full; further uses are not counted until "
-                        "it is written"
-                    ),
+                    "%s: the buffer of %s counts is full; further uses are not counted until it is "
+                    "written",
                     self._store.name,
                     f"{_MOST_WAITING:,}",
                 )

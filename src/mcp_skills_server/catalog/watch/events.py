@@ -232,8 +232,8 @@ def _reason(error: str) -> str:
         return f"this system provides no file events ({error})"
     if "limit" in error:
         return (
-            "not enough inotify watches for every directory "
-            f"(fs.inotify.max_user_watches is {_limit('watches')}); raise the limit with sysctl"
+            "not enough inotify watches for every directory (fs.inotify.max_user_watches is "
+            f"{_limit('watches')}); raise the limit with sysctl"
         )
     return (
         f"no file events ({error}): no inotify instance is left (fs.inotify.max_user_instances is "

@@ -88,10 +88,8 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
         secret = checked_secret(self.refresh_secret)
         if server.opened.mirrors is None:
             logger.warning(
-                (
-                    "--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to "
-                    "fetch"
-                ),
+                "--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to "
+                "fetch",
                 PATH,
             )
         return WebhookEndpoint(secret)

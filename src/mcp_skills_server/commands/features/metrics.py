@@ -33,9 +33,8 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
     )
     metrics_address: str | None = option(
         None,
-        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it "
-        "by an IP address or "
-        "by a name of --allowed-host.",
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by "
+        "an IP address or by a name of --allowed-host.",
         metavar="HOST:PORT",
     )
     _server: Server

@@ -26,9 +26,8 @@ _MOST_AT_ONCE: Final = 64
 """The maximum number of names in one call."""
 
 _ABOUT_SESSION: Final = (
-    f"The session that {LOAD} returned. Give it whenever you have one; without it only a host "
-    "that keeps its "
-    "connection finds what was loaded. A session ends after 24 hours without use."
+    f"The session that {LOAD} returned. Give it whenever you have one; without it only a host that "
+    "keeps its connection finds what was loaded. A session ends after 24 hours without use."
 )
 
 
@@ -78,14 +77,10 @@ def proposing() -> list[dict[str, Json]]:
         PROPOSE,
         "Propose a skill",
         "Propose a new skill, or a change of one, to the people who look after the skills. Do so "
-        "when the user "
-        "corrects how a skill has you work, when a skill is wrong or out of date, or when you "
-        "have worked out a "
-        "procedure that you will need again; tell the user that you did. Do not propose what "
-        "holds for this "
-        "conversation alone, what a skill says already, or anything secret or personal. Nothing "
-        "changes until a "
-        f"person approves it. {FAMILY}",
+        "when the user corrects how a skill has you work, when a skill is wrong or out of date, or "
+        "when you have worked out a procedure that you will need again; tell the user that you "
+        "did. Do not propose what holds for this conversation alone, what a skill says already, or "
+        f"anything secret or personal. Nothing changes until a person approves it. {FAMILY}",
         {
             "name": _text(
                 f"The skill to change, as {LIST} names it; or the path of a new one, such as "
@@ -158,10 +153,8 @@ def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
     return _tool(
         UNLOAD,
         "Unload skills",
-        (
-            "Unload skills whose task is done: the named ones, or all. Their instructions count no "
-            f"more. {FAMILY}"
-        ),
+        "Unload skills whose task is done: the named ones, or all. Their instructions count no "
+        f"more. {FAMILY}",
         {
             "names": {
                 **_TEXTS,
@@ -196,8 +189,7 @@ def _search_tool(words: Sequence[str]) -> dict[str, Json]:
         SEARCH,
         "Search skills",
         "Find skills for a task: searches names, descriptions, tags and headings, best match "
-        "first. Send keywords in "
-        f"the language of the skills. {FAMILY}{about}",
+        f"first. Send keywords in the language of the skills. {FAMILY}{about}",
         {
             "query": _text("Words for the task or the name of a skill."),
             "limit": _number("How many to find.", 5, 50),
@@ -213,11 +205,8 @@ def _read_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
     return _tool(
         READ,
         "Read a file of a skill",
-        (
-            "Read a file of a loaded skill: references, assets, scripts. A long text comes in "
-            "parts. "
-            f"{FAMILY}"
-        ),
+        "Read a file of a loaded skill: references, assets, scripts. A long text comes in parts. "
+        f"{FAMILY}",
         {
             "path": _text("The file's path in the skill, such as references/guide.md."),
             "skill": _text("The loaded skill; without it the one that was loaded last."),
@@ -235,12 +224,9 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         RUN,
         "Run a script of a skill",
         "Run a script from the scripts/ directory of a loaded skill and return its exit code and "
-        "output. It runs "
-        "without a shell and without input, in a work directory that later scripts of the session "
-        "share; SKILL_DIR "
-        "tells it where the skill's files are. The result names the files that it made there; "
-        f"{READ} reads them. "
-        f"{FAMILY}",
+        "output. It runs without a shell and without input, in a work directory that later scripts "
+        "of the session share; SKILL_DIR tells it where the skill's files are. The result names "
+        f"the files that it made there; {READ} reads them. {FAMILY}",
         {
             "path": _text("The script's path in the skill, such as scripts/extract.py."),
             "skill": _text("The loaded skill; without it the one that was loaded last."),

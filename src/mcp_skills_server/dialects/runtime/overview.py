@@ -58,8 +58,7 @@ _LONGEST_LABEL: Final = 40
 
 _RULE: Final = (
     f"When a task fits a skill, you MUST call {LOAD} with its name before you use its "
-    "instructions, files or scripts; "
-    "do not guess what they say. Load only what the task needs."
+    "instructions, files or scripts; do not guess what they say. Load only what the task needs."
 )
 _NOT_ALL_NAMES: Final = (
     f"Not all names fit here: call {SEARCH} with words of the task first; {LIST} goes through all."
@@ -134,9 +133,8 @@ def first_line(overview: Overview) -> str:
     """Return a self-contained first line: the number of skills, and the tools to use them."""
     return (
         f"{skill_count(overview)} here, with instructions for particular tasks: {SEARCH} finds "
-        f"skills for a task, {LOAD} "
-        f"loads them by name, {READ} reads their files. Search and load before you begin a task "
-        "that may have one."
+        f"skills for a task, {LOAD} loads them by name, {READ} reads their files. Search and load "
+        "before you begin a task that may have one."
     )
 
 

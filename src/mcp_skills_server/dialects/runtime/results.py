@@ -30,9 +30,8 @@ CHARACTERS: Final = UNKNOWN.result_characters
 """The maximum result size in characters: hosts cut 40,000 in the middle, or move them to a file."""
 _MOST_FILES: Final = 200
 _ELSEWHERE: Final = (
-    "The instructions and files are in active_skills of this result's structured content. If "
-    "they are not shown to "
-    f"you, read each skill's {SKILL_MD} with {READ}."
+    "The instructions and files are in active_skills of this result's structured content. If they "
+    f"are not shown to you, read each skill's {SKILL_MD} with {READ}."
 )
 _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 """Image types that models accept."""
@@ -278,8 +277,7 @@ def proposal_stored(proposal: dict[str, Json]) -> ToolResult:
     """Return the result of a stored proposal."""
     words = (
         f"Proposal {proposal['id']} for {proposal['name']} waits for a person to decide. Nothing "
-        "has changed yet; tell "
-        f"the user. {PROPOSALS} shows its state."
+        f"has changed yet; tell the user. {PROPOSALS} shows its state."
     )
     return _result(words, proposal)
 

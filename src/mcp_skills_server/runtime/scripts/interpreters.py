@@ -159,9 +159,8 @@ class Interpreters:
                     wanted = _ASKED_FOR.get(extension, wanted)
                 raise RequestError(
                     f"{printable(path)} cannot be run: it needs {wanted}, which is not installed, "
-                    "or does not "
-                    "start, where this server runs; do its work another way, or ask the user to "
-                    "install it"
+                    "or does not start, where this server runs; do its work another way, or ask "
+                    "the user to install it"
                 )
             self._found[extension] = found
         return self._found[extension]

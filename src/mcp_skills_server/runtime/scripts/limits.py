@@ -116,8 +116,7 @@ class ResourceUsage:
         if time.monotonic() >= self._due and self._is_full(pids):
             return (
                 f"its files took more than {self._disk_bytes:,} bytes, were more than "
-                f"{MOST_FILES:,}, or could not be "
-                "measured"
+                f"{MOST_FILES:,}, or could not be measured"
             )
         return None
 

@@ -101,8 +101,7 @@ class Workspace:
         if os.path.isabs(workdir) or ".." in workdir.replace("\\", "/").split("/"):
             raise RequestError(
                 f"workdir {printable(workdir)!r} must be a relative path without '..', below the "
-                "session's work "
-                "directory; leave it out to run there"
+                "session's work directory; leave it out to run there"
             )
         # Resolve first: a script may have left a symlink that leads elsewhere.
         path = os.path.realpath(os.path.join(self.path, workdir))

@@ -82,8 +82,7 @@ FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], Awaitable[
 """Handles a form, and returns the path of the view to redirect to."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
-    "'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS: Final = {
     "content-security-policy": CSP,

@@ -257,7 +257,11 @@ log = {"version": "2.1.0", "runs": [{"tool": {"driver": {"name": "other"}}, "res
     {"ruleId": "R1", "level": "error", "message": {"text": "bad"}, "locations": [{"physicalLocation":
         {"artifactLocation": {"uri": "a/SKILL.md"}, "region": {"startLine": 2}}}]},
     {"ruleId": "R2", "message": {"text": "odd"}},
-    {"ruleId": "R3", "message": {"text": "known"}, "suppressions": [{"kind": "external"}]}]}]}
+    {"ruleId": "R3", "message": {"text": "known"}, "suppressions": [{"kind": "external"}]},
+    {"ruleId": "R4", "message": {"text": "by its rule"}},
+    {"ruleId": "R5", "kind": "review", "message": {"text": "a person decides"}},
+    {"ruleId": "R6", "kind": "pass", "message": {"text": "good"}}]}]}
+log["runs"][0]["tool"]["driver"]["rules"] = [{"id": "R4", "defaultConfiguration": {"level": "error"}}]
 out = open(sys.argv[1], "w") if len(sys.argv) > 2 else sys.stdout
 json.dump(log, out)
 out.close()
@@ -271,9 +275,11 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
     (tmp_path / "scan.py").write_text(SCANNER)
     line = f"{sys.executable} {tmp_path / 'scan.py'}{output}"
     found = json.loads(command("validate", tmp_path / "root", "--scanner", line, "--format", "json").stdout)
+    root = str(tmp_path / "root")
     assert [(each["code"], each["severity"], each["line"], each["path"]) for each in found["problems"]] == [
-        ("other/R2", "warning", None, str(tmp_path / "root")),
-        ("other/R1", "error", 2, str(tmp_path / "root/a/SKILL.md")),
+        ("other/R2", "warning", None, root),
+        ("other/R4", "error", None, root),
+        ("other/R1", "error", 2, f"{root}/a/SKILL.md"),
     ]
     assert not found["ok"]
 

@@ -263,12 +263,20 @@ def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: pytest.LogCa
     report_to_log(registry, lambda: clock[0])
     registry.load()
     caplog.clear()
-    for number in range(150):
-        plant(tmp_path, {"one/notes.md": f"{number}"})
-        registry.refresh()
-    assert len(caplog.messages) == 100
+
+    def edit(count: int) -> None:
+        for number in range(count):
+            plant(tmp_path, {"one/notes.md": f"{clock[0]} {number} {len(caplog.messages)}"})
+            registry.refresh()
+
+    edit(98)
+    plant(tmp_path, skills(*(f"new{number}" for number in range(25))))
+    edit(1)
+    assert len(caplog.messages) == 101 and caplog.messages[100].startswith("and 24 more skills and problems")
+    plant(tmp_path, skills(*(f"newer{number}" for number in range(30))))
+    edit(50)
+    assert len(caplog.messages) == 101
     clock[0] = 61.0
-    plant(tmp_path, {"one/notes.md": "the last one"})
-    registry.refresh()
-    assert caplog.messages[100] == "50 more changes were not logged (limit: 100 lines a minute)"
-    assert caplog.messages[101].startswith("skill one: changed") and len(caplog.messages) == 102
+    edit(1)
+    assert caplog.messages[101] == "80 more changes were not logged (limit: 100 lines a minute)"
+    assert caplog.messages[102].startswith("skill one: changed") and len(caplog.messages) == 103

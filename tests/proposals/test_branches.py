@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals import store as proposals
 from mcp_skills_server.proposals.branches import Branches
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
@@ -68,6 +70,17 @@ def test_a_root_without_a_working_copy_is_refused(tmp_path: Path, repository: Pa
         with pytest.raises(RequestError, match="not in a git working copy"):
             propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
         assert store.list() == []
+
+
+def test_a_proposal_that_cannot_be_stored_leaves_no_branch(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_place: Path, _files: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    branches = Branches([str(repository / "skills")])
+    monkeypatch.setattr(proposals, "write_folder", full)
+    with Registry([repository / "skills"]) as registry, pytest.raises(RequestError, match="cannot be stored"):
+        propose(registry, ProposalStore(branches.folder, branches), DRAFT, {SKILL_MD: manifest("green")})
+    assert git(repository, "branch", "--format=%(refname:short)") == "main"
 
 
 def test_over_mcp(repository: Path) -> None:

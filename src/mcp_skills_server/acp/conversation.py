@@ -213,5 +213,6 @@ def _read(line: bytes) -> tuple[str, object]:
 
 def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
     kept[key] = value
+    kept.move_to_end(key)
     if len(kept) > _MOST:
         kept.popitem(last=False)

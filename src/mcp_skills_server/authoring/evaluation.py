@@ -321,10 +321,10 @@ def failure_reason(result: CaseResult) -> str:
         words = f" by the words {', '.join(result.words)}"
     if not result.case.should_trigger:
         return f"it triggers the skill and should not{words}"
+    if result.runs > 1:
+        return f"chosen in {result.triggers} of {result.runs} runs"
     if result.winner and result.rank:
         return f"{result.winner} comes first{words}; the skill is in place {result.rank}"
     if result.winner:
         return f"{result.winner} comes first{words}; the skill is not among those chosen"
-    if result.rank:
-        return f"chosen in {result.triggers} of {result.runs} runs"
     return "no skill is chosen"

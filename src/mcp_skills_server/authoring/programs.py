@@ -38,6 +38,8 @@ _LEVELS: Final[dict[str, Severity]] = {
     "note": "note",
     "none": "note",
 }
+_NO_FINDING: Final = ("pass", "notApplicable")
+"""Kinds of SARIF results that tell that nothing was found."""
 
 
 def _words_of_command(option: str, command: str) -> list[str]:
@@ -213,15 +215,28 @@ def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator
     """Yield the findings of a SARIF log that are not suppressed there."""
     log: dict[str, Any] = json.loads(raw)
     for run in cast("list[dict[str, Any]]", log["runs"]):
-        name = str(run["tool"]["driver"]["name"])
+        driver = run["tool"]["driver"]
+        name = str(driver["name"])
+        known = cast("list[dict[str, Any]]", driver.get("rules") or [])
+        rules: dict[Any, dict[str, Any]] = {each["id"]: each for each in known}
         for result in cast("list[dict[str, Any]]", run.get("results") or []):
-            if result.get("suppressions"):
+            if result.get("suppressions") or result.get("kind") in _NO_FINDING:
                 continue
-            level = _LEVELS.get(str(result.get("level") or "warning"), "warning")
+            level = _level(result, rules.get(result.get("ruleId")) or {})
             code = f"{name}/{result.get('ruleId') or 'finding'}"
             place, line = _place(result, folder)
             message = str(result["message"].get("text") or code)
             yield Problem(code, level, " ".join(message.split()), "", line, show(place))
+
+
+def _level(result: dict[str, Any], rule: dict[str, Any]) -> Severity:
+    """Return the severity of a finding: its own, or the default of its kind or rule."""
+    level: Any = result.get("level")
+    if not level and result.get("kind", "fail") != "fail":
+        level = "none"
+    default: dict[str, Any] = rule.get("defaultConfiguration") or {}
+    level = level or default.get("level")
+    return _LEVELS.get(str(level), "warning")
 
 
 def _place(result: dict[str, Any], folder: str) -> tuple[str, int | None]:

@@ -39,12 +39,13 @@ class _Budget:
         self._suppressed = 0
 
     def take(self, wanted: int) -> int:
-        """Return how many of these lines may be logged now; count the others as suppressed."""
+        """Return how many of these lines may be logged now; if none, count all as suppressed."""
         if self._now() - self._begun >= _MINUTE_S:
             self._begun, self._spent = self._now(), 0
-        given = min(wanted, _LINES_A_MINUTE - self._spent)
+        given = min(wanted, _LINES_AT_ONCE, _LINES_A_MINUTE - self._spent)
         self._spent += given
-        self._suppressed += wanted - given
+        if not given:
+            self._suppressed += wanted
         return given
 
     def take_suppressed(self) -> int:
@@ -73,10 +74,10 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
         if count := budget.take_suppressed():
             logger.warning("%d more changes were not logged (limit: 100 lines a minute)", count)
-        shown = budget.take(min(len(lines), _LINES_AT_ONCE))
+        shown = budget.take(len(lines))
         for level, text in lines[:shown]:
             logger.log(level, "%s", text)
-        if len(lines) > _LINES_AT_ONCE and shown:
+        if 0 < shown < len(lines):
             came, went = (
                 len(changes.after.keys() - changes.before),
                 len(changes.before.keys() - changes.after),

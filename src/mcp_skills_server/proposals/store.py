@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -217,9 +218,9 @@ class ProposalStore:
                 _check_quota(
                     [each for each in self.list() if each.state == "pending"], proposal.principal
                 )
-                if self._branches is not None:
-                    self._branches.add(made, files)
                 write_folder(self.folder / id_, written)
+                if self._branches is not None:
+                    self._add_branch(self._branches, made, files)
         except OSError as error:
             logger.error(
                 "%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS
@@ -228,6 +229,15 @@ class ProposalStore:
                 "the proposal cannot be stored: the server cannot write it; tell its operator"
             ) from None
         return made
+
+    def _add_branch(
+        self, branches: Branches, proposal: Proposal, files: Mapping[str, bytes]
+    ) -> None:
+        try:
+            branches.add(proposal, files)
+        except RequestError:
+            shutil.rmtree(self.folder / proposal.id)
+            raise
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Store the files that an approval is about to replace, unless that was done before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -186,6 +187,17 @@ def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: 
             assert done.status == 200 and done.headers["Refresh"] == "0; url=/ui/"
             cookie = (done.headers.get_all("Set-Cookie") or [""])[0].partition(";")[0]
             assert "ann" in words(get(server, "/ui/", Cookie=cookie))
+
+
+def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: Path) -> None:
+    with ExitStack() as stack:
+        with authorization_server() as issuer:
+            know_the_page(issuer)
+            server = stack.enter_context(page_serving(skills, "--config", _oauth_page(tmp_path, issuer.url)))
+            begun = get(server, "/ui/oauth/begin")
+            back = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
+        reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun.headers))
+        assert reply.status == 503 and "does not respond" in words(reply)
 
 
 def test_no_foreign_page_locks_anybody_out_of_signing_in(tmp_path: Path, skills: Path) -> None:

@@ -62,6 +62,10 @@ class NotBegunError(SignInError):
     """A callback to a browser that began no sign-in, which any foreign page can cause."""
 
 
+class NoResponseError(SignInError):
+    """The issuer does not respond, so that nobody was refused."""
+
+
 class SignInEndpoints:
     """Endpoints for signing in and out."""
 
@@ -147,6 +151,8 @@ class SignInEndpoints:
             found = await self._flow.finish(
                 request.query_params, request.cookies.get(_SIGN_IN_COOKIE, "")
             )
+        except NoResponseError as error:
+            return self._form(str(error), 503)
         except SignInError as error:
             # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
@@ -315,13 +321,13 @@ class Flow:
         except RefusedError as error:
             raise SignInError(f"The issuer's token is not accepted here: {error}.") from None
         except SkillsServerError:
-            raise SignInError(_NO_RESPONSE) from None
+            raise NoResponseError(_NO_RESPONSE) from None
 
     async def _metadata(self) -> Mapping[str, Any]:
         try:
             return await self._server.issuer.metadata()
         except SkillsServerError:
-            raise SignInError(_NO_RESPONSE) from None
+            raise NoResponseError(_NO_RESPONSE) from None
 
 
 def _address(metadata: Mapping[str, Any], key: str) -> str:

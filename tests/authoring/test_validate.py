@@ -8,21 +8,19 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
-from mcp_skills_server.cli import cli
+from commands.calls import invoke, refusal, seen
+from forkserver import Popen
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 from mcp_skills_server.validation.rules import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
 from tables import each_row
-from wire import DEADLINE, FIXTURES, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, write_skill
 
 FAULTY = """---
 name: faulty
@@ -37,36 +35,28 @@ See [x](gone.md).
 """
 
 
-def command(*arguments: object, text: str | None = None) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)], input=text, standalone_mode=False)
-
-
 @pytest.fixture
 def faulty(tmp_path: Path) -> Path:
-    place = tmp_path / "faulty"
-    place.mkdir()
+    place = write_skill(tmp_path / "faulty")
     (place / "SKILL.md").write_text(FAULTY)
     return place
 
 
 def codes(place: Path, *options: str) -> list[str]:
-    found = json.loads(command("validate", place, "--format", "json", *options).stdout)
+    found = seen("validate", place, *options)
     return [each["code"] for each in (*found["problems"], *found["notes"])]
 
 
 def test_sarif_has_rules_results_places_and_fixes(faulty: Path) -> None:
-    done = command("validate", faulty, "--format", "sarif")
-    assert done.return_value == 1
+    done = invoke("validate", faulty, "--format", "sarif")
     log = json.loads(done.stdout)
     (run,) = log["runs"]
-    assert (log["version"], run["tool"]["driver"]["name"]) == ("2.1.0", "mcp-skills-server")
+    assert (done.return_value, log["version"], run["tool"]["driver"]["name"]) == (1, "2.1.0", "mcp-skills-server")
     rules = [each["id"] for each in run["tool"]["driver"]["rules"]]
     for each in run["results"]:
-        assert rules[each["ruleIndex"]] == each["ruleId"]
-        (place,) = each["locations"]
-        assert place["physicalLocation"]["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
-        assert place["physicalLocation"]["region"]["startLine"] >= 1
-        assert each["partialFingerprints"]
+        (place,) = (location["physicalLocation"] for location in each["locations"])
+        assert rules[each["ruleIndex"]] == each["ruleId"] and each["partialFingerprints"]
+        assert place["artifactLocation"]["uriBaseId"] == "%SRCROOT%" and place["region"]["startLine"] >= 1
     (fix,) = next(each for each in run["results"] if each["ruleId"] == "metadata-type")["fixes"]
     (replaced,) = fix["artifactChanges"][0]["replacements"]
     assert 'version: "1.0"' in replaced["insertedContent"]["text"]
@@ -75,8 +65,8 @@ def test_sarif_has_rules_results_places_and_fixes(faulty: Path) -> None:
 
 def test_a_fingerprint_outlives_a_new_line_above(faulty: Path) -> None:
     def prints() -> set[str]:
-        log = json.loads(command("validate", faulty, "--format", "sarif", "--select", "reference-missing").stdout)
-        return {each["partialFingerprints"]["skillFinding/v1"] for each in log["runs"][0]["results"]}
+        found = json.loads(invoke("validate", faulty, "--format", "gitlab", "--select", "reference-missing").stdout)
+        return {each["fingerprint"] for each in found}
 
     before = prints()
     (faulty / "SKILL.md").write_text(FAULTY.replace("\nSee", "\nMore.\n\nSee"))
@@ -84,18 +74,18 @@ def test_a_fingerprint_outlives_a_new_line_above(faulty: Path) -> None:
 
 
 def test_gitlab_and_junit(faulty: Path) -> None:
-    found = json.loads(command("validate", faulty, "--format", "gitlab").stdout)
+    found = json.loads(invoke("validate", faulty, "--format", "gitlab").stdout)
     wanted = {"description", "check_name", "fingerprint", "severity", "location"}
     assert all(each.keys() == wanted and each["location"]["lines"]["begin"] for each in found)
-    suites = ElementTree.fromstring(command("validate", faulty, "--format", "junit").stdout)
+    suites = ElementTree.fromstring(invoke("validate", faulty, "--format", "junit").stdout)
     assert [(each.get("tests"), each.get("failures")) for each in suites] == [("1", "1")]
 
 
 def test_codes_are_selected_and_ignored(faulty: Path) -> None:
     assert codes(faulty, "--select", "yaml") == ["yaml-colon"]
     assert "yaml-colon" not in codes(faulty, "--ignore", "yaml")
-    assert command("validate", faulty, "--select", "yaml").return_value == 0
-    assert "no rule has a code" in str(command("validate", faulty, "--ignore", "yalm").exception)
+    assert invoke("validate", faulty, "--select", "yaml").return_value == 0
+    assert "no rule has a code" in refusal("validate", faulty, "--ignore", "yalm")
 
 
 def test_a_comment_suppresses_a_finding_with_a_reason(faulty: Path) -> None:
@@ -103,15 +93,12 @@ def test_a_comment_suppresses_a_finding_with_a_reason(faulty: Path) -> None:
         (faulty / "SKILL.md").write_text(FAULTY.replace("See", f"<!-- {comment} -->\nSee"))
         return codes(faulty, "--select", "reference-missing")
 
-    assert with_comment("skill-check: ignore[reference-missing] because a build writes it") == []
     assert with_comment("skill-check: ignore[reference-missing]") == ["reference-missing"]
     assert with_comment("skill-check: ignore[reference-deep] because of this") == ["reference-missing"]
+    assert with_comment("skill-check: ignore[reference-missing] because a build writes it") == []
     assert "hidden-comment" not in codes(faulty)
-    with_comment("skill-check: ignore[reference-missing] because a build writes it")
-    found = json.loads(command("validate", faulty, "--format", "json").stdout)
-    assert [(each["code"], each["reason"]) for each in found["suppressed"]] == [
-        ("reference-missing", "a build writes it")
-    ]
+    (found,) = seen("validate", faulty)["suppressed"]
+    assert (found["code"], found["reason"]) == ("reference-missing", "a build writes it")
 
 
 def test_a_comment_in_the_frontmatter_suppresses_and_so_does_one_for_a_finding_without_a_line(faulty: Path) -> None:
@@ -125,87 +112,62 @@ def test_a_comment_in_the_frontmatter_suppresses_and_so_does_one_for_a_finding_w
 
 def test_corrections_are_shown_and_written_with_yes(faulty: Path) -> None:
     os.chmod(faulty / "SKILL.md", 0o640)
-    shown = command("validate", faulty, "--fix")
+    shown = invoke("validate", faulty, "--fix")
     assert '+  version: "1.0"' in shown.stderr and "give --yes" in shown.stderr
     assert (faulty / "SKILL.md").read_text() == FAULTY
-
-    written = command("validate", faulty, "--fix", "--yes")
-
-    assert written.return_value == 0
-    assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640
-    assert codes(faulty) == ["reference-missing"]
-    fields = parse((faulty / "SKILL.md").read_bytes()).frontmatter
-    assert fields == {
+    assert invoke("validate", faulty, "--fix", "--yes").return_value == 0
+    assert stat.S_IMODE((faulty / "SKILL.md").stat().st_mode) == 0o640 and codes(faulty) == ["reference-missing"]
+    assert parse((faulty / "SKILL.md").read_bytes()).frontmatter == {
         "name": "faulty",
         "description": "Two steps: read, then write. Use when asked.",
         "allowed-tools": "Read Grep",
         "metadata": {"author": "me", "version": "1.0"},
     }
-    assert "nothing that --fix can correct" in command("validate", faulty, "--fix", "--yes").stderr
+    assert "nothing that --fix can correct" in invoke("validate", faulty, "--fix", "--yes").stderr
 
 
 @each_row(
     ("before", "after"),
     [
         ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'),
-        ("allowed-tools:\n  - Read\n  - Grep", "allowed-tools: Read Grep"),
         ("license: no", 'license: "no"'),
         ("description: It's a plan: do it when asked", 'description: "It\'s a plan: do it when asked"'),
         ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"),
         ("license: MIT\u200b", "license: MIT"),
+        *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
     ],
 )
 def test_a_correction_changes_how_it_is_written_alone(tmp_path: Path, before: str, after: str) -> None:
-    write_skill(tmp_path / "a")
-    file = tmp_path / "a/SKILL.md"
     head = "" if before.startswith("description") else "description: Does a thing when it is asked to.\n"
+    file = write_skill(tmp_path / "a") / "SKILL.md"
     file.write_text(f"---\nname: a\n{head}{before}\n---\n\nx\n")
-    command("validate", tmp_path, "--fix", "--yes")
-    assert after in file.read_text()
-
-
-@each_row(
-    "text",
-    ["disable-model-invocation: true", "author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]"],
-)
-def test_what_cannot_be_corrected_safely_stays(tmp_path: Path, text: str) -> None:
-    write_skill(tmp_path / "a")
-    file = tmp_path / "a/SKILL.md"
-    file.write_text(f"---\nname: a\ndescription: Does a thing when asked.\n{text}\n---\n\nx\n")
-    before = file.read_bytes()
-    command("validate", tmp_path, "--fix", "--yes")
-    assert file.read_bytes() == before
+    invoke("validate", tmp_path, "--fix", "--yes")
+    assert file.read_text() == f"---\nname: a\n{head}{after}\n---\n\nx\n"
 
 
 def test_notes_count_for_no_exit_code(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", description="A collection of snippets about ships.")
-    done = command("validate", tmp_path, "--strict")
+    done = invoke("validate", tmp_path, "--strict")
     assert done.return_value == 0
     assert "note: the description does not say when" in done.stdout
     assert "1 skill, 0 errors, 0 warnings, 1 note" in done.stdout
-    assert "::notice file=" in command("validate", tmp_path, "--format", "github").stdout
+    assert "::notice file=" in invoke("validate", tmp_path, "--format", "github").stdout
 
 
 def test_the_fixtures_have_no_notes() -> None:
     assert codes(FIXTURES) == []
 
 
-@each_row(
-    ("files", "unused"),
-    [
-        ({"scripts/run.py": "x"}, True),
-        ({"scripts/run.py": "x", "SKILL": "Run `scripts/run.py`."}, False),
-        ({"scripts/run.py": "x", "SKILL": "See scripts/ for all."}, False),
-        ({"a.md": "see b", "b.md": "x", "SKILL": "[a](a.md)"}, False),
-        ({"notes.md": "notes.md says nothing else"}, True),
-        ({"LICENSE.txt": "x", "evals/a.json": "[]"}, False),
-    ],
-)
+@each_row(("files", "unused"), [
+    ({"scripts__run_py": "x"}, True),
+    ({"scripts__run_py": "x", "body": "Run `scripts/run.py`."}, False),
+    ({"scripts__run_py": "x", "body": "See scripts/ for all."}, False),
+    ({"a_md": "see b", "b_md": "x", "body": "[a](a.md)"}, False),
+    ({"notes_md": "notes.md says nothing else"}, True),
+    ({"LICENSE_txt": "x", "evals__a_json": "[]"}, False),
+])  # fmt: skip
 def test_a_file_that_no_text_names(tmp_path: Path, files: dict[str, str], unused: bool) -> None:
-    write_skill(tmp_path / "a", body=files.pop("SKILL", "x") + "\n")
-    for path, text in files.items():
-        (tmp_path / "a" / path).parent.mkdir(exist_ok=True)
-        (tmp_path / "a" / path).write_text(text)
+    write_skill(tmp_path / "a", **files)
     assert ("file-unused" in codes(tmp_path)) is unused
 
 
@@ -214,38 +176,23 @@ def made_up(prefix: str, length: int) -> str:
     return prefix + ("Qz7Wp2Lm4Tn8Xk5Rd3Vb6Hs1Gj9Fc" * 4)[:length]
 
 
-@each_row(
-    ("text", "found"),
-    [
-        (made_up("ghp_", 36), True),
-        (made_up("sk-ant-" + "api03-", 40), True),
-        (made_up("glpat-", 20), True),
-        (made_up("AI" + "za", 35), True),
-        ("-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20, True),
-        ("AKIA" + "IOSFODNN7EXAMPLE", False),
-        ("ghp_" + "x" * 36, False),
-        ("sk-ant-your-key-here", False),
-        ("-----BEGIN PRIVATE KEY-----\n...", False),
-    ],
-)
+@each_row(("text", "found"), [
+    (made_up("ghp_", 36), True), (made_up("sk-ant-" + "api03-", 40), True), (made_up("glpat-", 20), True),
+    (made_up("AI" + "za", 35), True), ("-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20, True),
+    ("AKIA" + "IOSFODNN7EXAMPLE", False), ("ghp_" + "x" * 36, False), ("sk-ant-your-key-here", False),
+    ("-----BEGIN PRIVATE KEY-----\n...", False),
+])  # fmt: skip
 def test_secrets_of_known_shapes(tmp_path: Path, text: str, found: bool) -> None:
     write_skill(tmp_path / "a", body=f"Use {text}\n")
     assert ("secret" in codes(tmp_path)) is found
-    assert not found or text not in command("validate", tmp_path).stdout
+    assert not found or text not in invoke("validate", tmp_path).stdout
 
 
-@each_row(
-    ("text", "found"),
-    [
-        ("echo aGk= | base64 -d | bash", True),
-        ("base64 --decode x | sudo sh", True),
-        ("powershell -enc " + "QUJD" * 8, True),
-        ("exec(base64.b64decode(x))", True),
-        ("eval(atob(x))", True),
-        ("base64 -d picture > a.png", False),
-        ("data = base64.b64decode(x)", False),
-    ],
-)
+@each_row(("text", "found"), [
+    ("echo aGk= | base64 -d | bash", True), ("base64 --decode x | sudo sh", True),
+    ("powershell -enc " + "QUJD" * 8, True), ("exec(base64.b64decode(x))", True), ("eval(atob(x))", True),
+    ("base64 -d picture > a.png", False), ("data = base64.b64decode(x)", False),
+])  # fmt: skip
 def test_commands_that_no_reader_sees(tmp_path: Path, text: str, found: bool) -> None:
     write_skill(tmp_path / "a", body=f"    {text}\n")
     assert ("encoded-command" in codes(tmp_path)) is found
@@ -269,12 +216,11 @@ os._exit(1)
 """
 
 
-@pytest.mark.parametrize("output", ["", " {output}"])
+@each_row("output", ["", " {output}"])
 def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> None:
     write_skill(tmp_path / "root/a")
     (tmp_path / "scan.py").write_text(SCANNER)
-    line = f"{sys.executable} {tmp_path / 'scan.py'}{output}"
-    found = json.loads(command("validate", tmp_path / "root", "--scanner", line, "--format", "json").stdout)
+    found = seen("validate", tmp_path / "root", "--scanner", f"{sys.executable} {tmp_path / 'scan.py'}{output}")
     root = str(tmp_path / "root")
     assert [(each["code"], each["severity"], each["line"], each["path"]) for each in found["problems"]] == [
         ("other/R2", "warning", None, root),
@@ -295,14 +241,14 @@ def test_the_findings_of_a_scanner_are_joined(tmp_path: Path, output: str) -> No
 )
 def test_a_scanner_that_fails_is_one_line(tmp_path: Path, line: str, message: str) -> None:
     write_skill(tmp_path / "a")
-    done = command("validate", tmp_path, "--scanner", line)
-    assert isinstance(done.exception, UsageError) and message in str(done.exception)
+    assert message in refusal("validate", tmp_path, "--scanner", line)
 
 
-def test_a_watch_reports_again_after_an_edit(tmp_path: Path) -> None:
+def test_a_watch_reports_again_after_an_edit_and_corrects_nothing(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    line = [sys.executable, "-m", "mcp_skills_server", "validate", str(tmp_path), "--watch"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    assert "--watch and --fix exclude each other" in refusal("validate", tmp_path, "--watch", "--fix")
+    line = [*COMMAND, "validate", str(tmp_path), "--watch"]
+    with Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
             first = [process.stdout.readline(), process.stdout.readline()]
@@ -314,39 +260,25 @@ def test_a_watch_reports_again_after_an_edit(tmp_path: Path) -> None:
             process.wait(DEADLINE)
 
 
-def test_a_watch_corrects_nothing(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    done = command("validate", tmp_path, "--watch", "--fix")
-    assert isinstance(done.exception, UsageError) and "--watch and --fix exclude each other" in str(done.exception)
-
-
 def test_each_rule_is_explained() -> None:
     assert EXPLANATIONS.keys() == CODES.keys()
     for code in CODES:
         assert markdown(code).startswith(f"## {code}\n\n") and "Fix: " in markdown(code)
-    listed = command("rules").stdout
+    listed = invoke("rules").stdout
     assert all(code in listed for code in CODES)
-    assert "A name that differs from its folder" in command("rules", "name-mismatch").stdout
-    (found,) = json.loads(command("rules", "hooks", "--format", "json").stdout)
+    assert "A name that differs from its folder" in invoke("rules", "name-mismatch").stdout
+    (found,) = seen("rules", "hooks")
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
-    assert "did you mean name-mismatch?" in str(command("rules", "name-mismach").exception)
-
-
-def schema() -> dict[str, Any]:
-    return json.loads(command("rules", "--schema").stdout)
-
-
-def test_the_schema_of_the_frontmatter_has_the_fields_that_are_known() -> None:
-    assert schema()["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS | EXTENSION_FIELDS
+    assert "did you mean name-mismatch?" in refusal("rules", "name-mismach")
 
 
 def test_the_schema_takes_the_fixtures_and_refuses_what_the_rules_refuse() -> None:
-    validator = Draft202012Validator(schema())
-    Draft202012Validator.check_schema(schema())
+    schema = json.loads(invoke("rules", "--schema").stdout)
+    assert schema["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS | EXTENSION_FIELDS
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
     for file in FIXTURES.rglob("SKILL.md"):
-        fields = parse(file.read_bytes()).frontmatter
-        assert fields is not None
-        assert [each.message for each in validator.iter_errors(fields)] == [], file
+        assert [each.message for each in validator.iter_errors(parse(file.read_bytes()).frontmatter)] == [], file
     for wrong in ({}, {"name": "A"}, {"name": "a--b"}, {"description": " "}, {"metadata": {"a": 1}}, {"author": "me"}):
         sound = {"name": "a", "description": "b"} if wrong else {}
         assert not validator.is_valid(sound | wrong), wrong

@@ -19,14 +19,12 @@ from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, Wire, serving, write_skill
 
 ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
-DECLARED = 'secrets = ["API_KEY"]'
 
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    folder = tmp_path / "published"
-    write_skill(folder / "thing", scripts__run_py="print(1)\n", skill_toml=toml("thing", runtime=ENTRY))
-    return folder
+    files = {"scripts__run_py": "print(1)\n", "skill_toml": toml("thing", runtime=ENTRY)}
+    return write_skill(tmp_path / "published" / "thing", **files).parent
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -91,8 +90,3 @@ def test_a_broken_file_and_no_entry_are_said(platform: Platform) -> None:
     done = run(doctor, platform)
     assert done.return_value == 1 and str(path) in done.stdout
     assert "zed/settings.json" in " ".join(rows(platform)["zed"])
-
-
-def test_a_host_is_wanted_without_list(platform: Platform) -> None:
-    error = run(install, platform).exception
-    assert isinstance(error, click.MissingParameter) and "'HOST'" in error.format_message()

@@ -49,11 +49,6 @@ def test_a_key_that_cannot_be_sent_is_refused(key: str, monkeypatch: pytest.Monk
         SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start(SERVER)
 
 
-def test_nothing_is_made_that_nobody_asked_for() -> None:
-    SearchByMeaning().start(SERVER)
-    assert not vars(SERVER)
-
-
 def test_a_server_finds_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "skills" / "alpha", description="All about an automobile")
     monkeypatch.setenv(KEY_VARIABLE, "s3cret")

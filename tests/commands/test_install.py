@@ -22,9 +22,7 @@ from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from tables import each_row
 from wire import DEADLINE, FIXTURES, Wire
 
-OTHER = "other"
-
-# What the hosts themselves write, or show in their documentation.
+# What the hosts themselves write, or show in their documentation. Many have the form of Claude Desktop.
 DESKTOP = """{
   "mcpServers": {
     "filesystem": {
@@ -36,36 +34,18 @@ DESKTOP = """{
   "preferences": {"quickEntryDictationShortcut": "capslock"}
 }"""
 CODE = """{
-  "numStartups": 184,
-  "installMethod": "native",
-  "tipsHistory": {
-    "new-user-warmup": 3
-  },
-  "mcpServers": {
-    "github": {
-      "type": "http",
-      "url": "https://api.githubcopilot.com/mcp/"
-    }
-  },
-  "projects": {
-    "/home/me/app": {
-      "allowedTools": [],
-      "mcpServers": {},
-      "history": [{"display": "say \\"// no comment\\"", "pastedContents": {}}]
-    }
-  },
-  "lastCost": 1.50,
-  "emoji": "\\ud83d\\ude00 ü"
-}
-"""
-CURSOR = """{
+    "numStartups": 184,
     "mcpServers": {
-        "server-name": {
-            "command": "npx",
-            "args": ["-y", "mcp-server"],
-            "env": {"API_KEY": "value"}
+        "github": {"type": "http", "url": "https://api.githubcopilot.com/mcp/"}
+    },
+    "projects": {
+        "/home/me/app": {
+            "mcpServers": {},
+            "history": [{"display": "say \\"// no comment\\"", "pastedContents": {}}]
         }
-    }
+    },
+    "lastCost": 1.50,
+    "emoji": "\\ud83d\\ude00 ü"
 }
 """
 VSCODE = """// Servers of everybody
@@ -106,55 +86,27 @@ env = { "API_KEY" = "value" }
 [projects."/home/me/app"]
 trust_level = "trusted"
 """
-OPENCODE = """{
-  "$schema": "https://opencode.ai/config.json",
-  // asked for everything
-  "permission": {"bash": "ask"},
-  "mcp": {
-    "docs": {"type": "remote", "url": "https://example.com/mcp", "enabled": true},
-  },
-  "model": "anthropic/claude",
-}
-"""
-ANTIGRAVITY = """{
-  "mcpServers": {
-    "docs": {"serverUrl": "https://example.com/mcp", "disabled": true}
-  }
-}
-"""
-ZED = """{
-  // mine
-  "theme": "One Dark",
-  "context_servers": {
-    "docs": {"url": "https://example.com/mcp"},
-  },
-}
-"""
-SAMPLES = {
-    "claude-desktop": DESKTOP,
+SAMPLES = dict.fromkeys(HOSTS, DESKTOP) | {
     "claude-code": CODE,
-    "cursor": CURSOR,
     "vscode": VSCODE,
-    "windsurf": ANTIGRAVITY,
     "gemini-cli": GEMINI,
     "codex": CODEX,
-    "opencode": OPENCODE,
-    "antigravity": ANTIGRAVITY,
+    "opencode": VSCODE.replace('"servers": {\n', '"mcp": {\n'),
     "qwen-code": GEMINI,
-    "copilot-cli": DESKTOP,
-    "cline": ANTIGRAVITY,
-    "kiro": ANTIGRAVITY,
-    "lm-studio": DESKTOP,
-    "crush": ANTIGRAVITY.replace("mcpServers", "mcp"),
-    "zed": ZED,
+    "crush": DESKTOP.replace("mcpServers", "mcp"),
+    "zed": VSCODE.replace('"servers": {\n', '"context_servers": {\n'),
 }
 EVERY_HOST = each_row("host", HOSTS)
 
 
+def machine(folder: Path) -> Platform:
+    """A machine of its own below this folder."""
+    return Platform.of("linux", folder / "home", folder / "project", {})
+
+
 @pytest.fixture
 def platform(tmp_path: Path) -> Platform:
-    """A machine of its own below the test's folder."""
-    return Platform.of("linux", tmp_path / "home", tmp_path / "project", {})
+    return machine(tmp_path)
 
 
 @pytest.fixture
@@ -175,8 +127,7 @@ def run(platform: Platform, *arguments: str | Path) -> Result:
 def told(platform: Platform, *arguments: str | Path) -> str:
     """What stands on stderr after a run that went well and printed nothing else."""
     done = run(platform, *arguments)
-    assert done.exit_code == 0, done.exception
-    assert done.stdout == ""
+    assert (done.exit_code, done.stdout) == (0, ""), done.exception
     assert all(line.startswith("mcp-skills-server: ") for line in done.stderr.splitlines())
     return done.stderr
 
@@ -217,32 +168,6 @@ def beside(path: Path) -> list[str]:
     return sorted(each.name for each in path.parent.iterdir() if each.is_file())
 
 
-# Where the files are.
-
-
-PROJECT = {
-    "claude-code": ".mcp.json",
-    "cursor": ".cursor/mcp.json",
-    "vscode": ".vscode/mcp.json",
-    "gemini-cli": ".gemini/settings.json",
-    "codex": ".codex/config.toml",
-    "opencode": "opencode.json",
-    "qwen-code": ".qwen/settings.json",
-    "kiro": ".kiro/settings/mcp.json",
-    "crush": "crush.json",
-    "zed": ".zed/settings.json",
-}
-
-
-@EVERY_HOST
-def test_a_project_has_its_own_file(platform: Platform, skills: Path, host: str) -> None:
-    if host not in PROJECT:
-        assert "--project" in refused(platform, host, skills, "--project")
-        return
-    told(platform, host, skills, "--project")
-    assert words(host, platform.project / PROJECT[host])[-1] == str(skills)
-
-
 @pytest.mark.parametrize("more", [[], ["--project"]])
 def test_opencode_has_one_of_two_files(platform: Platform, skills: Path, more: list[str]) -> None:
     path = location(HOSTS["opencode"], platform, project=bool(more)).with_suffix(".jsonc")
@@ -263,39 +188,41 @@ def test_a_file_can_be_named(platform: Platform, skills: Path, tmp_path: Path) -
 
 
 @EVERY_HOST
-def test_a_new_file(platform: Platform, skills: Path, host: str) -> None:
-    path = location(HOSTS[host], platform)
+def test_a_new_file_has_one_entry(platform: Platform, skills: Path, host: str) -> None:
+    path, words = location(HOSTS[host], platform), [sys.executable, "serve", str(skills)]
     assert "restart" in told(platform, host, skills, "--command", sys.executable)
-    wanted: dict[str, object] = {"command": sys.executable, "args": ["serve", str(skills)]}
+    wanted: dict[str, object] = {"command": words[0], "args": words[1:]}
     if HOSTS[host].shape == "stdio":
         wanted |= {"type": "stdio"}
     if host == "copilot-cli":
         wanted |= {"tools": ["*"]}
     elif host == "opencode":
-        wanted = {"type": "local", "command": [sys.executable, "serve", str(skills)], "enabled": True}
-    assert parsed(host, path) == {HOSTS[host].section: {"skills": wanted}}
-    assert beside(path) == [path.name]
-    assert path.read_bytes().endswith(b"\n") and not path.read_bytes().endswith(b"\n\n")
-    assert str(skills) in path.read_text(encoding="utf-8")
+        wanted = {"type": "local", "command": words, "enabled": True}
+    assert parsed(host, path) == {HOSTS[host].section: {"skills": wanted}} and beside(path) == [path.name]
+    raw = path.read_bytes()
+    assert str(skills).encode() in raw and raw.endswith(b"\n") and not raw.endswith(b"\n\n")
+
+
+SHAPES: dict[str, Callable[[bytes], bytes]] = {
+    "as it is": lambda raw: raw,
+    "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
+    "bom": lambda raw: b"\xef\xbb\xbf" + raw,
+    "no newline": lambda raw: raw.rstrip(b"\n"),
+    "newlines": lambda raw: raw.rstrip(b"\n") + b"\n\n\n",
+}
 
 
 @EVERY_HOST
-@pytest.mark.parametrize("shape", ["as it is", "crlf", "bom", "no newline", "newlines"])
+@each_row("shape", SHAPES)
 def test_everything_else_and_the_shape_of_the_file_stay(
     platform: Platform, skills: Path, host: str, shape: str
 ) -> None:
-    shapes: dict[str, Callable[[bytes], bytes]] = {
-        "as it is": lambda raw: raw,
-        "crlf": lambda raw: raw.replace(b"\n", b"\r\n"),
-        "bom": lambda raw: b"\xef\xbb\xbf" + raw,
-        "no newline": lambda raw: raw.rstrip(b"\n"),
-        "newlines": lambda raw: raw.rstrip(b"\n") + b"\n\n\n",
-    }
-    content = shapes[shape](SAMPLES[host].encode())
+    content = SHAPES[shape](SAMPLES[host].encode())
     path = placed(platform, host, content)
-    assert "nothing to remove" in told(platform, host, "--uninstall")
+    for each in path.parent.glob("*.bak*"):
+        each.unlink()
+    assert "nothing to remove" in told(platform, host, "--uninstall") and beside(path) == [path.name]
     before = parsed(host, path)
-    assert beside(path) == [path.name]
     told(platform, host, skills)
     after, raw = parsed(host, path), path.read_bytes()
     assert words(host, path)[-1] == str(skills)
@@ -308,54 +235,48 @@ def test_everything_else_and_the_shape_of_the_file_stay(
     assert (raw.count(b"\n") == raw.count(b"\r\n")) == (shape == "crlf")
     assert raw.startswith(b"\xef\xbb\xbf") == (shape == "bom")
     assert raw.endswith(b"\n") == content.endswith(b"\n")
-    status, files = path.stat(), beside(path)
-    assert files == [path.name, path.name + ".bak"]
-    assert "nothing was changed" in told(platform, host, skills)
+    status, files = path.stat(), [path.name, path.name + ".bak"]
+    assert "nothing was changed" in told(platform, host, skills) and beside(path) == files
     assert (status.st_mtime_ns, status.st_ino) == (path.stat().st_mtime_ns, path.stat().st_ino)
-    assert beside(path) == files
     told(platform, host, "--uninstall")
     assert path.read_bytes() == content
 
 
 @EVERY_HOST
 def test_an_update_keeps_what_the_user_added(platform: Platform, skills: Path, host: str, tmp_path: Path) -> None:
-    path = placed(platform, host)
+    path, section, form = placed(platform, host), HOSTS[host].section, HOSTS[host].form
     told(platform, host, skills)
     text = path.read_text(encoding="utf-8")
     added: dict[str, object] = {"env": {"MCP_SKILLS_WATCH": "false"}, "disabled": False}
     if host == "opencode":
         # The switch that a new entry sets is the user's own from then on.
         added = {"environment": {"MCP_SKILLS_WATCH": "false"}, "enabled": False}
-    if host == "codex":
-        text = (
-            text.replace("\n[mcp_servers.skills]\n", "\n[mcp_servers.skills]\ndisabled = false # for now\n")
-            + '\n[mcp_servers.skills.env]\nMCP_SKILLS_WATCH = "false"\n'
+    if form == "toml":
+        text = text.replace(
+            "[mcp_servers.skills]\ncommand", "[mcp_servers.skills]\ndisabled = false # for now\ncommand"
         )
+        text += '\n[mcp_servers.skills.env]\nMCP_SKILLS_WATCH = "false"\n'
     else:
         for key, value in added.items():
-            text = jsontext.put(text, (HOSTS[host].section, "skills", key), value, HOSTS[host].form)
+            text = jsontext.put(text, (section, "skills", key), value, form)
     path.write_text(text, encoding="utf-8")
     (tmp_path / "more").mkdir()
     told(platform, host, skills, tmp_path / "more")
-    now = entry(host, path)
     assert words(host, path)[-2:] == [str(skills), str(tmp_path / "more")]
-    assert {key: now[key] for key in added} == added
-    lines = [line for line in text.splitlines() if str(skills) not in line]
+    assert entry(host, path).items() >= added.items()
     rest = iter(path.read_text(encoding="utf-8").splitlines())
-    assert all(any(line == each for each in rest) for line in lines)
+    assert all(any(line == each for each in rest) for line in text.splitlines() if str(skills) not in line)
     assert "nothing was changed" in told(platform, host, skills, tmp_path / "more")
     told(platform, host, "--uninstall")
-    assert "skills" not in parsed(host, path).get(HOSTS[host].section, {})
+    assert "skills" not in parsed(host, path).get(section, {})
 
 
-def test_several_servers_by_name(platform: Platform, skills: Path) -> None:
+@each_row("host", ["codex", "cursor"])
+def test_several_servers_by_name(platform: Platform, skills: Path, host: str) -> None:
     for name in ("skills", "team_skills-2"):
-        told(platform, "codex", skills, "--name", name)
-        told(platform, "cursor", skills, "--name", name)
-    told(platform, "codex", "--uninstall")
-    told(platform, "cursor", "--uninstall")
-    for host in ("codex", "cursor"):
-        assert list(parsed(host, location(HOSTS[host], platform))[HOSTS[host].section]) == ["team_skills-2"]
+        told(platform, host, skills, "--name", name)
+    told(platform, host, "--uninstall")
+    assert list(parsed(host, location(HOSTS[host], platform))[HOSTS[host].section]) == ["team_skills-2"]
 
 
 def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +285,7 @@ def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch
     assert entry("cursor", location(HOSTS["cursor"], platform))["args"][-2:] == [str(skills), str(skills.parent)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "folder", "twice"),
     [
         ("claude-code", "home/.claude/skills", True),
@@ -372,23 +293,17 @@ def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch
         ("claude-code", "project/.claude/skills", True),
         ("claude-code", "home/.agents/skills", False),
         ("claude-code", "home/.claude/skills-of-mine", False),
-        ("codex", "home/.agents/skills", True),
-        ("codex", "home/.claude/skills", False),
         ("opencode", "home/.config/opencode/skills", True),
-        ("gemini-cli", "home/.gemini/skills", True),
-        ("vscode", "project/.github/skills", True),
-        ("cursor", "home/.claude/skills", True),
-        ("windsurf", "home/.codeium/windsurf/skills", True),
         ("claude-desktop", "home/.claude/skills", False),
     ],
 )
-def test_a_folder_that_the_host_reads_by_itself(platform: Platform, host: str, folder: str, twice: bool) -> None:
-    root = platform.home.parent / folder
-    root.mkdir(parents=True)
-    placed(platform, host)
+def test_a_folder_that_the_host_reads_by_itself(tmp_path: Path, host: str, folder: str, twice: bool) -> None:
+    platform = machine(tmp_path)
+    (tmp_path / folder).mkdir(parents=True)
     for more in ([], ["--dry-run"]):
-        assert ("will have them twice" in told(platform, host, root, *more)) is twice
-    assert "twice" not in told(platform, host, root, "--uninstall")
+        done = run(platform, host, tmp_path / folder, *more)
+        assert done.exit_code == 0 and ("will have them twice" in done.stderr) is twice
+    assert "twice" not in told(platform, host, tmp_path / folder, "--uninstall")
 
 
 def test_a_folder_that_the_host_reaches_by_a_link(platform: Platform, tmp_path: Path) -> None:
@@ -439,36 +354,33 @@ def test_the_command(platform: Platform, skills: Path, tmp_path: Path, monkeypat
     assert "no such file" in refused(platform, "cursor", skills, "--command", "bin/nothing")
 
 
-def test_a_host_that_replaces_variables_is_told_of(platform: Platform, tmp_path: Path) -> None:
-    (tmp_path / "${HOME}").mkdir()
-    (tmp_path / "a$b").mkdir()
-    assert "'$'" in told(platform, "vscode", tmp_path / "${HOME}")
-    assert "'$'" not in told(platform, "vscode", tmp_path / "a$b")
-    assert "'$'" in told(platform, "gemini-cli", tmp_path / "a$b")
-    assert "'$'" not in told(platform, "codex", tmp_path / "a$b")
-    (tmp_path / "{file:x}").mkdir()
-    assert "'{'" in told(platform, "opencode", tmp_path / "{file:x}")
+@each_row(
+    ("host", "name", "said"),
+    [
+        ("vscode", "${HOME}", "'$'"),
+        ("vscode", "a$b", None),
+        ("gemini-cli", "a$b", "'$'"),
+        ("codex", "${HOME}", None),
+        ("opencode", "{file:x}", "'{'"),
+    ],
+)
+def test_a_host_that_replaces_variables_is_told_of(tmp_path: Path, host: str, name: str, said: str | None) -> None:
+    (tmp_path / name).mkdir()
+    warned = told(machine(tmp_path), host, tmp_path / name)
+    assert said in warned if said else "may replace" not in warned
 
 
 def test_trust_is_a_switch_of_its_own(platform: Platform, skills: Path) -> None:
     path = placed(platform, "gemini-cli")
     told(platform, "gemini-cli", skills)
     assert "trust" not in entry("gemini-cli", path)
-    told(platform, "gemini-cli", skills, "--trust")
-    assert entry("gemini-cli", path)["trust"] is True
-    told(platform, "gemini-cli", skills)
-    assert entry("gemini-cli", path)["trust"] is True
-    assert parsed("gemini-cli", path)["mcpServers"]["main"]["trust"] is False
+    for more in (["--trust"], []):
+        told(platform, "gemini-cli", skills, *more)
+        assert entry("gemini-cli", path)["trust"] is True
     told(platform, "gemini-cli", "--uninstall")
     assert path.read_text(encoding="utf-8") == GEMINI
-
-
-def test_trust_is_refused_where_the_entry_has_none(platform: Platform, skills: Path) -> None:
-    for name, host in HOSTS.items():
-        if host.trust is None:
-            said = refused(platform, name, skills, "--trust")
-            assert host.title in said and "docs/hosts.md" in said
-    assert not platform.home.exists()
+    said = refused(platform, "cursor", skills, "--trust")
+    assert "Cursor" in said and "docs/hosts.md" in said
 
 
 # Without writing.
@@ -478,28 +390,24 @@ def test_trust_is_refused_where_the_entry_has_none(platform: Platform, skills: P
 def test_print_shows_the_section_and_writes_nothing(platform: Platform, skills: Path, host: str) -> None:
     done = run(platform, host, skills, "--print", "--name", "mine")
     assert done.exit_code == 0 and str(location(HOSTS[host], platform)) in done.stderr
-    said = tomllib.loads(done.stdout) if host == "codex" else json.loads(done.stdout)
+    said = tomllib.loads(done.stdout) if HOSTS[host].form == "toml" else json.loads(done.stdout)
     mine = said[HOSTS[host].section]["mine"]
     assert mine["command" if host == "opencode" else "args"][-1] == str(skills)
-    assert mine.get("enabled") == (True if host == "opencode" else None)
-    assert not platform.home.exists()
+    assert mine.get("enabled") == (True if host == "opencode" else None) and not platform.home.exists()
 
 
 @pytest.mark.needs_program("patch")
 @EVERY_HOST
-@pytest.mark.parametrize("newline", [True, False])
+@each_row("newline", [True, False])
 def test_a_dry_run_prints_a_difference_that_applies(platform: Platform, skills: Path, host: str, newline: bool) -> None:
     path = placed(platform, host, SAMPLES[host].rstrip("\n") + "\n" * newline)
     before = path.read_bytes()
     done = run(platform, host, skills, "--dry-run")
-    assert done.exit_code == 0 and "nothing was written" in done.stderr
-    assert path.read_bytes() == before and beside(path) == [path.name]
+    assert "nothing was written" in done.stderr and path.read_bytes() == before
     told(platform, host, skills)
     after = path.read_bytes()
     path.write_bytes(before)
-    subprocess.run(
-        ["patch", "--quiet", path], input=done.stdout.encode(), check=True, timeout=DEADLINE, capture_output=True
-    )
+    subprocess.run(["patch", "--quiet", path], input=done.stdout.encode(), check=True, timeout=DEADLINE)
     assert path.read_bytes() == after
     quiet = run(platform, host, skills, "--dry-run")
     assert quiet.stdout == "" and "nothing was changed" in quiet.stderr
@@ -515,25 +423,6 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
         said = refused(platform, host, skills, "--name", name, *more)
         assert "another server" in said and "--name" in said
     assert location(HOSTS[host], platform).read_text(encoding="utf-8") == SAMPLES[host]
-
-
-@each_row(
-    "foreign",
-    [
-        {"command": "npx", "args": ["-y", "filesystem", "/home/me/mcp-skills-server"]},
-        {"command": sys.executable, "args": ["-m", "other_server", "mcp_skills_server"]},
-        {"command": sys.executable, "args": ["other.py", "serve"]},
-        {"command": "uvx", "args": ["--with", "mcp-skills-server", "other-server"]},
-    ],
-)
-def test_the_name_of_this_program_among_arguments_makes_no_entry_ours(
-    platform: Platform, skills: Path, foreign: dict[str, object]
-) -> None:
-    text = json.dumps({"mcpServers": {"skills": foreign}})
-    path = placed(platform, "cursor", text)
-    for more in (["--uninstall"], []):
-        assert "another server" in refused(platform, "cursor", skills, *more)
-    assert path.read_text(encoding="utf-8") == text and beside(path) == [path.name]
 
 
 # Files that are not as they should be.
@@ -576,23 +465,26 @@ def test_a_broken_file_is_left_alone(platform: Platform, skills: Path, case: str
     assert path.read_bytes() == before and beside(path) == [path.name]
 
 
-def test_our_entry_in_a_form_that_is_not_edited(platform: Platform, skills: Path) -> None:
-    for content in (
+@each_row(
+    "content",
+    [
         '[mcp_servers]\nskills = { command = "mcp-skills-server", args = [] }\n',
         'mcp_servers.skills.command = "mcp-skills-server"\n',
-    ):
-        path = placed(platform, "codex", content)
-        for more in ([], ["--uninstall"]):
-            assert "by hand" in refused(platform, "codex", skills, *more)
-        assert path.read_text(encoding="utf-8") == content
+    ],
+)
+def test_our_entry_in_a_form_that_is_not_edited(platform: Platform, skills: Path, content: str) -> None:
+    path = placed(platform, "codex", content)
+    for more in ([], ["--uninstall"]):
+        assert "by hand" in refused(platform, "codex", skills, *more)
+    assert path.read_text(encoding="utf-8") == content
 
 
+@each_row("content", ["", "\n", "  \n"])
 @each_row("host", ["cursor", "gemini-cli", "vscode", "codex"])
-def test_an_empty_file_is_one_without_servers(platform: Platform, skills: Path, host: str) -> None:
-    for content in ("", "\n", "  \n"):
-        path = placed(platform, host, content)
-        told(platform, host, skills)
-        assert list(parsed(host, path)[HOSTS[host].section]) == ["skills"]
+def test_an_empty_file_is_one_without_servers(platform: Platform, skills: Path, host: str, content: str) -> None:
+    path = placed(platform, host, content)
+    told(platform, host, skills)
+    assert list(parsed(host, path)[HOSTS[host].section]) == ["skills"]
 
 
 def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) -> None:
@@ -642,7 +534,7 @@ def test_backups_are_not_written_over(platform: Platform, skills: Path) -> None:
     told(platform, "cursor", skills)
     installed = path.read_bytes()
     assert "mcp.json.bak.1 beside it" in told(platform, "cursor", "--uninstall")
-    assert (path.parent / "mcp.json.bak").read_text(encoding="utf-8") == CURSOR
+    assert (path.parent / "mcp.json.bak").read_text(encoding="utf-8") == DESKTOP
     assert (path.parent / "mcp.json.bak.1").read_bytes() == installed
     # What is written over is what the first backup has: that is enough.
     assert "mcp.json.bak beside it" in told(platform, "cursor", skills)
@@ -667,38 +559,30 @@ def test_the_mode_stays_and_a_new_file_is_for_whom_the_mask_lets(
 
 
 def test_a_link_is_followed(platform: Platform, skills: Path, tmp_path: Path) -> None:
-    path = placed(platform, "cursor")
-    real = tmp_path / "dotfiles" / "cursor.json"
+    path, real = placed(platform, "cursor"), tmp_path / "dotfiles" / "cursor.json"
     real.parent.mkdir()
     path.rename(real)
     path.symlink_to(real)
     told(platform, "cursor", skills)
     assert path.is_symlink() and entry("cursor", real)
     assert beside(real) == ["cursor.json", "cursor.json.bak"] and beside(path) == ["mcp.json"]
-    told(platform, "cursor", "--uninstall")
     real.unlink()
-    for leftover in real.parent.iterdir():
-        leftover.unlink()
     told(platform, "cursor", skills)
     assert path.is_symlink() and entry("cursor", real)
 
 
-@pytest.mark.parametrize("call", ["replace", "fsync"])
+@each_row("call", ["replace", "fsync"])
 def test_a_failure_in_the_middle_leaves_the_old_file(
-    platform: Platform, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    path = placed(platform, "codex")
+    path = placed(machine(tmp_path), "codex")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, full)
-    assert "No space left on device" in refused(platform, "codex", skills)
-    monkeypatch.undo()
-    assert path.read_text(encoding="utf-8") == CODEX
-    assert beside(path) == ["config.toml"]
-    told(platform, "codex", skills)
-    assert beside(path) == ["config.toml", "config.toml.bak"]
+    assert "No space left on device" in refused(machine(tmp_path), "codex", skills)
+    assert path.read_text(encoding="utf-8") == CODEX and beside(path) == ["config.toml"]
 
 
 def test_a_file_that_changes_meanwhile_is_left_alone(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
@@ -26,10 +25,8 @@ from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.telemetry.events import Events, observe
-from mcp_skills_server.telemetry.log import log_requests
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Reply, Server, Stream, http_serving
+from web.http_wire import HELLO, HttpClient, Server, Stream, http_serving
 from wire import serving, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and modes as POSIX has them")
@@ -51,14 +48,17 @@ def reload(server: Server) -> None:
     server.process.send_signal(signal.SIGHUP)
 
 
-def ask(server: Server, token: str) -> Reply:
-    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
-    headers = {
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "Authorization": f"Bearer {token}",
-    }
-    return server.send(body=json.dumps(body).encode(), headers=headers)
+def status(server: Server, *tokens: str) -> tuple[int, ...]:
+    """The status of a handshake with each of these tokens."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}).encode()
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    return tuple(
+        server.send(body=body, headers=headers | {"Authorization": f"Bearer {each}"}).status for each in tokens
+    )
+
+
+def shown(server: Server, path: str) -> str:
+    return server.send("GET", path, headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
 
 
 @contextmanager
@@ -76,20 +76,16 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
     tokens = tmp_path / "tokens"
     replace(tokens, f"a={OLD}\nb={OTHER}\n")
     with http_serving(tmp_path / "skills", "--token-file", tokens) as server, ExitStack() as opened:
-        leaving, staying = opened.enter_context(listening(server, OLD)), opened.enter_context(listening(server, OTHER))
-        assert ask(server, NEW).status == 401
+        leaving, staying = (opened.enter_context(listening(server, token)) for token in (OLD, OTHER))
+        assert status(server, NEW) == (401,)
         replace(tokens, f"a={NEW}\nb={OTHER}\n")
         if by == "signal":
             reload(server)
         server.said("the tokens were reloaded; there are 2 of them")
         assert leaving.rest() == []
-        assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
+        assert status(server, OLD, NEW, OTHER) == (401, 200, 200)
         assert staying.messages.empty() and staying.whole is None
         assert OLD not in server.stderr and NEW not in server.stderr
-
-
-def verbose(server: Server) -> str:
-    return server.send("GET", "/readyz?verbose", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
@@ -111,7 +107,7 @@ def test_a_fifo_for_a_moment_does_not_end_reloading(tmp_path: Path, which: str) 
         replace(tokens, f"b={OTHER}\n")
         reload(server)
         server.said("the tokens were reloaded; there are 1 of them")
-        assert (ask(server, OLD).status, ask(server, OTHER).status) == (401, 200)
+        assert status(server, OLD, OTHER) == (401, 200)
 
 
 def test_a_removed_token_goes_even_where_another_line_is_wrong_and_monitoring_shows_it(tmp_path: Path) -> None:
@@ -119,23 +115,21 @@ def test_a_removed_token_goes_even_where_another_line_is_wrong_and_monitoring_sh
     tokens = tmp_path / "tokens"
     replace(tokens, f"gone={OLD}\nslip={NEW}\nstays={OTHER}\n")
     with http_serving(tmp_path / "skills", "--token-file", tokens, "--metrics") as server:
-        assert re.search(r"^configuration: read at \d{4}-.*Z$", verbose(server), re.MULTILINE)
+        assert re.search(r"^configuration: read at \d{4}-.*Z$", shown(server, "/readyz?verbose"), re.MULTILINE)
         replace(tokens, f"slip=short\nstays={OTHER}\nwrong\n")
         reload(server)
         server.said(r"line 1: the token has fewer than 16 characters \(and 1 more\); all other lines are in force")
-        assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
-        (line,) = re.findall("^configuration: .*$", verbose(server), re.MULTILINE)
+        assert status(server, OLD, NEW, OTHER) == (401, 200, 200)
+        (line,) = re.findall("^configuration: .*$", shown(server, "/readyz?verbose"), re.MULTILINE)
         assert re.match(rf"configuration: refused at \S+Z: {tokens}, line 1: the token has fewer than 16", line)
-        shown = server.send("GET", "/metrics", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
-        assert "skills_config_last_reload_successful 0.0" in shown
+        assert "skills_config_last_reload_successful 0.0" in shown(server, "/metrics")
         replace(tokens, f"stays={OTHER}\n")
         reload(server)
         server.said("there are 1 of them")
-        assert ask(server, NEW).status == 401
-        while "configuration: read at" not in verbose(server):
+        assert status(server, NEW) == (401,)
+        while "configuration: read at" not in shown(server, "/readyz?verbose"):
             assert server.process.poll() is None
-        shown = server.send("GET", "/metrics", headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
-        assert "skills_config_last_reload_successful 1.0" in shown
+        assert "skills_config_last_reload_successful 1.0" in shown(server, "/metrics")
 
 
 def test_a_configuration_is_read_again(tmp_path: Path) -> None:
@@ -145,22 +139,22 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
     replace(tmp_path / "more", f"a={NEW}\n")
     replace(file, TEXT)
     with http_serving("--config", file, "--max-depth", "3") as server:
-        assert ask(server, OLD).status == 200
+        assert status(server, OLD) == (200,)
         replace(file, TEXT + "page_size = 7\n")
         server.said(r"WARNING: \S+c.toml:3: page_size: there is no such key; write page-size; the configuration stays")
-        assert ask(server, OLD).status == 200
+        assert status(server, OLD) == (200,)
         replace(file, TEXT)
         reload(server)
         server.said("INFO: the files are valid again")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
         reload(server)
         server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth
-        assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
+        assert status(server, OLD, NEW) == (401, 200)
         server.said("DEBUG: ")
         replace(file, "roots = ['skills']\nlog-level = 'info'\n")
         reload(server)
         server.said("turning tokens on or off takes effect at the next start")
-        assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
+        assert status(server, OLD, NEW) == (401, 200)
 
 
 @each_row("command", ["serve", "rpc", "acp"])
@@ -173,11 +167,10 @@ def test_a_wrong_configuration_is_wrong_usage(command: str, tmp_path: Path) -> N
 
 def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
-    file = tmp_path / "c.toml"
-    file.write_text("roots = ['skills']\n")
-    with serving("--config", file) as wire:
+    replace(tmp_path / "c.toml", "roots = ['skills']\n")
+    with serving("--config", tmp_path / "c.toml") as wire:
         assert [each["name"] for each in wire.every_skill()] == ["one"]
-        replace(file, "roots = ['skills']\nlog-level = 'debug'\n")
+        replace(tmp_path / "c.toml", "roots = ['skills']\nlog-level = 'debug'\n")
         wire.logs(b"c.toml was reloaded")
         wire.every_skill()
         wire.logs(b"DEBUG: ")
@@ -223,7 +216,6 @@ def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
     replace(tokens_file, f"a={OLD}\n")
     reloader, tokens, _ = reloader_of(file)
     before = [*tokens]
-    caplog.clear()
     if broken is None:
         tokens_file.unlink()
     else:
@@ -263,23 +255,6 @@ def test_tokens_and_grants_come_into_force_together(file: Path) -> None:
     assert states == []  # nothing is new
 
 
-def test_requests_are_logged_once_the_file_has_the_level(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text = f"{TEXT}log-level = '{{}}'\n{GRANT}"
-    replace(file, text.format("warning"))
-    caplog.set_level("WARNING", "mcp_skills_server")
-    caplog.handler.setLevel(logging.DEBUG)
-    events = Events()
-    log_requests(events, logging.INFO)
-    reloader, _, _ = reloader_of(file)
-    for level in ("debug", "warning", "debug"):
-        replace(file, text.format(level))
-        reloader.reload()
-        caplog.clear()
-        with events.serving(), observe("mcp", "skills/get"):
-            pass
-        assert len(caplog.messages) == (level == "debug")
-
-
 def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,8 +265,9 @@ def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(
         caplog.clear()
         replace(file, TEXT + GRANT + changed)
         reloader.reload()
-        warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-        assert warnings == [f"{file}: oauth: this takes effect at the next start"]
+        assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+            f"{file}: oauth: this takes effect at the next start"
+        ]
 
 
 def test_a_value_that_click_refuses_changes_nothing(file: Path) -> None:

@@ -9,58 +9,66 @@ from click.testing import CliRunner
 
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts import edit, jsontext
-from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
+from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from tables import each_row
+
+FILES = {
+    "claude-code": (".claude.json", ".mcp.json"),
+    "cursor": (".cursor/mcp.json", ".cursor/mcp.json"),
+    "windsurf": (".codeium/windsurf/mcp_config.json", None),
+    "gemini-cli": (".gemini/settings.json", ".gemini/settings.json"),
+    "codex": (".codex/config.toml", ".codex/config.toml"),
+    "opencode": (".config/opencode/opencode.json", "opencode.json"),
+    "antigravity": (".gemini/config/mcp_config.json", None),
+    "qwen-code": (".qwen/settings.json", ".qwen/settings.json"),
+    "copilot-cli": (".copilot/mcp-config.json", None),
+    "cline": (".cline/data/settings/cline_mcp_settings.json", None),
+    "kiro": (".kiro/settings/mcp.json", ".kiro/settings/mcp.json"),
+    "lm-studio": (".lmstudio/mcp.json", None),
+    "crush": (".config/crush/crush.json", "crush.json"),
+    "zed": (".config/zed/settings.json", ".zed/settings.json"),
+}
+"""The user's file, the same on each system, and the project's."""
+APPLICATIONS = {"linux": ".config", "darwin": "Library/Application Support", "win32": "AppData/Roaming"}
+
+
+@each_row("system", APPLICATIONS)
+def test_each_host_has_its_places_on_each_system(tmp_path: Path, system: str) -> None:
+    platform = Platform.of(system, tmp_path, tmp_path / "project", {})
+    desktop = {"claude-desktop": "Claude/claude_desktop_config.json", "vscode": "Code/User/mcp.json"}
+    users = {host: f"{APPLICATIONS[system]}/{file}" for host, file in desktop.items()}
+    users |= {host: user for host, (user, _) in FILES.items()}
+    assert {host: location(row, platform) for host, row in HOSTS.items()} == {
+        host: tmp_path / file for host, file in users.items()
+    }
+    projects = {host: file for host, (_, file) in FILES.items()} | {
+        "claude-desktop": None,
+        "vscode": ".vscode/mcp.json",
+    }
+    for host, file in projects.items():
+        if file is not None:
+            assert location(HOSTS[host], platform, project=True) == tmp_path / "project" / file
+            continue
+        with pytest.raises(UsageError, match="--project"):
+            location(HOSTS[host], platform, project=True)
 
 
 @each_row(
-    ("system", "host", "wanted"),
+    ("system", "host", "environment", "wanted"),
     [
-        ("linux", "claude-desktop", ".config/Claude/claude_desktop_config.json"),
-        ("darwin", "claude-desktop", "Library/Application Support/Claude/claude_desktop_config.json"),
-        ("win32", "claude-desktop", "AppData/Roaming/Claude/claude_desktop_config.json"),
-        ("linux", "vscode", ".config/Code/User/mcp.json"),
-        ("darwin", "vscode", "Library/Application Support/Code/User/mcp.json"),
-        ("win32", "vscode", "AppData/Roaming/Code/User/mcp.json"),
-        *(
-            (system, host, file)
-            for system in ("linux", "darwin", "win32")
-            for host, file in (
-                ("claude-code", ".claude.json"),
-                ("cursor", ".cursor/mcp.json"),
-                ("windsurf", ".codeium/windsurf/mcp_config.json"),
-                ("gemini-cli", ".gemini/settings.json"),
-                ("codex", ".codex/config.toml"),
-                ("opencode", ".config/opencode/opencode.json"),
-                ("antigravity", ".gemini/config/mcp_config.json"),
-                ("qwen-code", ".qwen/settings.json"),
-                ("copilot-cli", ".copilot/mcp-config.json"),
-                ("cline", ".cline/data/settings/cline_mcp_settings.json"),
-                ("kiro", ".kiro/settings/mcp.json"),
-                ("lm-studio", ".lmstudio/mcp.json"),
-                ("crush", ".config/crush/crush.json"),
-                ("zed", ".config/zed/settings.json"),
-            )
-        ),
+        ("win32", "vscode", {"APPDATA": "/roaming"}, "/roaming/Code/User/mcp.json"),
+        ("linux", "vscode", {"XDG_CONFIG_HOME": "/x"}, "/x/Code/User/mcp.json"),
+        ("darwin", "vscode", {"XDG_CONFIG_HOME": "/x"}, "Library/Application Support/Code/User/mcp.json"),
+        ("darwin", "opencode", {"XDG_CONFIG_HOME": "/x"}, "/x/opencode/opencode.json"),
+        ("linux", "codex", {"CODEX_HOME": "/c"}, "/c/config.toml"),
+        ("linux", "claude-code", {"CLAUDE_CONFIG_DIR": "/d"}, "/d/.claude.json"),
+        ("linux", "codex", {"CODEX_HOME": ""}, ".codex/config.toml"),
     ],
 )
-def test_each_host_has_its_place_on_each_system(tmp_path: Path, system: str, host: str, wanted: str) -> None:
-    platform = Platform.of(system, tmp_path, tmp_path / "project", {})
-    assert location(HOSTS[host], platform) == tmp_path / wanted
-
-
-def test_the_environment_moves_folders(tmp_path: Path) -> None:
-    def at(system: str, host: str, **environment: str) -> Path:
-        return location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment))
-
-    assert at("win32", "vscode", APPDATA="/roaming") == Path("/roaming/Code/User/mcp.json")
-    assert at("linux", "vscode", XDG_CONFIG_HOME="/x") == Path("/x/Code/User/mcp.json")
-    assert at("darwin", "vscode", XDG_CONFIG_HOME="/x") == tmp_path / "Library/Application Support/Code/User/mcp.json"
-    assert at("darwin", "opencode", XDG_CONFIG_HOME="/x") == Path("/x/opencode/opencode.json")
-    assert at("linux", "codex", CODEX_HOME="/c") == Path("/c/config.toml")
-    assert at("linux", "claude-code", CLAUDE_CONFIG_DIR="/d") == Path("/d/.claude.json")
-    assert at("linux", "codex", CODEX_HOME="") == tmp_path / ".codex/config.toml"
+def test_the_environment_moves_folders(
+    tmp_path: Path, system: str, host: str, environment: dict[str, str], wanted: str
+) -> None:
+    assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / wanted
 
 
 def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
@@ -76,19 +84,6 @@ def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
     (second / inside).parent.mkdir(parents=True)
     (second / inside).touch()
     assert location(row, platform) == second / inside
-
-
-def test_a_new_host_is_one_row(tmp_path: Path) -> None:
-    row = Host("Other", user=("home/.other/mcp.json",), form="jsonc", section="servers")
-    assert location(row, Platform.of("linux", tmp_path, tmp_path, {})) == tmp_path / ".other" / "mcp.json"
-    command = ["/bin/mcp-skills-server"]
-    raw = edit.install(
-        b'{\n  "theme": "dark", // mine\n}\n', row, "skills", edit.entry_for(row, command, ["/s"]), command
-    )
-    assert b'"theme": "dark", // mine\n' in raw
-    entry = {"command": "/bin/mcp-skills-server", "args": ["serve", "/s"]}
-    assert jsontext.read(raw.decode(), "jsonc")["servers"] == {"skills": entry}
-    assert edit.uninstall(raw, row, "skills", command) is not None
 
 
 def test_every_row_is_offered_by_install() -> None:

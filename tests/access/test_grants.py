@@ -45,11 +45,10 @@ def test_what_is_no_pattern_says_why(text: str) -> None:
 
 
 def test_a_pattern_has_at_most_512_characters_and_64_segments() -> None:
-    assert Pattern("a" * 512).matches("a" * 512)
-    assert Pattern("/".join(["a"] * 64)).matches("/".join(["a"] * 64))
-    for text in ("a" * 513, "/".join(["a"] * 65)):
+    for text in ("a" * 512, "/".join(["a"] * 64)):
+        assert Pattern(text).matches(text)
         with pytest.raises(PatternError, match="512 characters and 64 segments"):
-            Pattern(text)
+            Pattern(f"{text}/a" if "/" in text else f"{text}a")
 
 
 def test_each_readable_path_comes_once_however_many_patterns_fit() -> None:
@@ -59,10 +58,8 @@ def test_each_readable_path_comes_once_however_many_patterns_fit() -> None:
 
 
 SEGMENTS = st.text(alphabet="ab-", min_size=1, max_size=3)
-PATHS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join)
-PATTERNS = st.lists(st.one_of(SEGMENTS, st.sampled_from(["*", "**", "a*", "*b", "a*b"])), min_size=1, max_size=4).map(
-    "/".join
-)
+WILD = st.one_of(SEGMENTS, st.sampled_from(["*", "**", "a*", "*b", "a*b"]))
+PATHS, PATTERNS = (st.lists(each, min_size=1, max_size=4).map("/".join) for each in (SEGMENTS, WILD))
 
 
 def slow_fit(pattern: list[str], path: list[str]) -> bool:
@@ -110,16 +107,6 @@ def test_what_is_about_all_skills_is_for_who_was_granted_all(grants: list[tuple[
     assert Permissions(made).is_admin is is_admin
 
 
-def test_whoever_is_given_the_same_has_the_same_permissions() -> None:
-    a, b = Pattern("a/*"), Pattern("b")
-    scripts = frozenset[str]({"scripts"})
-    made = Permissions([Grant(("token:ann",), (a,), scripts), Grant(("*",), (b,))])
-    same = Permissions([Grant(("group:x",), (b,), frozenset({"read"})), Grant(("token:bob",), (a, a), scripts)])
-    assert made == same and hash(made) == hash(same)
-    for other in ([Grant(("*",), (a, b), scripts)], [Grant(("*",), (a, b))], [Grant(("*",), (a,), scripts)]):
-        assert Permissions(other) != made
-
-
 def test_grants_add_up_and_reading_is_part_of_each() -> None:
     both = Grants(
         [
@@ -143,18 +130,24 @@ def test_grants_add_up_and_reading_is_part_of_each() -> None:
     assert not Grants(both.grants, local=True).permissions(ANN).can_read("mine")
 
 
-def test_who_has_the_same_grants_has_the_same_permissions() -> None:
-    grants = [Grant(("group:a",), (Pattern("x"),)), Grant(("token:t",), (Pattern("y"),))]
-    one, again = Grants(grants, local=False), Grants(grants, local=True)
-    first = one.permissions(Principal("token", "u", groups=frozenset({"a", "b"})))
-    assert first == again.permissions(Principal("user", "v", "https://a", groups=frozenset({"a"})))
-    assert len({first, one.permissions(None), one.permissions(Principal("token", "t"))}) == 3
+def test_whoever_is_given_the_same_has_the_same_permissions() -> None:
+    a, b = Pattern("a/*"), Pattern("b")
+    scripts = frozenset[str]({"scripts"})
+    made = Permissions([Grant(("token:ann",), (a,), scripts), Grant(("*",), (b,))])
+    same = Permissions([Grant(("group:x",), (b,), frozenset({"read"})), Grant(("token:bob",), (a, a), scripts)])
+    assert made == same and hash(made) == hash(same)
+    for other in ([Grant(("*",), (a, b), scripts)], [Grant(("*",), (a, b))], [Grant(("*",), (a,), scripts)], []):
+        assert Permissions(other) != made
 
 
-@each_row(
-    ("text", "expected"),
-    [("*", True), ("local", True), ("token:a", True), ("group:a b", True), ("user:auth0|1", True)]
-    + [(each, False) for each in ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")],
-)
-def test_who_is_named_with_a_kind(text: str, expected: bool) -> None:
-    assert is_who(text) is expected
+def test_a_token_and_users_of_one_name_are_several_and_groups_and_scopes_make_no_other() -> None:
+    issuer = "https://login.example"
+    token, user = Principal("token", "ann"), Principal("user", "ann", issuer)
+    assert (token.id, user.id) == ("token:ann", "user:ann")
+    assert token.key != user.key != Principal("user", "ann", "https://other.example").key
+    assert user.key == Principal("user", "ann", issuer, frozenset({"a"}), frozenset({"read"})).key
+
+
+def test_who_is_named_with_a_kind() -> None:
+    assert all(map(is_who, ("*", "local", "token:a", "group:a b", "user:auth0|1")))
+    assert not any(map(is_who, ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")))

@@ -43,24 +43,14 @@ TOML = 'version = "{version}"\nname = "{name}"\ndescription = "Does {word}."\n'
 
 @dataclass(frozen=True)
 class Sample:
-    """A skill to write.
-
-    Attributes:
-        path: its folder in its root.
-        root: in which of two roots it lies.
-        name: in its frontmatter.
-        word: what it is about.
-        breaks: what is wrong with it.
-        needs: the path of a skill that it names.
-        manifest: the name in its `skill.toml`, if it has one.
-    """
+    """A skill to write, to one of two roots. Its `manifest` is the name in its `skill.toml`, if it has one."""
 
     path: str
     root: int
     name: str
-    word: str
-    breaks: str
-    needs: str
+    word: str  # what it is about
+    breaks: str  # what is wrong with it
+    needs: str  # the path of a skill that it names
     manifest: str
 
     def write(self, roots: Path) -> None:
@@ -87,18 +77,14 @@ class Sample:
 def samples(draw: st.DrawFn) -> list[Sample]:
     """Some skills, nested, broken, shadowed and of one name."""
     places = draw(st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 1)), min_size=1, max_size=9, unique=True))
-    return [
-        Sample(
-            path,
-            root,
-            draw(st.sampled_from([path.rpartition("/")[2]] * 4 + ["x", "beta", "Odd Name"])),
-            draw(st.sampled_from(WORDS)),
-            draw(st.sampled_from([""] * 5 + ["description", "yaml", "link"])),
-            draw(st.sampled_from((*PATHS, "x"))),
-            draw(st.sampled_from(["", "", "acme.tool", f"acme.{path.replace('/', '-')}"])),
-        )
-        for path, root in places
-    ]
+    out: list[Sample] = []
+    for path, root in places:
+        names = [path.rpartition("/")[2]] * 4 + ["x", "beta", "Odd Name"]
+        wrong = [""] * 5 + ["description", "yaml", "link"]
+        manifests = ["", "", "acme.tool", f"acme.{path.replace('/', '-')}"]
+        drawn = [draw(st.sampled_from(each)) for each in (names, WORDS, wrong, (*PATHS, "x"), manifests)]
+        out.append(Sample(path, root, *drawn))
+    return out
 
 
 GRANTS = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=4)
@@ -107,10 +93,7 @@ GRANTS = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=4)
 def remove_ungranted(roots: Path, served: dict[str, int], patterns: Sequence[Pattern]) -> None:
     """Remove every skill that no pattern fits, and leave the granted ones in its folder.
 
-    Args:
-        roots: their folder.
-        served: by skill path the root that it is served from. What another root hides nobody has.
-        patterns: of the skills that are granted.
+    `served` has the root from which each skill is served. What another root hides nobody has.
     """
     for number, root in enumerate((roots / "0", roots / "1")):
         skills = {found.parent.relative_to(root).as_posix() for found in root.rglob(SKILL_MD)}
@@ -148,17 +131,11 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
         for called in {path, name}:
             yield "skills/get", {"name": called, "arguments": {"topic": "one"}}
             yield "prompts/get", {"name": called, "arguments": {"topic": "one"}}
-            yield (
-                "completion/complete",
-                {"ref": {"type": "ref/prompt", "name": called}, "argument": {"name": "topic", "value": "o"}},
-            )
-        yield (
-            "completion/complete",
-            {
-                "ref": {"type": "ref/resource", "uri": "skill://{+path}"},
-                "argument": {"name": "path", "value": path[:4]},
-            },
-        )
+            prompt = {"type": "ref/prompt", "name": called}
+            yield "completion/complete", {"ref": prompt, "argument": {"name": "topic", "value": "o"}}
+        resource = {"type": "ref/resource", "uri": "skill://{+path}"}
+        yield "completion/complete", {"ref": resource, "argument": {"name": "path", "value": path[:4]}}
+        yield "resources/subscribe", {"uri": f"skill://{path}/{SKILL_MD}"}
     yield "resources/templates/list", {}
     yield "tools/list", {}
     yield "tools/call", {"name": "skills_list", "arguments": {"limit": 2}}
@@ -169,8 +146,6 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
         yield "tools/call", {"name": "skills_load", "arguments": {"names": [path], "mode": "add"}}
         yield "tools/call", {"name": "skills_read", "arguments": {"skill": path, "path": "inner/references/guide.md"}}
         yield "tools/call", {"name": "skills_read", "arguments": {"path": "references/gide.md"}}
-    for uri in (f"skill://{path}/{SKILL_MD}" for path in (*PATHS, *ABSENT)):
-        yield "resources/subscribe", {"uri": uri}
 
 
 REQUESTS = list(requests())
@@ -291,7 +266,6 @@ def test_the_answer_is_that_of_a_server_that_has_these_skills_only(
         note(f"{[*whole.snapshot.skills]} {patterns} {[*part.snapshot.skills]}")
         expected = over_pipes(everything, chosen, asked), over_rpc(everything), over_discovery(everything, published)
         for mine, theirs in zip(seen, expected, strict=True):
-            for one, other in zip(mine, theirs, strict=True):
-                assert one == other
+            assert mine == theirs
     finally:
         shutil.rmtree(folder)

@@ -61,12 +61,13 @@ class Server:
     """One server process, the port it listens on and what it said. Clients put its prefix before all paths."""
 
     prefix = ""
+    port = 0
 
     def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         self.process = Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=ROOT,
             env={**os.environ, **(environment or {})},
@@ -76,10 +77,13 @@ class Server:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         try:
-            self.port = int(self.said(r"listening on http://\S+?:(\d+)/")[1])
+            self._wait_until_it_listens()
         except BaseException:
             self.kill()
             raise
+
+    def _wait_until_it_listens(self) -> None:
+        self.port = int(self.said(r"listening on http://\S+?:(\d+)/")[1])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -116,9 +120,8 @@ class Server:
             self.process.kill()
             self.process.wait()
         self._thread.join(DEADLINE)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
         """A bare connection."""
@@ -173,9 +176,8 @@ def http_serving(
     *arguments: str | Path, environment: Mapping[str, str] | None = None, command: list[str] | None = None
 ) -> Iterator[Server]:
     """A server over HTTP on a free port. Whatever it was sent, it must not have told of a traceback."""
-    server = Server(
-        [*(command or COMMAND), "serve", "--transport", "http", "--port", "0", *map(str, arguments)], environment
-    )
+    options = ["serve", "--transport", "http", "--port", "0", *map(str, arguments)]
+    server = Server([*(command or COMMAND), *options], environment)
     try:
         yield server
     finally:
@@ -186,15 +188,9 @@ def http_serving(
 
 def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
     """What `serve` says on stderr when it will not start: one line, exit code 2."""
-    done = run(
-        [*COMMAND, "serve", "--transport", "http", *map(str, arguments)],
-        capture_output=True,
-        timeout=DEADLINE,
-        cwd=ROOT,
-        check=False,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
+    command = [*COMMAND, "serve", "--transport", "http", *map(str, arguments)]
+    env = {**os.environ, **(environment or {})}
+    done = run(command, capture_output=True, timeout=DEADLINE, cwd=ROOT, text=True, env=env)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
     return done.stderr
@@ -289,13 +285,7 @@ class HttpClient:
     """A client of one era. A legacy one has a session once it is opened."""
 
     def __init__(
-        self,
-        server: Server,
-        era: Era,
-        *,
-        token: str | None = None,
-        extension: bool = False,
-        source: str = "127.0.0.1",
+        self, server: Server, era: Era, *, token: str | None = None, extension: bool = False, source: str = "127.0.0.1"
     ) -> None:
         self.server = server
         self.era = era
@@ -347,11 +337,7 @@ class HttpClient:
         return self.head(message, f"Content-Length: {len(body)}") + body
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, and wait for the result.
-
-        Raises:
-            WireError: the answer is an error.
-        """
+        """Ask, and wait for the result; an error is a `WireError`."""
         message = self.message(method, params)
         reply = self.post(message)
         (answer,) = reply.messages  # and nothing else came with it
@@ -384,17 +370,18 @@ class HttpClient:
         (content,) = self.request("resources/read", {"uri": uri})["contents"]
         return content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
 
+    def _open(self, method: str, body: bytes | None, headers: Mapping[str, str]) -> Stream:
+        self._streams.append(Stream(self.server, method, body, headers))
+        return self._streams[-1]
+
     def follow(self) -> Stream:
         """The GET stream of a legacy session."""
-        stream = Stream(self.server, "GET", None, self.headers())
-        self._streams.append(stream)
-        return stream
+        return self._open("GET", None, self.headers())
 
     def listen(self, identifier: str | int = "listening", **wanted: Any) -> Stream:
         """A `subscriptions/listen` stream, acknowledged."""
         message = {**self.message("subscriptions/listen", {"notifications": wanted}), "id": identifier}
-        stream = Stream(self.server, "POST", json.dumps(message).encode(), self.headers(message))
-        self._streams.append(stream)
+        stream = self._open("POST", json.dumps(message).encode(), self.headers(message))
         first = stream.next()
         assert stream.status == 200 and first is not None
         assert first["method"] == "notifications/subscriptions/acknowledged"
@@ -405,10 +392,8 @@ class HttpClient:
         """Ask to be told of every change, and of these URIs, as the era does."""
         self.every_skill()
         if self.era == "modern":
-            everything = dict.fromkeys(
-                ("skillsListChanged", "resourcesListChanged", "toolsListChanged", "promptsListChanged"), True
-            )
-            return self.listen(**everything, resourceSubscriptions=list(uris))
+            kinds = (f"{each}ListChanged" for each in ("skills", "resources", "tools", "prompts"))
+            return self.listen(**dict.fromkeys(kinds, True), resourceSubscriptions=list(uris))
         for uri in uris:
             self.request("resources/subscribe", {"uri": uri})
         return self.follow()

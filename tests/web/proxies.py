@@ -7,15 +7,12 @@ import io
 import os
 import signal
 import socket
-import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 from typing import TypeAlias
 
-from forkserver import Popen
 from ports import free_port
 from web.http_wire import Server, until
 from wire import DEADLINE, ROOT
@@ -48,22 +45,10 @@ class Proxy(Server):
 
     def __init__(self, command: list[str], port: int, environment: Mapping[str, str]) -> None:
         self.port = port
-        self.process = Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **environment},
-        )
-        self.stderr = ""
-        self._said = threading.Condition()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        try:
-            until(self._is_there)
-        except BaseException:
-            self.kill()
-            raise
+        super().__init__(command, environment)
+
+    def _wait_until_it_listens(self) -> None:
+        until(self._is_there)
 
     def _is_there(self) -> bool:
         assert self.process.poll() is None, self.stderr
@@ -75,9 +60,7 @@ class Proxy(Server):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(DEADLINE)
-        self._thread.join(DEADLINE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        super().kill()
 
 
 class HaProxy(Proxy):
@@ -88,11 +71,8 @@ class HaProxy(Proxy):
         self._socket = folder / "haproxy.sock"
         more = folder / "more.cfg"
         more.write_text(f"global\n    stats socket {self._socket}\n")
-        super().__init__(
-            ["haproxy", "-db", "-f", str(edited(folder, "haproxy.cfg", edits)), "-f", str(more)],
-            port,
-            where(port, *replicas),
-        )
+        config = edited(folder, "haproxy.cfg", edits)
+        super().__init__(["haproxy", "-db", "-f", str(config), "-f", str(more)], port, where(port, *replicas))
 
     def state(self, name: str) -> str:
         """What it thinks of a server: UP, DOWN, or on the way; "" before it has begun."""
@@ -125,13 +105,8 @@ def edited(folder: Path, name: str, edits: Edits) -> Path:
 
 def where(port: int, *replicas: int) -> dict[str, str]:
     """The environment of both files; one replica stands for two."""
-    first, second = (*replicas, *replicas)[:2]
-    return {
-        "LISTEN": f"127.0.0.1:{port}",
-        "LOCATION": "/",
-        "REPLICA_1": f"127.0.0.1:{first}",
-        "REPLICA_2": f"127.0.0.1:{second}",
-    }
+    first, second = (f"127.0.0.1:{each}" for each in (*replicas, *replicas)[:2])
+    return {"LISTEN": f"127.0.0.1:{port}", "LOCATION": "/", "REPLICA_1": first, "REPLICA_2": second}
 
 
 class Nginx(Proxy):

@@ -1,4 +1,4 @@
-"""The system's Chromium, led by playwright, with whatever a page was not allowed to do."""
+"""The system's Chromium, led by playwright, and what its pages did that they were not allowed to."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from wire import DEADLINE
 
 needs_chromium = pytest.mark.needs_program("chromium")
 expect.set_options(timeout=DEADLINE * 1000)
-# What playwright starts in the process of a test is its matter.
-quiet = pytest.mark.filterwarnings("default")
-
+PHONE = {"width": 320, "height": 600}
 
 # One question: six of them take as long as the page itself.
 _HARM = """(plain) => {
@@ -35,24 +33,22 @@ _HARM = """(plain) => {
 
 
 def harm(page: Page, *, plain: bool = False) -> list[str]:
-    """What on a page is not to be there when hostile text is shown: what runs, styles, frames or leads elsewhere.
-
-    Args:
-        page: on which it is.
-        plain: it is a text, which the browser shows in its own way, with a style of its own.
-    """
+    """What runs, styles, frames or leads elsewhere on a page; a `plain` text has the browser's own style."""
     return page.evaluate(_HARM, plain)
+
+
+def width(page: Page) -> int:
+    """The width of the whole page, of which a narrow window shows a part."""
+    return page.evaluate("() => document.documentElement.scrollWidth")
 
 
 @dataclass
 class Seen:
-    """What a context's pages did."""
+    """A page, what its policy refused with errors of scripts, and every address that was asked for."""
 
     page: Page
     refused: list[str] = field(default_factory=list[str])
-    """What the policy of a page kept from it, and errors of scripts."""
     asked: list[str] = field(default_factory=list[str])
-    """Every address that was asked for."""
 
 
 @contextmanager
@@ -70,14 +66,13 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def looking(made: Browser, **options: Any) -> Iterator[Seen]:
     """A page of a context of its own."""
-    context: BrowserContext = made.new_context(**options)
+    context = made.new_context(**options)
     context.set_default_timeout(DEADLINE * 1000)
-    page = context.new_page()
-    seen = Seen(page)
-    page.on("console", lambda message: message.type == "error" and seen.refused.append(message.text))
-    page.on("pageerror", lambda error: seen.refused.append(str(error)))
-    page.on("request", lambda request: seen.asked.append(request.url))
-    page.on("dialog", lambda dialog: (seen.refused.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    seen = Seen(context.new_page())
+    seen.page.on("console", lambda message: message.type == "error" and seen.refused.append(message.text))
+    seen.page.on("pageerror", lambda error: seen.refused.append(str(error)))
+    seen.page.on("request", lambda request: seen.asked.append(request.url))
+    seen.page.on("dialog", lambda dialog: (seen.refused.append(f"dialog {dialog.message}"), dialog.dismiss()))
     try:
         yield seen
     finally:

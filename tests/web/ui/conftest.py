@@ -14,7 +14,6 @@ from wire import write_skill
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser in which each test opens a context of its own."""
     with browser() as made:
         yield made
 
@@ -22,5 +21,4 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def skills(tmp_path: Path) -> Path:
     """A folder with one skill."""
-    write_skill(tmp_path / "skills" / "refunds")
-    return tmp_path / "skills"
+    return write_skill(tmp_path / "skills" / "refunds").parent

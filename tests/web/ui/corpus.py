@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from catalog.forest import plant
 
 _RUN: Final = "window.hit=1;document.title='hit'"
 _LEAK: Final = "https://leak.example/x"
@@ -65,39 +67,29 @@ _HTML: Final = f"<!doctype html><title>x</title><script>{_RUN}</script><img src=
 
 def write(folder: Path) -> list[str]:
     """Write the skills into a folder. Returns their paths."""
-    texts = [*MARKUP, *MARKDOWN]
-    paths: list[str] = []
-    for number, text in enumerate(texts):
-        paths.append(_skill(folder / f"text-{number:02}", "Does a thing", text, text))
+    made: list[Path] = []
+    for number, text in enumerate((*MARKUP, *MARKDOWN)):
+        made.append(_skill(folder / f"text-{number:02}", "Does a thing", text, text))
     for number, text in enumerate(MARKUP[:12]):
-        extra = {
-            "name": text,
-            "title": text,
-            "version": text,
-            "tags": [text],
-            "license": text,
-            text: text,
-            "arguments": [{"name": text.replace("{", ""), "description": text, "default": text}],
-        }
-        paths.append(_skill(folder / f"field-{number:02}", text, "Fine", text, extra))
+        argument = {"name": text.replace("{", ""), "description": text, "default": text}
+        extra: dict[str, Any] = dict.fromkeys(("name", "title", "version", "license", text), text)
+        made.append(
+            _skill(folder / f"field-{number:02}", text, "Fine", text, **extra, tags=[text], arguments=[argument])
+        )
     for number, name in enumerate((
         "<img src=x onerror=window.hit=1>.md", '"onload="window.hit=1".txt', "a' onclick='window.hit=1.png",
         "x&#34;>.svg", "%2e%2e%2fui.md", "?file=SKILL.md", "#x.md", "javascript:window.hit=1",
     )):  # fmt: skip
-        paths.append(_skill(folder / f"<b>file-{number}<img src=x onerror=window.hit=1>", "Does a thing", "Fine", name))
-        (folder / paths[-1] / name).write_text(f"<script>{_RUN}</script>", encoding="utf-8")
-    return paths
+        made.append(_skill(folder / f"<b>file-{number}<img src=x onerror=window.hit=1>", "Does a thing", "Fine", name))
+        (made[-1] / name).write_text(f"<script>{_RUN}</script>", encoding="utf-8")
+    return [each.name for each in made]
 
 
-def _skill(place: Path, description: str, body: str, reference: str, extra: dict[str, object] | None = None) -> str:
-    directory, name = place, place.name
-    (directory / "references").mkdir(parents=True)
-    fields = {"name": name, "description": description, **(extra or {})}
+def _skill(place: Path, description: str, body: str, reference: str, **extra: object) -> Path:
+    fields = {"name": place.name, "description": description, **extra}
     # JSON is YAML, and needs no quoting of its own.
     lines = "\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
-    (directory / "SKILL.md").write_text(f"---\n{lines}\n---\n\n# {body}\n\n{body}\n", encoding="utf-8")
-    (directory / "references" / "a.md").write_text(f"# {reference}\n\n{reference}\n", encoding="utf-8")
-    (directory / "evil.svg").write_text(_SVG, encoding="utf-8")
-    (directory / "evil.html").write_text(_HTML, encoding="utf-8")
-    (directory / "fake.png").write_text(_HTML, encoding="utf-8")
-    return name
+    files = {"SKILL.md": f"---\n{lines}\n---\n\n# {body}\n\n{body}\n"}
+    files |= {"references/a.md": f"# {reference}\n\n{reference}\n"}
+    plant(place, files | {"evil.svg": _SVG, "evil.html": _HTML, "fake.png": _HTML})
+    return place

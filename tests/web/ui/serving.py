@@ -28,24 +28,16 @@ def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None =
 @contextmanager
 def own_page(*arguments: str | Path) -> Iterator[str]:
     """`ui --no-open`; the address that it prints."""
-    words = [*COMMAND, "ui", "--no-open", "--log-level", "error", *map(str, arguments)]
-    process = Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().decode().strip()
-        until(lambda: ask(f"{address.partition('/ui/')[0]}/readyz")[0] == 200, "never ready")
-        yield address
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-def get(server: Server, path: str, **headers: str) -> Reply:
-    """What a GET is answered with; `cookie="a=b"` for a header."""
-    return server.send("GET", path, headers=headers)
+    command = [*COMMAND, "ui", "--no-open", "--log-level", "error", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().decode().strip()
+            until(lambda: ask(f"{address.partition('/ui/')[0]}/readyz")[0] == 200, "never ready")
+            yield address
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -53,6 +45,10 @@ def signed_in(*arguments: str | Path) -> Iterator[tuple[str, str]]:
     """One's own page, whose address was opened: its origin and the cookie that lets in."""
     with own_page(*arguments) as address:
         yield address.partition("/ui/")[0], cookie_of(ask(address)[1])
+
+
+def get(server: Server, path: str, **headers: str) -> Reply:
+    return server.send("GET", path, headers=headers)
 
 
 def ask(
@@ -67,16 +63,18 @@ def ask(
         return answer.status, answer.headers, answer.read().decode()
 
 
+def text_of(reply: Reply | str) -> str:
+    return reply if isinstance(reply, str) else reply.body.decode()
+
+
 def words(reply: Reply | str) -> str:
     """The text of a page, in one line."""
-    text = reply if isinstance(reply, str) else reply.body.decode()
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(reply))).split())
 
 
 def names(reply: Reply | str) -> list[str]:
     """The skills of a list, in order, by their paths."""
-    text = reply if isinstance(reply, str) else reply.body.decode()
-    return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text)
+    return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text_of(reply))
 
 
 def parts(server: Server, path: str) -> Iterator[str]:

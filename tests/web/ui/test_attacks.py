@@ -5,19 +5,18 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
-from tables import each_row
-from web.http_wire import Reply, Server, bearing, token_file, until
+from web.http_wire import Server, bearing, token_file, until
 from web.ui import corpus
 from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, signed_in, words
 from web.ui.test_live import following
 from web.ui.test_sign_in import SECRET, TOKENS, sign_in
 from wire import write_skill
 
-ANN, BOB, OPS = (f"{name}s-made-up-token-0123456789" for name in ("ann", "bob", "ops"))
+BOB, OPS = "bobs-made-up-token-0123456789", "opss-made-up-token-0123456789"
 SECRETS = ("quagga", "okapi", "finance")
 GRANTS = """
 roots = ['skills', 'more']
@@ -50,48 +49,38 @@ def test_what_another_page_has_a_browser_ask_is_asked_by_nobody(skills: Path, si
         assert ask(f"{origin}/ui/", cookie)[0] == 200, "nobody is signed out by another page"
 
 
-@each_row("named", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost"])
-def test_ones_own_page_is_reached_by_no_other_name(skills: Path, named: str) -> None:
+def test_ones_own_page_is_reached_by_no_other_name(skills: Path) -> None:
     """A name that comes to mean this machine would make a foreign page one of the same origin."""
     with own_page(skills) as address:
-        port = urlsplit(address).port
-        for host in (named, f"{named}:{port}"):
-            status, headers, _ = ask(address, Host=host)
-            assert status == 403 and "Set-Cookie" not in headers
+        for named in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost"):
+            for host in (named, f"{named}:{urlsplit(address).port}"):
+                status, headers, _ = ask(address, Host=host)
+                assert status == 403 and "Set-Cookie" not in headers, host
         assert ask(address)[0] == 303, "the secret is still good"
 
 
-@each_row(
-    ("method", "path"),
-    [("POST", "/ui/"), ("PUT", "/ui/sign-in"), ("POST", "/ui/sign-out/"), ("OPTIONS", "/ui/x"), ("GET", "/ui/enter")],
-)
-def test_what_is_refused_has_the_headers_too(skills: Path, method: str, path: str) -> None:
+def test_what_is_refused_has_the_headers_too(skills: Path) -> None:
     with own_page(skills) as address:
-        status, headers, _ = ask(address.partition("/ui/")[0] + path, method=method)
-        assert status in {403, 405}
-        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-        assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
-
-
-@each_row(
-    "path", ["//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/sign-in/", "/enter/", "/..//evil.example"]
-)
-def test_nobody_is_led_elsewhere(skills: Path, path: str) -> None:
-    with page_serving(skills, environment=TOKENS) as server:
-        for given in (path, f"{path}?next=//evil.example", f"/enter?once=x&next={path}"):
-            reply = get(server, f"/ui{given}")
-            assert (reply.headers["Location"] or "/ui/sign-in") == "/ui/sign-in", given
-        reply = sign_in(server, SECRET)
-        assert reply.headers["Location"] == "/ui/"
+        for call in ("POST /ui/", "PUT /ui/sign-in", "POST /ui/sign-out/", "OPTIONS /ui/x", "GET /ui/enter"):
+            method, path = call.split()
+            status, headers, _ = ask(address.partition("/ui/")[0] + path, method=method)
+            assert status in {403, 405}, call
+            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"], call
+            assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff", call
 
 
 # Other sessions
 
 
-def test_nobody_signs_in_to_a_session_that_another_chose(skills: Path) -> None:
+def test_nobody_is_led_elsewhere_nor_into_a_session_that_another_chose(skills: Path) -> None:
     with page_serving(skills, environment=TOKENS) as server:
-        name = cookie_of(sign_in(server, SECRET).headers).partition("=")[0]
-        chosen = f"{name}={'a' * 43}"
+        for path in ("//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/enter/", "/..//evil.example"):
+            for given in (path, f"{path}?next=//evil.example", f"/enter?once=x&next={path}"):
+                reply = get(server, f"/ui{given}")
+                assert (reply.headers["Location"] or "/ui/sign-in") == "/ui/sign-in", given
+        reply = sign_in(server, SECRET)
+        assert reply.headers["Location"] == "/ui/"
+        chosen = f"{cookie_of(reply.headers).partition('=')[0]}={'a' * 43}"
         given = cookie_of(sign_in(server, SECRET, Cookie=chosen).headers)
         assert given != chosen and get(server, "/ui/", Cookie=chosen).status == 303
         again = cookie_of(sign_in(server, SECRET, Cookie=given).headers)
@@ -133,15 +122,15 @@ def test_a_stream_ends_with_the_token_that_opened_it(tmp_path: Path, skills: Pat
 
 
 def test_raw_files_are_nothing_that_a_browser_runs(tmp_path: Path) -> None:
-    paths = corpus.write(tmp_path)
+    path = corpus.write(tmp_path)[0]
     with page_serving(tmp_path) as server:
         for name in ("evil.svg", "evil.html", "SKILL.md"):
-            reply = server.send("GET", f"/ui/raw/{paths[0]}?file={name}")
+            reply = get(server, f"/ui/raw/{path}?file={name}")
             assert reply.status == 200 and reply.headers["Content-Type"] == "text/plain; charset=utf-8"
             assert "sandbox" in (reply.headers["Content-Security-Policy"] or "")
             assert reply.headers["X-Content-Type-Options"] == "nosniff"
-            assert reply.body == (tmp_path / paths[0] / name).read_bytes()
-        reply = server.send("GET", f"/ui/raw/{paths[0]}?file=fake.png")
+            assert reply.body == (tmp_path / path / name).read_bytes()
+        reply = get(server, f"/ui/raw/{path}?file=fake.png")
         assert reply.headers["Content-Type"] == "application/octet-stream"
         assert (reply.headers["Content-Disposition"] or "").startswith("attachment")
 
@@ -161,7 +150,7 @@ def place(tmp_path: Path) -> Path:
     write_skill(tmp_path / "skills" / "outer", description="Feeds guests of the zoo.")
     write_skill(tmp_path / "skills" / "finance" / "Okapi", name="Okapi")
     write_skill(tmp_path / "more" / "finance" / "quagga")
-    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}", f"ops={OPS}")
+    token_file(tmp_path, f"bob={BOB}", f"ops={OPS}")
     (tmp_path / "c.toml").write_text(GRANTS, encoding="utf-8")
     return tmp_path
 
@@ -176,70 +165,51 @@ VIEWS = (
 )  # fmt: skip
 
 
-def shown(server: Server, token: str, view: str) -> Reply:
-    return get(server, f"/ui/{view}", **bearing(token))
+def shown(server: Server, token: str, view: str) -> str:
+    return get(server, f"/ui/{view}", **bearing(token)).body.decode()
 
 
-def test_nothing_of_what_one_may_not_read_is_on_any_view(place: Path) -> None:
+def test_no_view_has_what_one_may_not_read_nor_says_where_on_the_disk_it_lies(place: Path) -> None:
     with page_serving("--config", place / "c.toml", "--usage", f"sqlite:{place / 'usage.db'}") as server:
         assert names(shown(server, BOB, "")) == ["outer", "tea"]
-        assert len(names(shown(server, OPS, ""))) == 5
+        assert len(names(shown(server, OPS, ""))) == 5 and "shadowed" in words(shown(server, OPS, "problems"))
+        for view in ("skills", "files", "raw", "history"):
+            there, not_there = (
+                get(server, f"/ui/{view}/outer/{name}?file=okapi.md", **bearing(BOB)) for name in ("quagga", "nothing")
+            )
+            assert (there.status, there.body) == (404, not_there.body) and not_there.status == 404
         # It is looked at and used by others, changes, and goes.
-        shown(server, OPS, "live"), shown(server, BOB, "live")
         shown(server, OPS, "skills/finance/quagga")
-        write_skill(place / "skills" / "finance" / "quagga", body="# Quagga\n\nAnother okapi.\n")
-        write_skill(place / "skills" / "outer" / "quagga", body="# Quagga\n\nAnother okapi.\n")
+        for path in ("finance/quagga", "outer/quagga"):
+            write_skill(place / "skills" / path, body="# Quagga\n\nAnother okapi.\n")
         write_skill(place / "skills" / "outer", description="Feeds guests of the zoo.", body="# Other\n")
         shutil.rmtree(place / "skills" / "finance" / "Okapi")
         until(lambda: "Other" in words(shown(server, BOB, "history/outer")))
         until(lambda: "vanished" in words(shown(server, OPS, "live")))
-        assert "quagga" in words(shown(server, OPS, "live"))
+        assert "quagga" in words(shown(server, OPS, "live")) and "changed" in words(shown(server, BOB, "live"))
         for view in VIEWS:
-            text = shown(server, BOB, view).body.decode().lower()
-            assert not [each for each in SECRETS if each in text], view
-        assert "1 changed" in words(shown(server, BOB, "live?part=1")) or "changed" in words(shown(server, BOB, "live"))
+            text = shown(server, BOB, view)
+            assert not [each for each in (*SECRETS, str(place).lower()) if each in text.lower()], view
+        for view in (*VIEWS, "skills/finance/quagga", "history/finance/quagga"):
+            assert str(place) not in shown(server, OPS, view), view
 
 
-def test_no_view_of_a_server_says_where_on_its_disk_folders_lie(place: Path) -> None:
+def test_changes_of_what_is_withheld_are_unknown_and_a_stream_ends_with_its_grants(place: Path) -> None:
     with page_serving("--config", place / "c.toml") as server:
-        assert "shadowed" in words(shown(server, OPS, "problems"))
-        for token in (BOB, OPS):
-            for view in (*VIEWS, "skills/finance/quagga", "skills/finance/Okapi", "history/finance/quagga"):
-                assert str(place) not in shown(server, token, view).body.decode(), view
-
-
-def test_who_asks_for_what_he_may_not_read_learns_nothing_from_the_answer(place: Path) -> None:
-    with page_serving("--config", place / "c.toml") as server:
-        for view in ("skills", "files", "raw", "history"):
-            there, not_there = (
-                shown(server, BOB, f"{view}/{path}?{urlencode({'file': 'okapi.md'})}")
-                for path in ("outer/quagga", "outer/nothing")
-            )
-            assert (there.status, there.body) == (404, not_there.body) and not_there.status == 404
-            assert shown(server, BOB, f"{view}/outer?file=SKILL.md").status == 200
-
-
-def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path) -> None:
-    with page_serving("--config", place / "c.toml") as server:
-        before, first = (shown(server, token, "live").body for token in (BOB, OPS))
-        assert b'data-number="0"' in before and b"Nothing has changed" in before and b"Nothing has changed" in first
+        before, first = (shown(server, token, "live") for token in (BOB, OPS))
+        assert 'data-number="0"' in before and "Nothing has changed" in before and "Nothing has changed" in first
         with following(server, **bearing(OPS)) as ops:
             write_skill(place / "skills" / "finance" / "audit")
             assert ops.event() == "change"
-        assert shown(server, BOB, "live").body == before
+        assert shown(server, BOB, "live") == before
         with following(server, **bearing(BOB)) as bob:
             write_skill(place / "skills" / "tea", description="Makes green tea.")
             assert bob.event() == "change"
-        assert "audit" in words(shown(server, OPS, "live"))
-        seen = words(shown(server, BOB, "live"))
-        assert "audit" not in seen and "changed" in seen
-
-
-def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
-    config, fresh = place / "c.toml", place / "c.toml.new"
-    with page_serving("--config", config) as server, following(server, **bearing(BOB)) as bob:
-        fresh.write_text(GRANTS.replace('"tea", ', ""), encoding="utf-8")
-        fresh.replace(config)
-        server.said("reloaded|in force")
-        write_skill(place / "skills" / "tea")
-        assert bob.event() == ""
+            assert "audit" in words(shown(server, OPS, "live"))
+            seen = words(shown(server, BOB, "live"))
+            assert "audit" not in seen and "changed" in seen
+            (place / "c.toml.new").write_text(GRANTS.replace('"tea", ', ""), encoding="utf-8")
+            (place / "c.toml.new").replace(place / "c.toml")
+            server.said("reloaded|in force")
+            write_skill(place / "skills" / "tea")
+            assert bob.event() == ""

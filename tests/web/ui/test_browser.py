@@ -6,6 +6,7 @@ Sixty skills try to script, style, frame or send away something; nothing of them
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, expect
 
+from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from web.http_wire import until
 from web.ui import corpus
-from web.ui.chromium import Seen, harm, looking, needs_chromium
+from web.ui.chromium import PHONE, Seen, harm, looking, needs_chromium, width
 from web.ui.serving import own_page, page_serving, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
@@ -35,11 +37,7 @@ VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=hand
          "try?skill=acme/billing/refunds&prompts=refund%0A-+csv", "try", "tools",
          "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
-WIDTH = "() => document.documentElement.scrollWidth"
-NO_TIMEOUT = "() => { setTimeout = () => 0 }"
-"""Or the words of a button that was pressed are there for 2 s."""
-CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
-PHONE = {"viewport": {"width": 320, "height": 600}}
+LIVE = "Changes appear here as they happen."
 
 
 @contextmanager
@@ -52,13 +50,19 @@ def opened(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Se
         assert seen.page.url == f"{origin}/ui/", "the secret leaves the address"
         assert seen.page.evaluate("() => document.cookie") == ""
         yield seen, origin
-    assert seen.refused == []
+    assert [each for each in seen.refused if "404" not in each] == []
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[str, str]]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """One's own page of the fixtures, which no test changes: its origin and the cookie that lets in."""
-    with signed_in(FIXTURES, *BROKEN) as made:
+    file, now = tmp_path_factory.mktemp("usage") / "usage.db", time.time()
+    counts = {
+        Count(day_of(now), "load", "csv-profiling", "sha256:0", principal, host, "mcp"): Tally(1, now)
+        for principal, host in {"token:ann": "<b>editor</b>" * 20, "user:" + "x" * 300: "a" * 200, "": ""}.items()
+    }
+    UsageStore(str(file)).add(Batch(counts))
+    with signed_in(FIXTURES, *BROKEN, "--usage", f"sqlite:{file}") as made:
         yield made
 
 
@@ -71,13 +75,12 @@ def visiting(chromium: Browser, shared: tuple[str, str], **options: Any) -> Iter
         seen.page.context.add_cookies([{"name": name, "value": value, "url": origin}])
         seen.page.goto(f"{origin}/ui/")
         yield seen, origin
-    assert seen.refused == []
+    assert [each for each in seen.refused if "404" not in each] == []
 
 
 def test_the_list_follows_what_is_typed(chromium: Browser, shared: tuple[str, str]) -> None:
     with visiting(chromium, shared) as (seen, origin):
-        page = seen.page
-        main = page.get_by_role("main")
+        page, main = seen.page, seen.page.get_by_role("main")
         assert main.count() == 1
         page.get_by_role("searchbox", name="Search").type("refund")
         expect(page.locator("#count")).to_contain_text("found")
@@ -106,9 +109,8 @@ def test_it_can_be_led_by_keys_alone(chromium: Browser, shared: tuple[str, str])
             page.keyboard.press("Tab")
             if link.evaluate("each => each === document.activeElement"):
                 break
-        expect(link).to_be_focused()
         page.keyboard.press("Enter")
-        expect(page).to_have_url(f"{origin}/ui/skills/acme/billing/refunds")
+        expect(page).to_have_url(f"{origin}/ui/{REFUNDS}")
 
 
 def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser, shared: tuple[str, str]) -> None:
@@ -119,7 +121,8 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser,
     outlined = "() => parseFloat(getComputedStyle(document.activeElement).outlineWidth) > 0"
     with visiting(chromium, shared) as (seen, _):
         page = seen.page
-        names = page.get_by_role("navigation", name="Views").get_by_role("link").all_text_contents()
+        views = page.get_by_role("navigation", name="Views")
+        names = views.get_by_role("link").all_text_contents()
         assert len(names) == 10
         for name in names:
             for _ in range(15):
@@ -131,8 +134,7 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser,
                 page.keyboard.press("Enter")
             expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
             assert page.get_by_role("main").count() == 1
-            current = page.get_by_role("navigation", name="Views").locator("[aria-current=page]")
-            expect(current).to_have_text(name)
+            expect(views.locator("[aria-current=page]")).to_have_text(name)
             for _ in range(400):  # to the end of the page
                 page.keyboard.press("Tab")
                 if not page.evaluate(seen_by_keys):
@@ -142,13 +144,13 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser,
 
 
 def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser, shared: tuple[str, str]) -> None:
-    with visiting(chromium, shared, **CLIPBOARD) as (seen, origin):
+    with visiting(chromium, shared, permissions=["clipboard-read", "clipboard-write"]) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/model")
         region = page.get_by_role("region", name="Instructions", exact=True)
         region.get_by_text("What was cut").click()
         expect(region.get_by_role("link", name="refunds", exact=True)).to_be_visible()
-        page.evaluate(NO_TIMEOUT)
+        page.evaluate("() => { setTimeout = () => 0 }")  # or "Copied" is there for 2 s
         region.get_by_role("button", name="Copy").click()
         expect(region.get_by_role("button", name="Copied")).to_be_visible()
         copied = page.evaluate("() => navigator.clipboard.readText()")
@@ -158,12 +160,22 @@ def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser, shared: 
         expect(page.get_by_text("legacy era").first).to_be_visible()
 
 
-def test_it_works_without_a_script(chromium: Browser) -> None:
-    with opened(chromium, FIXTURES, java_script_enabled=False) as (seen, origin):
-        page = seen.page
+def test_it_works_without_a_script(chromium: Browser, tmp_path: Path) -> None:
+    write_skill(tmp_path / "tea", name="teas")
+    with opened(chromium, FIXTURES, tmp_path, java_script_enabled=False) as (seen, origin):
+        page, main = seen.page, seen.page.get_by_role("main")
+        page.goto(f"{origin}/ui/live")
+        expect(page.get_by_role("status")).to_have_text("Reload this page to see changes.")
+        page.goto(f"{origin}/ui/try")
+        page.get_by_label("Prompt").fill("tea")
+        page.get_by_role("button", name="Try").click()
+        expect(main.get_by_role("link", name="teas", exact=True)).to_be_visible()
+        page.goto(f"{origin}/ui/problems?severity=error")
+        expect(page.locator("mark")).to_contain_text("name: teas")
+        page.goto(f"{origin}/ui/")
         page.get_by_role("searchbox").fill("refund")
         page.get_by_role("button", name="Search").click()
-        page.get_by_role("main").get_by_role("link", name="refunds", exact=True).click()
+        main.get_by_role("link", name="refunds", exact=True).click()
         expect(page).to_have_url(f"{origin}/ui/{REFUNDS}")
         assert page.locator("button[data-copies]:visible").count() == 0
         page.get_by_role("link", name="references/approval-limits.md").click()
@@ -172,57 +184,29 @@ def test_it_works_without_a_script(chromium: Browser) -> None:
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_the_views_work_without_a_script(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "tea", name="teas")
-    with opened(chromium, tmp_path, java_script_enabled=False) as (seen, origin):
-        page = seen.page
-        write_skill(tmp_path / "coffee", description="Brews coffee.")
-        page.goto(f"{origin}/ui/live")
-        expect(page.get_by_role("status")).to_have_text("Reload this page to see changes.")
-        page.goto(f"{origin}/ui/try")
-        page.get_by_label("Prompt").fill("tea")
-        page.get_by_role("button", name="Try").click()
-        expect(page.get_by_role("main").get_by_role("link", name="teas", exact=True)).to_be_visible()
-        page.goto(f"{origin}/ui/problems?severity=error")
-        expect(page.locator("mark")).to_contain_text("name: teas")
-
-
-def test_arguments_are_filled_in_by_a_form(chromium: Browser, tmp_path: Path) -> None:
-    fields = "x\narguments: [{name: city, required: true}]"
-    write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n")
-    with opened(chromium, tmp_path) as (seen, origin):
-        seen.page.goto(f"{origin}/ui/skills/weather")
-        seen.page.get_by_label("city (required)").fill("Bonn & <Köln>")
-        seen.page.get_by_role("button", name="Fill in").click()
-        expect(seen.page.locator("#filled")).to_have_text("\nWeather of Bonn & <Köln>\n", use_inner_text=False)
-
-
 def test_a_token_signs_in_by_the_form(chromium: Browser) -> None:
-    with page_serving(FIXTURES, environment={"MCP_SKILLS_TOKENS": "laptop=0123456789abcdef"}) as server:
-        with looking(chromium) as seen:
-            page = seen.page
-            page.goto(f"http://127.0.0.1:{server.port}/ui/")
-            page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
-            page.get_by_role("button", name="Sign in").click()
-            expect(page.get_by_role("alert")).to_contain_text("not valid here")
-            page.get_by_label("Token").fill("0123456789abcdef")
-            page.get_by_role("button", name="Sign in").click()
-            expect(page.get_by_role("heading", name="Skills", exact=True)).to_be_visible()
-        assert [each for each in seen.refused if "403" not in each] == []
+    environment = {"MCP_SKILLS_TOKENS": "laptop=0123456789abcdef"}
+    with page_serving(FIXTURES, environment=environment) as server, looking(chromium) as seen:
+        seen.page.goto(f"http://127.0.0.1:{server.port}/ui/")
+        seen.page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
+        seen.page.get_by_role("button", name="Sign in").click()
+        expect(seen.page.get_by_role("alert")).to_contain_text("not valid here")
+        seen.page.get_by_label("Token").fill("0123456789abcdef")
+        seen.page.get_by_role("button", name="Sign in").click()
+        expect(seen.page.get_by_role("heading", name="Skills", exact=True)).to_be_visible()
+    assert [each for each in seen.refused if "403" not in each] == []
 
 
-def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    write_skill(tmp_path / "b")
-    with own_page(tmp_path) as address, looking(chromium) as seen:
+def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, skills: Path) -> None:
+    write_skill(skills / "b")
+    with opened(chromium, skills) as (seen, _):
         page = seen.page
-        page.goto(address)
-        page.get_by_role("link", name="a", exact=True).click()
-        page.wait_for_url("**/skills/a")  # until its script listens
+        page.get_by_role("link", name="refunds", exact=True).click()
+        page.wait_for_url("**/skills/refunds")  # until its script listens
         gone = page.get_by_role("status").filter(has_text="does not exist any more")
         expect(gone).to_be_hidden()
         expect(page.locator(".live")).to_have_text("")
-        shutil.rmtree(tmp_path / "a")
+        shutil.rmtree(skills / "refunds")
         expect(gone).to_be_visible()  # the page is still open, and hears of it
         until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
         expect(page.get_by_role("status")).to_contain_text("does not exist any more")
@@ -230,69 +214,54 @@ def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: P
         expect(page.get_by_role("link", name="b", exact=True)).to_be_visible()
 
 
-def test_changes_show_as_they_happen(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with own_page(tmp_path) as address, looking(chromium) as seen:
+def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Browser, skills: Path) -> None:
+    with opened(chromium, skills) as (seen, origin):
         page = seen.page
-        page.goto(address)
-        page.goto(f"{address.partition('/ui/')[0]}/ui/live")
-        expect(page.get_by_role("status")).to_have_text("Changes appear here as they happen.")
-        expect(page.locator("#changes")).to_contain_text("Nothing has changed.")
-        write_skill(tmp_path / "two")
-        expect(page.locator("#changes li").first).to_contain_text("appeared")
-        expect(page.locator("#changes").get_by_role("link", name="two", exact=True)).to_be_visible()
-        expect(page.get_by_role("status")).to_contain_text("Last change: appeared two")
-        write_skill(tmp_path / "two", description="Something else.")
-        expect(page.locator("#changes li").first).to_contain_text("changed")
-        shutil.rmtree(tmp_path / "two")
-        expect(page.locator("#changes li").first).to_contain_text("vanished")
-        expect(page.locator("#changes").get_by_role("link", name="two", exact=True)).to_have_count(0)
-        expect(page.locator("#changes li.flash")).to_have_count(1)
-    assert seen.refused == []
-
-
-def test_whoever_signs_out_elsewhere_hears_of_nothing_any_more(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
-    with own_page(tmp_path) as address, looking(chromium) as seen:
-        page = seen.page
-        page.goto(address)
-        page.goto(f"{address.partition('/ui/')[0]}/ui/live")
-        expect(page.get_by_role("status")).to_have_text("Changes appear here as they happen.")
+        page.goto(f"{origin}/ui/live")
+        state, changes = page.get_by_role("status"), page.locator("#changes")
+        expect(state).to_have_text(LIVE)
+        expect(changes).to_contain_text("Nothing has changed.")
+        write_skill(skills / "two")
+        expect(changes.locator("li").first).to_contain_text("appeared")
+        expect(changes.get_by_role("link", name="two", exact=True)).to_be_visible()
+        expect(state).to_contain_text("Last change: appeared two")
+        write_skill(skills / "two", description="Something else.")
+        expect(changes.locator("li").first).to_contain_text("changed")
+        shutil.rmtree(skills / "two")
+        expect(changes.locator("li").first).to_contain_text("vanished")
+        expect(changes.get_by_role("link", name="two", exact=True)).to_have_count(0)
+        expect(changes.locator("li.flash")).to_have_count(1)
         other = page.context.new_page()
         other.goto(page.url)
         other.get_by_role("button", name="Sign out").click()
         expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
-        write_skill(tmp_path / "two")
-        expect(page.get_by_role("status")).to_contain_text("Reload the page.")
-        expect(page.locator("#changes")).not_to_contain_text("two")
+        write_skill(skills / "secret")
+        expect(state).to_contain_text("Reload the page.")
+        expect(changes).not_to_contain_text("secret")
+        seen.refused.clear()  # the stream, by then
 
 
-def test_a_server_that_ends_is_said_to_be_lost(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "one")
+def test_a_server_that_ends_is_said_to_be_lost(chromium: Browser, skills: Path) -> None:
     with looking(chromium) as seen:
-        with page_serving(tmp_path) as server:
+        with page_serving(skills) as server:
             seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
-            expect(seen.page.get_by_role("status")).to_have_text("Changes appear here as they happen.")
+            expect(seen.page.get_by_role("status")).to_have_text(LIVE)
         expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
 
 
 def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Path) -> None:
     names = {
-        "long" * 30: "long",
-        "rtl\u202ecod.exe": "U+202E",
-        "تحليل": "تحليل",
-        "👩\u200d👩\u200d👧": "👩",
-        "技能": "技能",
-    }
+        "long" * 30: "long", "rtl\u202ecod.exe": "U+202E", "تحليل": "تحليل", "👩\u200d👩\u200d👧": "👩", "技能": "技能",
+    }  # fmt: skip
     for number, name in enumerate(names):
         fields = f'"{name} {"x" * 200}"\ntags: ["{name}"]\ntitle: "{name}"\n"{name}": "{"y" * 200}"'
         files = {f"{name}/{name}.md": f"# {name}\n"}
         write_skill(tmp_path / f"skill-{number}", name=f'"{name}"', description=fields, body=f"# {name}\n", **files)
-    with opened(chromium, tmp_path, **PHONE) as (seen, origin):
+    with opened(chromium, tmp_path, viewport=PHONE) as (seen, origin):
         page = seen.page
         for view in ("", *(f"skills/skill-{number}" for number in range(len(names))), "model", "problems"):
             page.goto(f"{origin}/ui/{view}")
-            assert page.evaluate(WIDTH) <= 320, view
+            assert width(page) <= 320, view
             assert "\u202e" not in page.content(), view
         page.goto(f"{origin}/ui/")
         assert Axe().run(page).response["violations"] == []
@@ -303,31 +272,28 @@ def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Pat
             expect(page.locator("#content")).to_contain_text(shown)
 
 
-def test_axe_finds_nothing(chromium: Browser, shared: tuple[str, str]) -> None:
+def test_every_view_is_accessible_in_any_light_and_width(chromium: Browser, shared: tuple[str, str]) -> None:
+    beyond = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
+      (each) => each.getBoundingClientRect().right > innerWidth
+        && !each.closest("pre, .scroll, table.source")).length"""
     with looking(chromium) as alone:
         alone.page.goto(f"{shared[0]}/ui/sign-in")
         assert Axe().run(alone.page).response["violations"] == []
     with visiting(chromium, shared) as (seen, origin):
+        page = seen.page
         for view in (*ABOUT_SKILLS, *VIEWS):
-            seen.page.emulate_media(color_scheme="light")
-            seen.page.goto(f"{origin}/ui/{view}")
+            page.set_viewport_size({"width": 1280, "height": 720})
+            page.emulate_media(color_scheme="light")
+            page.goto(f"{origin}/ui/{view}")
             for rules in (None, {"runOnly": ["color-contrast"]}):
-                found = Axe().run(seen.page, options=rules).response
+                found = Axe().run(page, options=rules).response
                 wrong = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
                 assert wrong == [] and found["passes"], view
-                seen.page.emulate_media(color_scheme="dark")
-        seen.refused[:] = [each for each in seen.refused if "404" not in each]  # of no/such/page
-
-
-def test_nothing_is_wider_than_a_telephone(chromium: Browser, shared: tuple[str, str]) -> None:
-    beyond = """() => [...document.querySelectorAll("main p, main li, main td")].filter(
-      (each) => each.getBoundingClientRect().right > innerWidth
-        && !each.closest("pre, .scroll, table.source")).length"""
-    with visiting(chromium, shared, **PHONE) as (seen, origin):
-        for view in (*ABOUT_SKILLS[:6], *VIEWS):
-            seen.page.goto(f"{origin}/ui/{view}")
-            assert seen.page.evaluate(WIDTH) <= 320, view
-            assert seen.page.evaluate(beyond) == 0, view
+                page.emulate_media(color_scheme="dark")
+            page.set_viewport_size(PHONE)
+            assert width(page) <= 320 and page.evaluate(beyond) == 0, view
+        page.goto(f"{origin}/ui/usage")
+        assert Axe().run(page).response["violations"] == [] and page.locator("main b").count() == 0
 
 
 def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path: Path) -> None:
@@ -358,8 +324,7 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path
             assert page.url == f"{origin}/ui/{view}", view
             assert harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
-    foreign = {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")}
-    assert foreign == {urlsplit(origin).netloc}
+    assert {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")} == {urlsplit(origin).netloc}
 
 
 HARMS = (

@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 from starlette.requests import Request
 
-from catalog.forest import loaded, plant, skill_md
+from catalog.forest import plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
 from mcp_skills_server.runtime.quota import QuotaError
@@ -38,94 +38,59 @@ def came(*paths: str) -> tuple[Change, ...]:
     return tuple(Change("appeared", path) for path in paths)
 
 
-def bare(change: Change) -> Change:
-    """A change without when it was found."""
-    return change._replace(number=0, time=0.0)
-
-
 def reading(path: str) -> SkillSet:
     """A set of skills that is the skill of this path alone; "*" for all."""
     permissions = SimpleNamespace(can_read=lambda each: path in ("*", each))
     return cast("SkillSet", SimpleNamespace(permissions=permissions))
 
 
-EVERY = reading("*")
-
-
-def followed(*roots: Path) -> tuple[Live, Registry]:
-    kept, registry = Live(), loaded(*roots)
-    kept.follow(registry)
-    return kept, registry
+EVERY, MINE = reading("*"), reading("mine")
 
 
 # What is kept
 
 
-def test_what_the_first_scan_finds_is_no_change(tmp_path: Path) -> None:
-    plant(tmp_path, {"one/SKILL.md": skill_md("one")})
+def test_each_change_after_the_first_scan_is_kept_with_what_it_is(tmp_path: Path) -> None:
+    def scan(**files: str) -> None:
+        """Have these files and those of some other skills changed, in one scan."""
+        plant(tmp_path, {**files, **{f"other-{number}/a.txt": "".join(files) for number in range(40)}})
+        registry.refresh()
+
+    plant(tmp_path, skills("a", "a/b", "two", *(f"other-{number}" for number in range(40))) | {"a/b/c.txt": "c"})
     kept, registry = Live(), Registry([tmp_path], quiet_s=0)
     kept.follow(registry)
     registry.load()
-    assert kept.latest(registry) == []
-
-
-def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_path: Path) -> None:
-    plant(tmp_path, {"one/SKILL.md": skill_md("one"), "two/SKILL.md": skill_md("two")})
-    kept, registry = followed(tmp_path)
-    plant(tmp_path, {"one/a.txt": "a", "three/SKILL.md": skill_md("other")})
-    registry.refresh()
+    assert kept.latest(registry) == [], "what the first scan finds is no change"
+    scan(**{"a/b/c.txt": "d"})
+    scan(**{"a/b/c.txt": "e", "a/b.txt": "b", "new/SKILL.md": skill_md("other")})
+    shutil.rmtree(tmp_path / "a" / "b")
     shutil.rmtree(tmp_path / "two")
     registry.refresh()
-    latest = kept.latest(registry)
-    assert [bare(each) for each in latest] == [
+    latest = [each for each in kept.latest(registry) if "other" not in each.path]
+    assert [each._replace(number=0, time=0.0) for each in latest] == [
         Change("vanished", "two"),
-        Change("appeared", "three"),
-        Change("changed", "one", ("a.txt",)),
-    ]
-    assert latest[0].number > latest[1].number == latest[2].number > 0
-
-
-@pytest.mark.parametrize("others", [0, 40])
-def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int) -> None:
-    def write(**files: str) -> None:
-        """Have these files and those of some other skills changed, in one scan."""
-        more = {f"other-{number}/a.txt": "".join(files) for number in range(others)}
-        plant(tmp_path, {**files, **more})
-        registry.refresh()
-
-    plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b/SKILL.md": skill_md("b"), "a/b/c.txt": "c"})
-    plant(tmp_path, {f"other-{number}/SKILL.md": skill_md(f"other-{number}") for number in range(others)})
-    kept, registry = followed(tmp_path)
-    write(**{"a/b/c.txt": "d"})
-    write(**{"a/b/c.txt": "e", "a/b.txt": "b"})
-    shutil.rmtree(tmp_path / "a" / "b")
-    registry.refresh()
-    found = [bare(each) for each in reversed(kept.latest(registry)) if each.path.startswith("a")]
-    assert found == [
+        Change("vanished", "a/b"),
+        Change("appeared", "new"),
         Change("changed", "a/b", ("c.txt",)),
         Change("changed", "a", ("b.txt",)),
         Change("changed", "a/b", ("c.txt",)),
-        Change("vanished", "a/b"),
     ]
+    numbers = [each.number for each in latest]
+    assert numbers[0] == numbers[1] > numbers[2] == numbers[4] > numbers[5] > 0
 
 
-def test_never_more_are_kept_than_so_many_and_numbers_only_grow() -> None:
-    kept, seen = Live(), 0
-    mine, other = reading("mine"), reading("other")
+def test_only_so_many_changes_are_kept_and_shown_and_numbers_only_grow() -> None:
+    kept, other, seen = Live(), reading("other"), 0
+    kept.note(came("other"))
+    assert (kept.latest(MINE), kept.number(MINE)) == ([], 0)
     for _ in range(3):
         kept.note(came("mine", *(f"skill-{number:04}" for number in range(MOST_KEPT - 2)), "other"))
-        assert len(kept.latest(mine)) == 1 and kept.latest(mine)[0].number == kept.number(mine) > seen
-        assert kept.number(other) == kept.number(mine), "it tells how many others there were"
-        seen = kept.number(mine)
-
-
-def test_a_set_of_skills_has_what_is_about_them_and_no_more_than_so_many() -> None:
-    kept, mine = Live(), reading("mine")
-    kept.note(came("other"))
-    assert (kept.latest(mine), kept.number(mine)) == ([], 0)
+        assert len(kept.latest(MINE)) == 1 and kept.latest(MINE)[0].number == kept.number(MINE) > seen
+        assert kept.number(other) == kept.number(MINE), "it tells how many others there were"
+        seen = kept.number(MINE)
     for _ in range(MOST_SHOWN + 1):
         kept.note(came("mine"))
-    assert len(kept.latest(mine)) == MOST_SHOWN and {each.path for each in kept.latest(mine)} == {"mine"}
+    assert len(kept.latest(MINE)) == MOST_SHOWN and {each.path for each in kept.latest(MINE)} == {"mine"}
 
 
 # Streams
@@ -138,28 +103,14 @@ async def rest(lines: AsyncGenerator[str]) -> list[str]:
 
 async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[ChangeStream, AsyncGenerator[str]]:
     stream = kept.open(skills, owner, kept.number(skills), always)
-    lines = stream.lines
-    assert (await anext(lines)).startswith("retry:")
-    return stream, lines
+    assert (await anext(stream.lines)).startswith("retry:")
+    return stream, stream.lines
 
 
 @pytest.mark.anyio
-async def test_a_burst_is_one_line_and_a_line_has_nothing_but_a_number() -> None:
-    kept = Live()
-    _, lines = await opened(kept, EVERY)
-    await anyio.to_thread.run_sync(kept.note, came("secret-a", "secret-b"))
-    await anyio.to_thread.run_sync(kept.note, came("secret-c"))
-    number = kept.number(EVERY)
-    with anyio.fail_after(DEADLINE):
-        assert await anext(lines) == f"id: {number}\nevent: change\ndata: {number}\n\n"
-    kept.close()
-    assert await rest(lines) == []
-
-
-@pytest.mark.anyio
-async def test_a_change_of_other_skills_is_no_line() -> None:
-    kept, mine, heard = Live(), reading("mine"), list[str]()
-    _, lines = await opened(kept, mine)
+async def test_a_burst_is_one_line_with_a_number_and_a_change_of_other_skills_is_none() -> None:
+    kept, heard = Live(), list[str]()
+    _, lines = await opened(kept, MINE)
 
     async def hear() -> None:
         heard.append(await anext(lines))
@@ -171,8 +122,15 @@ async def test_a_change_of_other_skills_is_no_line() -> None:
                 kept.note(came("other"))
                 await anyio.wait_all_tasks_blocked()
             assert heard == []
+            await anyio.to_thread.run_sync(kept.note, came("mine"))
+        numbers = [kept.number(MINE)]
+        for _ in range(2):
             kept.note(came("mine"))
-    assert heard == [f"id: {kept.number(mine)}\nevent: change\ndata: {kept.number(mine)}\n\n"]
+        await hear()
+    numbers.append(kept.number(MINE))
+    assert heard == [f"id: {number}\nevent: change\ndata: {number}\n\n" for number in numbers]
+    kept.close()
+    assert await rest(lines) == []
 
 
 @pytest.mark.anyio
@@ -214,20 +172,6 @@ def test_where_others_hold_all_places_a_stream_is_refused(monkeypatch: pytest.Mo
 
 
 @pytest.mark.anyio
-async def test_a_stream_ends_when_its_viewer_may_not_look_any_more() -> None:
-    kept, may = Live(), True
-
-    async def stays() -> bool:
-        return may
-
-    lines = kept.open(EVERY, "a", 0, stays).lines
-    await anext(lines)
-    may = False
-    kept.note(came("secret"))
-    assert await rest(lines) == [], "not even that something changed"
-
-
-@pytest.mark.anyio
 async def test_while_nothing_changes_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert live.HEARTBEAT_S == 30
     monkeypatch.setattr(live, "HEARTBEAT_S", 0.01)
@@ -265,8 +209,7 @@ def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Pa
     with page_serving(tmp_path) as server, ExitStack() as stack:
         assert server.send("HEAD", "/ui/live/events").status == 200, "it holds no stream"
         streams = [stack.enter_context(following(server)) for _ in range(200)]
-        assert {each.reply.status for each in streams} == {200}
-        assert {each.reply.headers["Cache-Control"] for each in streams} == {"no-store"}
+        assert {(each.reply.status, each.reply.headers["Cache-Control"]) for each in streams} == {(200, "no-store")}
         assert "Nothing has changed." in words(get(server, "/ui/live"))
         write_skill(tmp_path / "two", name="other")
         assert {each.event() for each in streams} == {"change"}
@@ -278,13 +221,10 @@ def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Pa
 
 
 def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
-    look = look_at(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
-    left = False
+    look, left = look_at(plant(tmp_path, skills("one"))), list[int]()
 
-    async def leave(_: object = None) -> dict[str, Any]:
-        nonlocal left
-        assert len(look.site.live) == 1
-        left = True
+    async def leave() -> dict[str, Any]:
+        left.append(len(look.site.live))
         return {"type": "http.disconnect"}
 
     async def ask() -> None:
@@ -294,4 +234,4 @@ def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
             await response(scope, leave, lambda _: anyio.lowlevel.checkpoint())
 
     anyio.run(ask)
-    assert left and len(look.site.live) == 0
+    assert left == [1] and len(look.site.live) == 0

@@ -33,17 +33,10 @@ def test_the_lines_are_those_around_the_place() -> None:
 
 @each_row(
     ("path", "file"),
-    [
-        ("place/a/SKILL.md", "SKILL.md"),
-        ("place/a/references/x.md", "references/x.md"),
-        ("place/a", ""),
-        ("place/a/gone.md", ""),
-        ("elsewhere/SKILL.md", ""),
-    ],
+    [("p/a/SKILL.md", "SKILL.md"), ("p/a/x/y.md", "x/y.md"), ("p/a", ""), ("p/a/gone.md", ""), ("b/SKILL.md", "")],
 )
 def test_a_problem_names_a_file_of_its_skill_or_none(path: str, file: str) -> None:
-    found = problem("body-empty", "x").at(path, "a")
-    assert problems.file_of(found, "place/a", {"SKILL.md": 1, "references/x.md": 1}) == file
+    assert problems.file_of(problem("body-empty", "x").at(path, "a"), "p/a", {"SKILL.md": 1, "x/y.md": 1}) == file
 
 
 def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
@@ -63,8 +56,7 @@ def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_i
         page = get(server, "/ui/problems").body.decode()
         offered = re.findall(r'<option value="([a-z0-9-]+)">[a-z0-9-]+ \((\d+)\)', page)
         assert {code: int(count) for code, count in offered} == validated
-        first = get(server, "/ui/").body.decode()
-        alert = re.search(r'<p class="alert"><a href="/ui/problems">[^:]*: ([^<]*)<', first)
+        alert = re.search(r'<p class="alert"><a href="/ui/problems">[^:]*: ([^<]*)<', get(server, "/ui/").body.decode())
         assert alert and {each.partition(" (")[0] for each in alert[1].split(", ")} == set(validated)
         hostile = get(server, "/ui/skills/pipe-to-shell").body.decode()
         assert hostile.index('id="problems"') < hostile.index('id="seen"') and "pipe-to-shell</span>" in hostile
@@ -76,19 +68,17 @@ def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_i
         assert get(server, "/ui/problems?severity=bad&from=-1").body.decode() == page, "nonsense is no condition"
         none = words(get(server, "/ui/problems?code=no-such"))
         assert "0 problems" in none and "No problems." in none
+        for name in (name for part in parts(server, "/ui/") for name in names(part)):
+            assert get(server, f"/ui/skills/{name}").status == 200, name
 
 
-def test_hidden_characters_in_a_line_are_visible_and_nothing_is_markup(tmp_path: Path) -> None:
-    body = "ignore\u200b all <script>window.hit=1</script>"
-    plant(tmp_path, {"a/SKILL.md": f"---\nname: b\ndescription: x {body}\n---\n\ntext\n"})
-    with page_serving(tmp_path) as server:
-        page = get(server, "/ui/problems").body.decode()
-        assert '<span class="hidden">U+200B</span>' in page and "<script>window" not in page
-
-
-def test_many_problems_come_in_parts_that_lead_to_each_other(tmp_path: Path) -> None:
-    plant(tmp_path, {f"skill-{number:03}/SKILL.md": skill_md("other") for number in range(120)})
+def test_problems_come_in_parts_with_hidden_characters_visible_and_nothing_is_markup(tmp_path: Path) -> None:
+    paths = [f"skill-{number:03}" for number in range(120)]
+    hostile = "---\nname: b\ndescription: x ignore\u200b all <script>window.hit=1</script>\n---\n\ntext\n"
+    plant(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
     with page_serving(tmp_path) as server:
         pages = [*parts(server, "/ui/problems?code=name-mismatch")]
-        assert [name for page in pages for name in names(page)] == [f"skill-{number:03}" for number in range(120)]
+        assert [name for page in pages for name in names(page)] == paths
         assert "from number 101" in words(pages[-1]) and "Previous" in words(pages[-1])
+        page = get(server, "/ui/problems").body.decode()
+        assert '<span class="hidden">U+200B</span>' in page and "<script>window" not in page

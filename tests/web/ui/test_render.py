@@ -11,40 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.authoring.tokens import estimated_tokens
-from mcp_skills_server.web.ui.render import (
-    MOST_RENDERED,
-    is_raster_name,
-    marked,
-    plain,
-    raster_type,
-    render,
-    visible,
-)
+from mcp_skills_server.web.ui.render import MOST_RENDERED, is_raster_name, marked, plain, raster_type, render, visible
 from tables import each_row
 from web.ui.corpus import MARKDOWN, MARKUP
 from web.ui.serving import get, page_serving
 from wire import write_skill
 
 FILES = {"SKILL.md", "references/a.md", "b c.md", "p.png", "x.svg", "scripts/run.py"}
-ALLOWED: dict[str, set[str]] = {
-    "a": {"href", "rel"},
-    "img": {"src", "alt", "loading"},
-    "span": {"class"},
-    "pre": {"tabindex"},
-    "ol": {"start"},
-}
-"""Elements with attributes, and which."""
-_BARE = "p br hr h3 h4 h5 h6 ul li blockquote table thead tbody tr th td em strong s code"
-BARE = {*_BARE.split()}
+BARE = "p br hr h3 h4 h5 h6 ul li blockquote table thead tbody tr th td em strong s code"
+ALLOWED: dict[str, set[str]] = {tag: set[str]() for tag in BARE.split()} | {
+    "a": {"href", "rel"}, "img": {"src", "alt", "loading"}, "span": {"class"}, "pre": {"tabindex"}, "ol": {"start"},
+}  # fmt: skip
+"""Elements, and their attributes."""
 
 
 class Reader(HTMLParser):
-    """What elements there are, and where they lead."""
+    """What elements there are in the HTML of a text, and where they lead."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, place: str = "SKILL.md") -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
+        self.feed(str(render(text, "acme/x", FILES, place)))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -52,11 +39,9 @@ class Reader(HTMLParser):
 
 
 def check(text: str) -> list[tuple[str, dict[str, str | None]]]:
-    found = render(text, "acme/x", FILES, "SKILL.md")
-    assert found is not None
-    elements = Reader(str(found)).elements
+    elements = Reader(text).elements
     for tag, attributes in elements:
-        assert tag in {*ALLOWED, *BARE} and attributes.keys() <= ALLOWED.get(tag, set()), (tag, attributes)
+        assert attributes.keys() <= ALLOWED[tag], (tag, attributes)
         for value in (attributes.get("href"), attributes.get("src")):
             assert value is None or re.match(r"https?://[^/]|mailto:|/ui/(files|raw)/acme/x\?file=", value), value
         assert "src" not in attributes or (attributes["src"] or "").startswith("/ui/raw/")
@@ -82,7 +67,7 @@ def test_whatever_is_written_there_is_no_markup_but_ours(text: str) -> None:
 
 def test_links_lead_to_files_of_the_skill_or_away() -> None:
     def led(text: str, place: str = "SKILL.md") -> list[str | None]:
-        found = Reader(str(render(text, "acme/x", FILES, place))).elements
+        found = Reader(text, place).elements
         return [attributes.get("href") or attributes.get("src") for tag, attributes in found if tag in {"a", "img"}]
 
     assert led("[x](references/a.md#part)") == ["/ui/files/acme/x?file=references/a.md"]
@@ -98,68 +83,51 @@ def test_headings_follow_each_other_without_a_gap() -> None:
     assert [tag for tag, _ in check("#### A\n# B\n###### C\n## D\n") if tag[0] == "h"] == ["h3", "h3", "h4", "h4"]
 
 
-@each_row("text", ["x" * (MOST_RENDERED + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000])
-def test_what_takes_long_to_parse_is_not_rendered(text: str) -> None:
-    assert render(text, "x", (), "SKILL.md") is None
-
-
-def test_hidden_characters_are_written_out() -> None:
-    assert str(marked("a\u200b<\u202e")) == (
-        'a<span class="hidden">U+200B</span>&lt;<span class="hidden">U+202E</span>'
-    )
-    assert str(visible("x" * 50, 10)) == "<bdi>xxxxxxx...</bdi>"
-    assert "\ud800" not in str(marked("a\ud800"))
-    assert str(marked("\u200b" * 3_000)).count("<span") == 2_000
-
-
-def test_pictures_are_known_by_their_bytes() -> None:
-    assert raster_type(b"\x89PNG\r\n\x1a\n") == "image/png" and raster_type(b"GIF89a") == "image/gif"
-    assert raster_type(b"\xff\xd8\xff\xe0") == "image/jpeg" and raster_type(b"RIFF1234WEBP") == "image/webp"
-    assert raster_type(b"<svg") is None and raster_type(b"") is None
-    assert is_raster_name("a/B.PNG") and not is_raster_name("a.svg") and not is_raster_name("png")
-
-
-def test_tokens_are_a_quarter_of_the_bytes() -> None:
-    assert [estimated_tokens(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [
-        0,
-        1,
-        1,
-        2,
-        1,
-        2,
-    ]
-
-
-def test_a_name_without_markup_has_its_hidden_characters_written_out() -> None:
-    assert plain("rtl\u202ecod.exe") == "rtl[U+202E]cod.exe"
-    assert plain("a" * 50, 10) == "aaaaaaa..."
-    for fine in ("تحليل", "👩\u200d👩\u200d👧", "<b>&"):
-        assert plain(fine) == fine
-    assert visible("<b>\u200b") == '<bdi>&lt;b&gt;<span class="hidden">U+200B</span></bdi>'
-    assert plain("\ud800") == "?"
+WIDE_TABLE = "|a" * 500 + "|\n" + "|-" * 500 + "|\n" + "b\n" * 5_000
+MANY_TABLES = ("|a" * 50 + "|\n" + "|-" * 50 + "|\n" + "b\n" * 50 + "\n") * 40
 
 
 @each_row(
     "text",
     [
-        "|a" * 500 + "|\n" + "|-" * 500 + "|\n" + "b\n" * 5_000,
-        "a\n\n" * 10_000,
-        "- a\n" * 10_000,
-        ("|a" * 50 + "|\n" + "|-" * 50 + "|\n" + "b\n" * 50 + "\n") * 40,
+        "x" * (MOST_RENDERED + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000, WIDE_TABLE, MANY_TABLES,
+        "a\n\n" * 10_000, "- a\n" * 10_000,
     ],
-)
+)  # fmt: skip
 def test_a_short_text_that_would_become_a_large_page_is_not_rendered(text: str) -> None:
     assert render(text, "x", (), "SKILL.md") is None
+    table = "|name|text|\n|-|-|\n" + "|a|b|\n" * 1_000
+    assert str(render(table, "x", (), "SKILL.md")).count("<td>") == 2_000, "an ordinary table"
 
 
-def test_an_ordinary_table_is_rendered() -> None:
-    text = "|name|text|\n|-|-|\n" + "|a|b|\n" * 1_000
-    assert str(render(text, "x", (), "SKILL.md")).count("<td>") == 2_000
+def test_hidden_characters_are_written_out() -> None:
+    mark = '<span class="hidden">U+200B</span>'
+    assert str(marked("a\u200b<\u202e")) == f"a{mark}&lt;{mark.replace('200B', '202E')}"
+    assert str(visible("x" * 50, 10)) == "<bdi>xxxxxxx...</bdi>"
+    assert visible("<b>\u200b") == f"<bdi>&lt;b&gt;{mark}</bdi>"
+    assert "\ud800" not in str(marked("a\ud800"))
+    assert str(marked("\u200b" * 3_000)).count("<span") == 2_000
+    for text, shown in (("rtl\u202ecod.exe", "rtl[U+202E]cod.exe"), ("\ud800", "?"), ("<b>&", "<b>&")):
+        assert plain(text) == shown
+    assert plain("a" * 50, 10) == "aaaaaaa..." and plain("👩\u200d👩\u200d👧") == "👩\u200d👩\u200d👧"
+
+
+def test_pictures_are_known_by_their_bytes() -> None:
+    for raw, kind in (
+        (b"\x89PNG\r\n\x1a\n", "png"), (b"GIF89a", "gif"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"RIFF1234WEBP", "webp"),
+    ):  # fmt: skip
+        assert raster_type(raw) == f"image/{kind}"
+    assert raster_type(b"<svg") is None and raster_type(b"") is None
+    assert is_raster_name("a/B.PNG") and not is_raster_name("a.svg") and not is_raster_name("png")
+
+
+def test_tokens_are_a_quarter_of_the_bytes() -> None:
+    assert [*map(estimated_tokens, ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345"))] == [0, 1, 1, 2, 1, 2]
 
 
 def test_other_requests_are_answered_while_many_texts_are_rendered(tmp_path: Path) -> None:
     body = "".join(f"- item {number}\n" for number in range(5_000))
-    write_skill(tmp_path / "large", body=body, **{f"n{number}_md": body + str(number) for number in range(4)})
+    write_skill(tmp_path / "large", **{f"n{number}_md": body + str(number) for number in range(4)})
     with page_serving(tmp_path) as server, ThreadPoolExecutor(4) as pool:
         pages = [pool.submit(get, server, f"/ui/files/large?file=n{number}.md") for number in range(4)]
         answered = 0

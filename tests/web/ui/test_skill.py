@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from catalog.forest import plant
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.web.ui.pages.history import commits
 from sources.git.conftest import BASE
 from sources.git.remotes import Upstream, skill
 from web.http_wire import Server, bearing, token_file, until
-from web.ui.serving import get, names, page_serving, parts, words
-from wire import FIXTURES, write_skill
+from web.ui.serving import get, page_serving, words
+from wire import write_skill
 
 DEEP = "/".join("abcdefghijkl")
 BODY = "# Refunds\n\nSee [limits](references/limits.md), ![scheme](scheme.png) and [far](https://example.org/x).\n"
@@ -36,18 +37,6 @@ def png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
 
 
-def git(where: Path, *arguments: str) -> str:
-    """What git says, by an author of ours."""
-    command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
-    return subprocess.run(command, cwd=where, check=True, capture_output=True, text=True).stdout
-
-
-def commit_all(where: Path, subject: str) -> None:
-    """Make a repository of a folder, with one commit."""
-    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", subject)):
-        git(where, *words_of_git)
-
-
 def page(server: Server, path: str) -> str:
     reply = get(server, path)
     assert reply.status == 200, words(reply)
@@ -59,16 +48,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Skills of all sorts, which no test changes."""
     root = tmp_path_factory.mktemp("skills")
     refunds = write_skill(root / "refunds", body=BODY, references__limits_md="# Limits\n")
-    kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", script_py="print(1)\n")
+    kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", big_txt="x\n" * (1 << 20))
     for each in (refunds, kinds):
         (each / "scheme.png").write_bytes(png())
     (kinds / "data.bin").write_bytes(bytes(range(256)))
+    (kinds / "zero.bin").write_bytes(bytes(1 << 20))
     fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
     write_skill(root / "weather", description=fields, body="Weather of {{city}} on {{day}} {{other}}\n")
     write_skill(root / "user", description="x\ndisable-model-invocation: true")
     write_skill(root / "model", description="x\nuser-invocable: false")
     deep = f"{DEEP.replace('/', '__')}__z_md"
     write_skill(root / "tree", **{"x__y__one_md": "# One\n", "x__two_md": "# Two\n", deep: "z"})
+    write_skill(root / "many", **{f"f{number}_md": f"# {number}\n" for number in range(500)})
+    write_skill(root / "long", body="*a [b](c) " * 60_000)
     return root
 
 
@@ -91,17 +83,25 @@ def test_it_shows_what_the_skill_says_rendered_and_as_it_is(server: Server, fold
     assert "/mcp" in text and "Bearer" not in text
 
 
-def test_a_file_is_shown_by_its_kind(server: Server) -> None:
+def test_a_file_is_shown_by_its_kind_and_size(server: Server) -> None:
     assert "<h3>Notes</h3>" in page(server, "/ui/files/kinds?file=notes.md")
-    assert 'x&lt;y<span class="hidden">U+200B</span>z' in page(server, "/ui/files/kinds?file=plain.txt")
-    assert "It has 1 invisible characters" in words(page(server, "/ui/files/kinds?file=plain.txt"))
+    plain = page(server, "/ui/files/kinds?file=plain.txt")
+    assert 'x&lt;y<span class="hidden">U+200B</span>z' in plain and "It has 1 invisible characters" in words(plain)
     assert 'src="/ui/raw/kinds?file=scheme.png"' in page(server, "/ui/files/kinds?file=scheme.png")
-    assert "neither text nor a picture" in words(page(server, "/ui/files/kinds?file=data.bin"))
-    reply = get(server, "/ui/raw/kinds?file=scheme.png")
-    assert reply.headers["Content-Type"] == "image/png" and reply.body == png()
-    reply = get(server, "/ui/raw/kinds?file=data.bin")
-    assert reply.headers["Content-Type"] == "application/octet-stream" and reply.body == bytes(range(256))
+    for name in ("data.bin", "zero.bin"):
+        assert "neither text nor a picture" in words(page(server, f"/ui/files/kinds?file={name}"))
+    for name, kind, content in (
+        ("scheme.png", "image/png", png()), ("data.bin", "application/octet-stream", bytes(range(256))),
+    ):  # fmt: skip
+        reply = get(server, f"/ui/raw/kinds?file={name}")
+        assert (reply.headers["Content-Type"], reply.body) == (kind, content)
     assert "attachment" in (get(server, "/ui/raw/kinds?file=notes.md&keep=1").headers["Content-Disposition"] or "")
+    assert "The file is too large to be shown" in words(page(server, "/ui/files/kinds?file=big.txt"))
+    assert len(get(server, "/ui/raw/kinds?file=big.txt").body) == 2 << 20
+    text = page(server, "/ui/skills/many")
+    assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
+    text = page(server, "/ui/skills/long")
+    assert "too long to be rendered" in words(text) and len(text) < 500_000
 
 
 def test_arguments_are_filled_in(server: Server) -> None:
@@ -128,10 +128,9 @@ def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None
     assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
 
 
-def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "a")
-    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
-    with page_serving(tmp_path / "skills") as server:
+def test_only_files_of_the_skill_can_be_had(skills: Path) -> None:
+    (skills.parent / "secret.txt").write_text("secret", encoding="utf-8")
+    with page_serving(skills) as server:
         for file in (
             "../secret.txt",
             "../../secret.txt",
@@ -142,25 +141,10 @@ def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
             "%00",
         ):
             for view in ("files", "raw"):
-                reply = get(server, f"/ui/{view}/a?file={file}")
+                reply = get(server, f"/ui/{view}/refunds?file={file}")
                 assert reply.status == 404 and b"secret" not in reply.body.replace(b"secret.txt", b""), file
-        for path in ("../a", "%2e%2e/a", "b", "a/b", "%ff", "a%00"):
-            assert get(server, f"/ui/skills/{path}").status in {404, 200 if path.endswith("a") else 404}, path
-
-
-def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "large", big_txt="x\n" * (1 << 20))
-    (directory / "zero.bin").write_bytes(bytes(1 << 20))
-    write_skill(tmp_path / "many", **{f"f{number}_md": f"# {number}\n" for number in range(500)})
-    write_skill(tmp_path / "long", body="*a [b](c) " * 60_000)
-    with page_serving(tmp_path) as server:
-        assert "The file is too large to be shown" in words(page(server, "/ui/files/large?file=big.txt"))
-        assert len(get(server, "/ui/raw/large?file=big.txt").body) == 2 << 20
-        assert "neither text nor a picture" in words(page(server, "/ui/files/large?file=zero.bin"))
-        text = page(server, "/ui/skills/many")
-        assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
-        text = page(server, "/ui/skills/long")
-        assert "too long to be rendered" in words(text) and len(text) < 500_000
+        for path in ("../refunds", "%2e%2e/refunds", "b", "refunds/b", "%ff", "refunds%00"):
+            assert get(server, f"/ui/skills/{path}").status == 404, path
 
 
 def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
@@ -174,19 +158,33 @@ def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
         assert "changed" in words(page(server, "/ui/skills/a"))
 
 
+# Git
+
+
+def git(where: Path, *arguments: str) -> str:
+    """What git says, by an author of ours."""
+    command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
+    return subprocess.run(command, cwd=where, check=True, capture_output=True, text=True).stdout
+
+
+def commit_all(where: Path, subject: str) -> None:
+    """Make a repository of a folder, with one more commit."""
+    for arguments in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", subject)):
+        git(where, *arguments)
+
+
 @pytest.mark.needs_program("git")
 def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_path: Path) -> None:
-    directory = write_skill(tmp_path / "repo" / "skills" / "a", body="# One\n")
     hit, repository = tmp_path / "hit", tmp_path / "repo"
-    commit_all(repository, "first")
-    write_skill(directory, body="# Two\n")
-    git(repository, "commit", "-q", "-a", "-m", "second <script>")
-    (tmp_path / "repo" / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
+    for body, subject in (("# One\n", "first"), ("# Two\n", "second <script>")):
+        write_skill(repository / "skills" / "a", body=body)
+        commit_all(repository, subject)
+    (repository / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
     evil = ("diff.evil.textconv", "diff.evil.command", "diff.external", "gpg.program", "core.fsmonitor", "core.pager")
     for key in evil:
         git(repository, "config", key, f"touch {hit}")
     git(repository, "config", "log.showSignature", "true")
-    with page_serving(tmp_path / "repo" / "skills") as server:
+    with page_serving(repository / "skills") as server:
         text = page(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
         assert "-# One" in text and "+# Two" in text
@@ -199,11 +197,10 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
 ) -> None:
     top, inner, hit = tmp_path / "a", tmp_path / "a" / "inner", tmp_path / "hit"
     inner.mkdir(parents=True)
-    for place in (top, inner):
-        git(place, "init", "-q")
+    git(top, "init", "-q")
     for number in "12":
         (inner / "file").write_text(number, encoding="ascii")
-        git(inner, "add", "."), git(inner, "commit", "-q", "-m", number)
+        commit_all(inner, number)
         git(top, "update-index", "--add", "--cacheinfo", f"160000,{git(inner, 'rev-parse', 'HEAD').strip()},inner")
         git(top, "commit", "-q", "-m", number)
     git(inner, "config", "diff.external", f"touch {hit};")
@@ -220,38 +217,16 @@ def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
 @pytest.mark.parametrize("folder", ["", "skills/[a]*"])
 def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder: str) -> None:
     hidden = (
-        ".env",
-        "in/.env",
-        ".d/x",
-        "in/.d/x",
-        "node_modules/x",
-        "in/4913/x",
-        "4913",
-        "x~",
-        "in/x.swp/x",
-        "#x",
-        "~$x",
-    )
+        ".env", "in/.env", ".d/x", "in/.d/x", "node_modules/x", "in/4913/x", "4913", "x~", "in/x.swp/x", "#x", "~$x",
+    )  # fmt: skip
     shown = ("x.env", "in/x.d/x", "x#", "in/x~$x", "4913x", "SKILL.md")
     for name in (*hidden, *shown):
         assert any(map(is_ignored, name.split("/"))) is (name in hidden)
-        file = tmp_path / folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("x\n", encoding="ascii")
+    plant(tmp_path / folder, dict.fromkeys((*hidden, *shown), "x\n"))
     commit_all(tmp_path, "x")
     (commit,) = commits(os.fspath(tmp_path / folder), os.fspath(tmp_path))
     told = {each.partition(" b/")[2].removeprefix(f"{folder}/") for each in commit.lines if each.startswith("diff ")}
     assert told == set(shown)
-
-
-@pytest.fixture
-def private(tmp_path: Path) -> Path:
-    """A repository of the server's user that no root contains, with a commit that must stay there."""
-    place = tmp_path / "private"
-    place.mkdir()
-    (place / "notes").write_text("secret\n", encoding="ascii")
-    commit_all(place, "secret")
-    return place / ".git"
 
 
 def _as_file(git: Path, private: Path) -> None:
@@ -263,47 +238,33 @@ def _as_link(git: Path, private: Path) -> None:
 
 
 def _with_its_objects(git: Path, private: Path) -> None:
-    subprocess.run(["git", "init", "-q", os.fspath(git.parent)], check=True, capture_output=True)
-    (git / "objects/info").mkdir(exist_ok=True)
-    (git / "objects/info/alternates").write_text(f"{private}/objects\n", encoding="ascii")
+    subprocess.run(["git", "init", "-q", git.parent], check=True, capture_output=True)
     head = (private / "HEAD").read_text(encoding="ascii").split()[-1]
-    (git / head).write_text((private / head).read_text(encoding="ascii"), encoding="ascii")
-    (git / "HEAD").write_text(f"ref: {head}\n", encoding="ascii")
+    alternates = {"objects/info/alternates": f"{private}/objects\n", "HEAD": f"ref: {head}\n"}
+    plant(git, alternates | {head: (private / head).read_bytes()})
 
 
 def _with_its_refs(git: Path, private: Path) -> None:
-    git.mkdir()
+    plant(git, {"HEAD": (private / "HEAD").read_bytes(), "commondir": f"{private}\n"})
     for each in ("objects", "refs"):
         (git / each).mkdir()
-    (git / "HEAD").write_bytes((private / "HEAD").read_bytes())
-    (git / "commondir").write_text(f"{private}\n", encoding="ascii")
 
 
 @pytest.mark.needs_program("git")
-@pytest.mark.parametrize("plant", [_as_file, _as_link, _with_its_objects, _with_its_refs])
+@pytest.mark.parametrize("lead", [_as_file, _as_link, _with_its_objects, _with_its_refs])
 @pytest.mark.parametrize("where", ["", "tea"])
 def test_no_file_of_a_root_leads_the_page_to_another_repository(
-    tmp_path: Path, private: Path, plant: Callable[[Path, Path], None], where: str
+    tmp_path: Path, lead: Callable[[Path, Path], None], where: str
 ) -> None:
-    root = tmp_path / "tea"
-    skill = root / where
-    write_skill(skill, name="tea")
-    plant(skill / ".git", private)
+    private, root = plant(tmp_path / "private", {"notes": "secret\n"}), tmp_path / "tea"
+    commit_all(private, "secret")
+    skill = write_skill(root / where, name="tea")
+    lead(skill / ".git", private / ".git")
     assert commits(os.fspath(skill), os.fspath(root)) == []
     with page_serving(root) as server:
         reply = get(server, "/ui/history/tea")
         assert reply.status == 200 and b"secret" not in reply.body
 
-
-def test_every_broken_skill_has_a_page() -> None:
-    with page_serving(FIXTURES.parent / "broken") as server:
-        seen = [name for part in parts(server, "/ui/") for name in names(part)]
-        assert len(seen) > 50
-        for each in seen:
-            page(server, f"/ui/skills/{each}")
-
-
-# What git tells of a repository that is fetched
 
 OPS, BOB = "opss-made-up-token-0123456789", "bobs-made-up-token-0123456789"
 GRANTS = """

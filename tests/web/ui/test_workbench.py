@@ -56,86 +56,80 @@ def test_an_open_skill_follows_its_own_edits_and_its_problems(chromium: Browser,
 
 
 @needs_chromium
-def test_what_is_being_typed_is_not_taken_away(chromium: Browser, tmp_path: Path) -> None:
-    fields = "x\narguments: [{name: city}]"
+def test_arguments_are_filled_in_by_a_form_and_what_is_being_typed_is_not_taken_away(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    fields = "x\narguments: [{name: city, required: true}]"
     write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n")
     with opened(chromium, tmp_path) as (seen, origin):
         page = seen.page
         page.goto(f"{origin}/ui/skills/weather")
         expect(page.locator(".live")).to_have_text("")
-        page.get_by_label("city").fill("Bonn")
+        city = page.get_by_label("city (required)")
+        city.fill("Bonn & <Köln>")
         write_skill(tmp_path / "weather", description=fields, body="Rain in {{city}}\n")
         expect(page.locator(".live")).to_contain_text("This page has changed.")
-        expect(page.get_by_label("city")).to_have_value("Bonn")
+        expect(city).to_have_value("Bonn & <Köln>")
+        page.get_by_role("button", name="Fill in").click()
+        expect(page.locator("#filled")).to_have_text("\nRain in Bonn & <Köln>\n", use_inner_text=False)
 
 
 @needs_chromium
 def test_queries_are_checked_and_kept_in_the_skill(chromium: Browser, tmp_path: Path) -> None:
+    queries = "a customer wants the money back\n- profile a csv\n- refund"
     shutil.copytree(FIXTURES, tmp_path / "skills")
     with opened(chromium, tmp_path / "skills") as (seen, origin):
-        page = seen.page
+        page, main = seen.page, seen.page.get_by_role("main")
         page.goto(f"{origin}/ui/skills/acme/billing/refunds")
         page.get_by_role("link", name="Try prompts for it").click()
-        page.get_by_label("Queries").fill("a customer wants the money back\n- profile a csv\n- refund")
+        page.get_by_label("Queries").fill(queries)
         page.get_by_role("button", name="Check").click()
-        main = page.get_by_role("main")
         expect(main).to_contain_text("2 of 3 pass")
         expect(main).to_contain_text("not found; first is csv-profiling")
         page.get_by_role("button", name="Save them").click()
         expect(main).to_contain_text("Saved in evals/trigger_queries.json")
-        expect(page.get_by_label("Queries")).to_have_value("a customer wants the money back\n- profile a csv\n- refund")
+        expect(page.get_by_label("Queries")).to_have_value(queries)
     kept = tmp_path / "skills/acme/billing/refunds/evals/trigger_queries.json"
     assert [each["should_trigger"] for each in json.loads(kept.read_bytes())] == [True, False, False]
 
 
-def post(address: str, cookie: str, origin: str, **fields: str) -> int:
-    """The status of a form that a page of this origin sends."""
-    return ask(address, cookie, "POST", fields, Origin=origin)[0]
+def post(path: str, origin: str, cookie: str = "", site: str = "", **fields: str) -> int:
+    """The status of a form that a page of this site sends, the server itself unless another is named."""
+    return ask(f"{origin}/ui/{path}", cookie, "POST", fields, Origin=site or origin)[0]
 
 
 def test_nothing_is_kept_for_another_page_nor_out_of_the_skill(tmp_path: Path) -> None:
-    skill = write_skill(tmp_path / "skills" / "a")
-    linked = write_skill(tmp_path / "skills" / "b")
+    skill, linked = (write_skill(tmp_path / "skills" / name) for name in "ab")
     (tmp_path / "outside").mkdir()
     (linked / "evals").symlink_to(tmp_path / "outside")
     with signed_in(tmp_path / "skills") as (origin, cookie):
-        there = f"{origin}/ui/try"
-        assert post(there, cookie, "http://evil.example", skill="a", prompts="x") == 403
-        assert post(there, "", origin, skill="a", prompts="x") == 403
+        assert post("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
+        assert post("try", origin, skill="a", prompts="x") == 403
         for wrong in ({"skill": "../outside", "prompts": "x"}, {"skill": "a"}, {"skill": "b", "prompts": "x"}):
-            assert post(there, cookie, origin, **wrong) == 400, wrong
+            assert post("try", origin, cookie, **wrong) == 400, wrong
         assert not (skill / "evals").exists() and not [*(tmp_path / "outside").iterdir()]
-        assert post(there, cookie, origin, skill="a", prompts="x") == 303
+        assert post("try", origin, cookie, skill="a", prompts="x") == 303
         assert (skill / "evals/trigger_queries.json").is_file()
-    with page_serving(tmp_path / "skills") as server:
-        where = f"http://127.0.0.1:{server.port}"
-        assert post(f"{where}/ui/try", "", where, skill="a", prompts="y") == 403
-        assert "Save them" not in words(get(server, "/ui/try?skill=a&prompts=y"))
 
 
 def test_a_skill_of_one_s_own_is_switched_off_and_on(tmp_path: Path) -> None:
     for name in ("tea", "coffee"):
         write_skill(tmp_path / "drinks" / name)
+    off = tmp_path / "skills-off.txt"
     with signed_in(tmp_path) as (origin, cookie):
-        there = f"{origin}/ui/switch"
         assert 'name="off" value="drinks/tea"' in ask(f"{origin}/ui/skills/drinks/tea", cookie)[2]
-        assert post(there, cookie, "http://evil.example", off="drinks/tea") == 403
-        assert post(there, "", origin, off="drinks/tea") == 403
+        assert post("switch", origin, cookie, "http://evil.example", off="drinks/tea") == 403
+        assert post("switch", origin, off="drinks/tea") == 403
         for wrong in ({"off": "drinks"}, {"on": "0:drinks/tea"}, {"on": "7:../x"}, {}):
-            assert post(there, cookie, origin, **wrong) == 400, wrong
-        assert not (tmp_path / "skills-off.txt").exists()
-        assert post(there, cookie, origin, off="drinks/tea") == 303
+            assert post("switch", origin, cookie, **wrong) == 400, wrong
+        assert not off.exists()
+        assert post("switch", origin, cookie, off="drinks/tea") == 303
         page = ask(f"{origin}/ui/", cookie)[2]
         assert "Switched off" in page and 'name="on" value="0:drinks/tea"' in page
         assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 404
-        assert (tmp_path / "skills-off.txt").read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
-        assert post(there, cookie, origin, on="0:drinks/tea") == 303
-        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 200
-        assert not (tmp_path / "skills-off.txt").exists()
-    with page_serving(tmp_path) as server:
-        where = f"http://127.0.0.1:{server.port}"
-        assert post(f"{where}/ui/switch", "", where, off="drinks/tea") == 403
-        assert "Switch off" not in get(server, "/ui/skills/drinks/tea").body.decode()
+        assert off.read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
+        assert post("switch", origin, cookie, on="0:drinks/tea") == 303
+        assert ask(f"{origin}/ui/skills/drinks/tea", cookie)[0] == 200 and not off.exists()
 
 
 def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None:
@@ -143,66 +137,58 @@ def test_a_first_look_says_which_folder_and_what_to_type(tmp_path: Path) -> None
         page = ask(f"{origin}/ui/", cookie)[2]
         assert f"mcp-skills-server new {tmp_path}/my-skill" in html.unescape(page)
         assert f"<title>Skills - {tmp_path.name}</title>" in page
-    write_skill(tmp_path / "polite-greetings")
-    with page_serving(tmp_path) as server:
-        found = words(get(server, "/ui/?q=politte-greetngs+xyzzy"))
-        assert "polite-greetings" in found
+
+
+def test_a_server_offers_nothing_that_changes_files(skills: Path) -> None:
+    write_skill(skills / "polite-greetings", body="word " * 2_000)
+    with page_serving(skills) as server:
+        origin = f"http://127.0.0.1:{server.port}"
+        assert post("try", origin, skill="refunds", prompts="y") == post("switch", origin, off="refunds") == 403
+        assert "Save them" not in words(get(server, "/ui/try?skill=refunds&prompts=y"))
+        assert "Switch off" not in get(server, "/ui/skills/refunds").body.decode()
+        assert "polite-greetings" in words(get(server, "/ui/?q=politte-greetngs+xyzzy")), "a similar name"
         assert get(server, "/ui/static/mark.svg").headers["Content-Type"].startswith("image/svg+xml")
+        for given, encoding in ({"Accept-Encoding": "gzip"}, "gzip"), ({}, None):
+            reply = get(server, "/ui/skills/polite-greetings", **given)
+            assert reply.headers["Content-Encoding"] == encoding
+            assert b"word word" in (gzip.decompress(reply.body) if encoding else reply.body)
 
 
-def test_a_host_has_its_command_its_entry_and_its_link(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    with signed_in(tmp_path) as (origin, cookie):
-        page = html.unescape(ask(f"{origin}/ui/skills/a", cookie)[2])
-        assert str(tmp_path / "a") in page and '"mcpServers"' in page
-        assert page.count(f"mcp-skills-server install cursor {tmp_path}") == 1
+def test_a_host_has_its_command_its_entry_and_its_link(skills: Path) -> None:
+    with signed_in(skills) as (origin, cookie):
+        page = html.unescape(ask(f"{origin}/ui/skills/refunds", cookie)[2])
+        assert str(skills / "refunds") in page and '"mcpServers"' in page
+        assert page.count(f"mcp-skills-server install cursor {skills}") == 1
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)
-        assert link is not None
-        assert json.loads(unquote(link[1]))["args"] == ["serve", str(tmp_path)]
-    with page_serving(tmp_path) as server:
-        page = html.unescape(get(server, "/ui/skills/a").body.decode())
+        assert link and json.loads(unquote(link[1]))["args"] == ["serve", str(skills)]
+    with page_serving(skills) as server:
+        page = html.unescape(get(server, "/ui/skills/refunds").body.decode())
         assert f"install claude-code --url http://127.0.0.1:{server.port}/mcp" in page and "SKILLS_TOKEN" not in page
         assert "cursor://anysphere.cursor-deeplink/mcp/install?name=skills&config=" in page
 
 
-def test_a_skill_shows_its_copies_and_its_icon(tmp_path: Path) -> None:
-    fields = "Does a thing when it is asked to.\nicon: ./icon.png"
-    for place in ("one", "two"):
-        folder = write_skill(tmp_path / place / "tea", description=fields)
-        (folder / "icon.png").write_bytes(png())
-    with page_serving(tmp_path) as server:
-        page = get(server, "/ui/skills/one/tea").body.decode()
-        assert 'src="/ui/raw/one/tea?file=icon.png"' in page
-        assert "Also at two/tea" in words(page)
-
-
-def test_long_pages_are_compressed_for_who_takes_that(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", body="word " * 2_000)
-    with page_serving(tmp_path) as server:
-        reply = server.send("GET", "/ui/skills/a", headers={"Accept-Encoding": "gzip"})
-        assert reply.headers["Content-Encoding"] == "gzip"
-        assert b"word word" in gzip.decompress(reply.body)
-        assert get(server, "/ui/skills/a").headers["Content-Encoding"] is None
-
-
-def test_an_author_sees_what_misses_and_who_shows_the_skill(tmp_path: Path) -> None:
+def test_an_author_sees_what_misses_who_shows_the_skill_and_its_copies_and_icon(tmp_path: Path) -> None:
     cases = [
-        {"query": "pay the money back", "should_trigger": True},
-        {"query": "minutes of a meeting", "should_trigger": True},
-        {"query": "<b>refunds</b>", "should_trigger": False},
+        {"query": query, "should_trigger": wanted}
+        for query, wanted in (("pay the money back", True), ("minutes of a meeting", True), ("<b>refunds</b>", False))
     ]
     write_skill(tmp_path / "refunds", description=REFUNDS, evals__any_json=json.dumps(cases), evals__odd_json="{}")
     write_skill(tmp_path / "minutes", description="Write minutes of meetings. Use when asked what was decided.")
     write_skill(tmp_path / "repayments", description=REFUNDS)
     write_skill(tmp_path / "alone", description="Paint a fence. Use when it is grey.\ndisable-model-invocation: true")
+    for place in ("one", "two"):
+        copy = write_skill(tmp_path / place / "tea", description="Brews tea.\nicon: ./icon.png")
+        (copy / "icon.png").write_bytes(png())
     with page_serving(tmp_path) as server:
-        seen = words(get(server, "/ui/skills/refunds"))
+        page = get(server, "/ui/skills/refunds")
+        seen = words(page)
         assert "Trigger set: 1 of 3 prompts pass" in seen
         assert "minutes comes first by the words minutes, meeting" in seen
         assert "odd.json: has no trigger set" in seen
         assert re.search(r"claude-code.* : with its whole description|claude-code[^:]*: with its description", seen)
         assert "codex : not at all; skills_search finds it" in seen
-        assert re.search(r"repayments \d+%", seen)
-        assert b"<b>refunds</b>" not in get(server, "/ui/skills/refunds").body
+        assert re.search(r"repayments \d+%", seen) and b"<b>refunds</b>" not in page.body
         assert "No trigger set: put prompts into evals/trigger_queries.json" in words(get(server, "/ui/skills/minutes"))
         assert "For its author" not in words(get(server, "/ui/skills/alone"))
+        copy = get(server, "/ui/skills/one/tea").body.decode()
+        assert 'src="/ui/raw/one/tea?file=icon.png"' in copy and "Also at two/tea" in words(copy)

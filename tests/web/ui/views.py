@@ -29,7 +29,6 @@ def look_at(
 ) -> Context:
     """What a viewer sees of these roots, read once."""
     runtime = Runtime(registry or loaded(*roots))
-    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources)
     page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
-    page.routes(http)
-    return page._context(principal)  # pyright: ignore[reportPrivateUsage]
+    page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources))
+    return page._context(principal)

@@ -42,10 +42,7 @@ def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("X-3")
-@each_row(
-    "raw",
-    [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi\n", bytes(range(256)), b"\0" * 10, b"x" * 3_000_001],
-)
+@each_row("raw", [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi\n", bytes(range(256)), b"\0" * 10, b"x" * 3_000_001])
 def test_read_gives_the_exact_bytes(tmp_path: Path, raw: bytes) -> None:
     plant(tmp_path, {"d/file": raw})
     assert disk.read(str(tmp_path / "d/file"), len(raw))[0] == raw

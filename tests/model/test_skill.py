@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.model import (
-    SKILL_MD,
-    Problem,
-    Reading,
-    Skill,
-    SkillFile,
-    Standing,
-)
+from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 from tables import each_row
 
 

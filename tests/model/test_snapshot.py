@@ -215,10 +215,7 @@ def test_what_names_no_file_is_not_found(segments: tuple[str, ...]):
 
 
 @pytest.mark.requirement("S40-27", "S40-29")
-@given(
-    st.dictionaries(_PATHS, st.tuples(st.sets(_PATHS, max_size=4), _STANDINGS), max_size=5),
-    _STANDINGS,
-)
+@given(st.dictionaries(_PATHS, st.tuples(st.sets(_PATHS, max_size=4), _STANDINGS), max_size=5), _STANDINGS)
 def test_walking_from_directory_to_directory_meets_every_file_where_find_has_it(
     drawn: dict[str, tuple[set[str], Standing]], least: Standing
 ):

@@ -17,8 +17,6 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, Standing
 
-LONG_AGO = 1_600_000_000
-"""A time stamp, in seconds, that any scan takes for settled."""
 _NOBODY = 65534
 DEADLINE = 20.0
 """Seconds that a test waits for what must come."""
@@ -57,13 +55,6 @@ def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0, index
     registry = Registry(roots, limits, quiet_s=quiet_s, index=index)
     registry.load()
     return registry
-
-
-def age(top: Path) -> None:
-    """Put the time stamps of all files far into the past (the change time cannot be set)."""
-    for path in top.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            os.utime(path, (LONG_AGO, LONG_AGO))
 
 
 @contextmanager

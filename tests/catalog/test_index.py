@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.following import serves
-from catalog.forest import DEADLINE, LONG_AGO, Told, loaded, plant, skill_md, skills, together, view
+from catalog.forest import DEADLINE, Told, loaded, plant, skill_md, skills, together, view
 from mcp_skills_server.catalog import disk, reading
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
@@ -41,8 +41,8 @@ FILES = {
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """A root whose files are old enough for their stat signatures to count."""
-    return settle(plant(tmp_path / "root", FILES))
+    """A root with skills of every kind."""
+    return plant(tmp_path / "root", FILES)
 
 
 @pytest.fixture
@@ -63,12 +63,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ctime of what a test writes cannot be set; so every file is old enough the moment it is written."""
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
-
-
-def settle(top: Path) -> Path:
-    for path in top.rglob("*"):
-        os.utime(path, (LONG_AGO, LONG_AGO))
-    return top
 
 
 def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
@@ -231,7 +225,7 @@ def test_rows_of_other_code_or_of_another_root_are_not_used(top: Path, index: In
 def test_a_root_that_nobody_served_for_a_month_goes_with_its_skills(top: Path, tmp_path: Path, index: Index) -> None:
     start(top, index=index)
     rewrite(index.path, "UPDATE root SET used = used - 40")
-    start(settle(plant(tmp_path / "other", skills("other"))), index=index)
+    start(plant(tmp_path / "other", skills("other")), index=index)
     with closing(sqlite3.connect(index.path)) as connection:
         assert connection.execute("SELECT directory FROM skill").fetchall() == [("other",)]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,7 +17,6 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, Standing
 
-_NOBODY = 65534
 DEADLINE = 20.0
 """Seconds that a test waits for what must come."""
 
@@ -64,8 +63,8 @@ def as_nobody(place: Path) -> Iterator[None]:
         yield
         return
     for path in (place, *place.rglob("*")):
-        os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
-    os.seteuid(_NOBODY)
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    os.seteuid(65534)
     try:
         yield
     finally:
@@ -127,21 +126,8 @@ class Told:
                 raise AssertionError("it did not come about in time") from None
 
 
-def together(*work: Callable[[], None]) -> None:
+def together(*work: Callable[[], object]) -> None:
     """Run these in threads of their own, wait for all, and raise what any of them raised."""
-    raised: list[BaseException] = []
-
-    def run(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE * 3)
-        assert not thread.is_alive()
-    if raised:
-        raise raised[0]
+    with ThreadPoolExecutor(len(work)) as pool:
+        for each in [pool.submit(one) for one in work]:
+            each.result(DEADLINE * 3)

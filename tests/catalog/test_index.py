@@ -251,7 +251,7 @@ def test_limits_are_kept_whatever_the_index_says(top: Path, index: Index) -> Non
 
 def test_two_processes_leave_a_whole_index(top: Path, index: Index, read: list[str]) -> None:
     """Both write while both read; whatever is found there in the end is whole."""
-    together(*(lambda: [start(top, index=index) for _ in range(5)] and None for _ in range(2)))
+    together(*[lambda: [start(top, index=index) for _ in range(5)]] * 2)
     read.clear()
     start(top, index=index)
     assert read == []

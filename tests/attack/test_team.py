@@ -7,16 +7,13 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
-from catalog.forest import loaded, plant, skill_md, skills
-from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from catalog.forest import plant, skills
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event
@@ -25,44 +22,6 @@ from web.http_wire import Server, client, http_serving
 from wire import write_skill
 
 BOB = Principal("token", "bob")
-
-
-def made_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def made_a_link_that_leaves(path: Path) -> None:
-    outside = path.parent.parent.parent / "elsewhere.md"
-    outside.write_text(skill_md("in"))
-    path.unlink()
-    path.symlink_to(outside)
-
-
-@pytest.mark.parametrize("broken", [made_a_folder, made_a_link_that_leaves])
-def test_files_of_a_nested_skill_stay_withheld_when_its_manifest_cannot_be_read(
-    tmp_path: Path, broken: Callable[[Path], None]
-) -> None:
-    folder = plant(tmp_path / "root", {**skills("a", "a/in"), "a/in/secret.txt": "secret", "a/own.txt": "own"})
-    registry = loaded(folder)
-    bob = Views(registry, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
-    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
-    broken(folder / "a" / "in" / "SKILL.md")
-    registry.refresh()
-    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
-    anew = loaded(folder)
-    bob = Views(anew, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
-    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
-
-
-def test_files_of_a_nested_skill_stay_withheld_while_its_manifest_is_being_replaced(tmp_path: Path) -> None:
-    folder = plant(tmp_path, {**skills("a", "a/in"), "a/in/secret.txt": "secret"})
-    registry = loaded(folder, quiet_s=600)
-    bob = Views(registry, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
-    (folder / "a" / "in" / "SKILL.md").unlink()
-    registry.refresh()
-    assert "a/in" in registry.snapshot.skills  # for as long as it may come back
-    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md"]
 
 
 @pytest.mark.parametrize("owner", ["\u00e9", "\ud800"])

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from threading import Event
+from typing import Any, ClassVar
 
 from catalog.forest import DEADLINE, Told, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
@@ -70,3 +71,29 @@ def hearing() -> Iterator[Heard]:
         yield handler
     finally:
         logger.removeHandler(handler)
+
+
+class Scripted:
+    """Events at given moments of a clock of its own, in place of those of the system; by default none."""
+
+    now = 0.0
+    script: ClassVar[list[tuple[float, str]]] = []
+
+    def __init__(self, tops: list[str], stop: Event, *, hidden: bool) -> None:
+        self._top, self._stop = tops[0], stop
+
+    def enter(self, _top: str, _location: str) -> None: ...
+
+    def arm(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> set[str]:
+        if self.script and self.script[0][0] <= self.now + seconds:
+            Scripted.now, path = self.script.pop(0)
+            return {f"{self._top}/{path}"}
+        Scripted.now += seconds
+        if not self.script:
+            self._stop.wait(0.01)
+        return set()
+
+    def close(self) -> None: ...

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,9 +17,6 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, Standing
 
-LONG_AGO = 1_600_000_000
-"""A time stamp, in seconds, that any scan takes for settled."""
-_NOBODY = 65534
 DEADLINE = 20.0
 """Seconds that a test waits for what must come."""
 
@@ -59,13 +56,6 @@ def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0, index
     return registry
 
 
-def age(top: Path) -> None:
-    """Put the time stamps of all files far into the past (the change time cannot be set)."""
-    for path in top.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            os.utime(path, (LONG_AGO, LONG_AGO))
-
-
 @contextmanager
 def as_nobody(place: Path) -> Iterator[None]:
     """Not to be the superuser, for whom every permission holds; what lies in `place` is given to nobody."""
@@ -73,8 +63,8 @@ def as_nobody(place: Path) -> Iterator[None]:
         yield
         return
     for path in (place, *place.rglob("*")):
-        os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
-    os.seteuid(_NOBODY)
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    os.seteuid(65534)
     try:
         yield
     finally:
@@ -136,21 +126,8 @@ class Told:
                 raise AssertionError("it did not come about in time") from None
 
 
-def together(*work: Callable[[], None]) -> None:
+def together(*work: Callable[[], object]) -> None:
     """Run these in threads of their own, wait for all, and raise what any of them raised."""
-    raised: list[BaseException] = []
-
-    def run(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE * 3)
-        assert not thread.is_alive()
-    if raised:
-        raise raised[0]
+    with ThreadPoolExecutor(len(work)) as pool:
+        for each in [pool.submit(one) for one in work]:
+            each.result(DEADLINE * 3)

@@ -10,19 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from catalog.forest import loaded, plant, skill_md, whole
+from catalog.forest import codes, loaded, plant, skill_md, skills, whole
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.format import ignored
 from mcp_skills_server.model import SkillFile
 from tables import each_row
-from wire import write_skill
-
-
-def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
-    with disk.open_directory(str(top), "") as handle:
-        return whole(tree.Walk(0, most_files).read_directory(handle, "", depth))
 
 
 def file_at(top: Path, location: str) -> SkillFile:
@@ -31,24 +27,13 @@ def file_at(top: Path, location: str) -> SkillFile:
 
 @pytest.mark.requirement("X-5")
 def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
-    plant(tmp_path / "outside", {"b/file.md": "x"})
-    plant(tmp_path / "root", {"real/b/file.md": "x"})
+    plant(tmp_path, {"outside/b/file.md": "x", "root/real/b/file.md": "x"})
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")
     for path in ("a", "a/b"):
         with pytest.raises(OSError, match="Not a directory"), disk.open_directory(str(tmp_path / "root"), path):
             pass
     with disk.open_directory(str(tmp_path / "root"), "real/b") as handle:
         assert os.listdir(handle) == ["file.md"]
-
-
-@pytest.mark.requirement("X-3")
-@each_row(
-    "raw",
-    [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi\n", bytes(range(256)), b"\0" * 10, b"x" * 3_000_001],
-)
-def test_read_gives_the_exact_bytes(tmp_path: Path, raw: bytes) -> None:
-    plant(tmp_path, {"d/file": raw})
-    assert disk.read(str(tmp_path / "d/file"), len(raw))[0] == raw
 
 
 def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +50,7 @@ def test_a_file_that_grows_while_it_is_read_has_the_digest_of_what_was_read(
     file, real = file_at(tmp_path, "file"), os.read
 
     def read(descriptor: int, size: int) -> bytes:
-        with (tmp_path / "file").open("ab") as other:
-            other.write(b"more")
+        plant(tmp_path, {"file": "hello and more"})
         return real(descriptor, size)
 
     monkeypatch.setattr(os, "read", read)
@@ -75,8 +59,7 @@ def test_a_file_that_grows_while_it_is_read_has_the_digest_of_what_was_read(
 
 
 def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a")})
-    registry = loaded(tmp_path)
+    registry = loaded(plant(tmp_path, skills("a")))
 
     def read(descriptor: int, size: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
@@ -86,24 +69,14 @@ def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypa
         registry.read(registry.snapshot.skills["a"].files["SKILL.md"])
 
 
-def replaced_by_link(top: Path) -> None:
-    (top / "d/file").unlink()
-    (top / "d/file").symlink_to(top.parent / "secret")
+def replaced(by: Callable[[Path], object], place: str = "d/file") -> Callable[[Path], None]:
+    """Put what `by` makes in the place of a file or directory."""
 
+    def change(top: Path) -> None:
+        (top / place).rename(top.parent / "before")
+        by(top / place)
 
-def directory_replaced_by_link(top: Path) -> None:
-    shutil.rmtree(top / "d")
-    (top / "d").symlink_to(top.parent / "outside")
-
-
-def replaced_by_fifo(top: Path) -> None:
-    (top / "d/file").unlink()
-    os.mkfifo(top / "d/file")
-
-
-def replaced_by_directory(top: Path) -> None:
-    (top / "d/file").unlink()
-    (top / "d/file").mkdir()
+    return change
 
 
 def saved_by_an_editor(top: Path) -> None:
@@ -121,10 +94,10 @@ def saved_by_an_editor(top: Path) -> None:
         (lambda top: (top / "d/file").write_text("longer than before"), b"longer than before"),
         (shutil.rmtree, None),
         (saved_by_an_editor, b"other"),
-        (replaced_by_link, None),
-        (directory_replaced_by_link, None),
-        (replaced_by_fifo, None),
-        (replaced_by_directory, None),
+        (replaced(lambda file: file.symlink_to("../../../secret")), None),
+        (replaced(lambda folder: folder.symlink_to("../../outside"), "d"), None),
+        (replaced(os.mkfifo), None),
+        (replaced(os.mkdir), None),
     ],
 )
 def test_whatever_is_no_longer_the_scanned_file_is_stale(
@@ -134,9 +107,8 @@ def test_whatever_is_no_longer_the_scanned_file_is_stale(
 
     A scan that comes to it now has the file of now, if there is one.
     """
-    plant(tmp_path / "outside", {"file": "alien"})
-    plant(tmp_path, {"secret": "alien", "root/a/SKILL.md": skill_md("a"), "root/a/d/file": "hello"})
-    root = tmp_path / "root/a"
+    plant(tmp_path, {"outside/file": "alien", "secret": "alien", "root/a/SKILL.md": skill_md("a")})
+    root = plant(tmp_path / "root/a", {"d/file": "hello"})
     registry, walked = loaded(tmp_path / "root"), file_at(root, "d/file")
     file = registry.snapshot.skills["a"].files["d/file"]
     assert registry.read(file) == b"hello"
@@ -152,32 +124,15 @@ def test_whatever_is_no_longer_the_scanned_file_is_stale(
     assert not walked.digest
 
 
-def test_a_rewrite_that_keeps_size_and_time_has_another_signature(tmp_path: Path) -> None:
-    plant(tmp_path, {"file": "hello"})
-    os.utime(tmp_path / "file", (1e9, 1e9))
-    before = file_at(tmp_path, "file")
-    (tmp_path / "file").write_text("other")
-    os.utime(tmp_path / "file", (1e9, 1e9))
-    after = file_at(tmp_path, "file")
-    assert before.size == after.size and os.stat(tmp_path / "file").st_mtime_ns == 1e18
-    assert before.signature != after.signature
-
-
 def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
-    plant(tmp_path, {"file": "hello"})
-    found = os.lstat(tmp_path / "file")
-    assert not disk.file_from(found, 0, "file", found.st_ctime_ns + 1_000_000).mtime_reliable
-    assert disk.file_from(found, 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
-    os.utime(tmp_path / "file", (4e9, 4e9))
-    assert not disk.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
-    os.utime(tmp_path / "file", (1, 1))  # who rewrites a file may set this time back, but not that of the change
-    changed = os.lstat(tmp_path / "file")
-    assert not disk.file_from(changed, 0, "file", changed.st_ctime_ns + 2_000_000_000).mtime_reliable
-    assert disk.file_from(changed, 0, "file", changed.st_ctime_ns + 2_000_000_001).mtime_reliable
-    os.utime(tmp_path / "file", ns=(0, ahead := changed.st_ctime_ns + 60_000_000_000))
-    changed = os.lstat(tmp_path / "file")
-    assert not disk.file_from(changed, 0, "file", ahead + 2_000_000_000).mtime_reliable
-    assert disk.file_from(changed, 0, "file", ahead + 2_000_000_001).mtime_reliable
+    """Whoever rewrites a file may set its time back or ahead, but not that of the change."""
+    file = plant(tmp_path, {"file": "hello"}) / "file"
+    for modified_ns in (file.stat().st_mtime_ns, 10**9, time.time_ns() + 60 * 10**9):
+        os.utime(file, ns=(0, modified_ns))
+        found = file.stat()
+        quiet = max(found.st_mtime_ns, found.st_ctime_ns) + 2_000_000_000
+        assert not disk.file_from(found, 0, "file", quiet).mtime_reliable
+        assert disk.file_from(found, 0, "file", quiet + 1).mtime_reliable
 
 
 @pytest.mark.requirement("X-5")
@@ -189,39 +144,22 @@ def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
         ("../other/file", "other/file"),
         ("again", "s/file"),
         ("through/deep", "s/sub/deep"),
-        ("nowhere", None),
-        ("link", None),
-        ("round", None),
-        ("sub", None),
-        (".", None),
-        ("..", None),
-        ("fifo", None),
-        (".hidden", None),
-        ("../node_modules/file", None),
-        ("../../root-evil/file", None),
-        ("/etc/passwd", None),
-        (b"sub/\xff", None),
+        *((each, None) for each in ("nowhere", "link", "round", "sub", ".", "..", "fifo", ".hidden")),
+        *((each, None) for each in ("../node_modules/file", "../../root-evil/file", "/etc/passwd", b"sub/\xff")),
     ],
 )
 def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
     tmp_path: Path, target: str | bytes, found: str | None
 ) -> None:
-    files = {"s/file": "x", "s/sub/deep": "x", "other/file": "x", "s/.hidden": "x", "node_modules/file": "x"}
-    root = plant(tmp_path / "root", files)
-    plant(tmp_path, {"root-evil/file": "x"})
+    names = ("s/file", "s/sub/deep", "other/file", "s/.hidden", "node_modules/file", "../root-evil/file")
+    root = plant(tmp_path / "root", dict.fromkeys(names, "x"))
     os.mkfifo(root / "s/fifo")
-    (root / "s/again").symlink_to("file")
-    (root / "s/through").symlink_to("sub")
-    (root / "s/round").symlink_to("link")
+    for name, leads_to in (("again", "file"), ("through", "sub"), ("round", "link")):
+        (root / "s" / name).symlink_to(leads_to)
     Path(os.fsdecode(os.fsencode(root) + b"/s/sub/\xff")).write_text("x")
     os.symlink(target, os.fsencode(root / "s/link") if isinstance(target, bytes) else root / "s/link")
     resolved = disk.resolve_link(str(root), 0, "s", "link")
     assert (resolved and resolved.location) == found
-
-
-def test_names_can_be_spelled_whatever_their_bytes() -> None:
-    assert disk.to_utf8("grün") == "grün" and disk.is_utf8("grün")
-    assert disk.to_utf8(os.fsdecode(b"a\xff")) == "a\\xff" and not disk.is_utf8(os.fsdecode(b"a\xff"))
 
 
 def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,43 +185,61 @@ AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 
 
 @AS_ROOT
-@pytest.mark.parametrize("name", ["SKILL.md", "notes.md"])
+@each_row("name", ["SKILL.md", "notes.md"])
 def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_path: Path, name: str) -> None:
     """Whoever owns the folder, but not the file, made the link; a symbolic link to it gains nothing."""
-    (tmp_path / "secret").write_text("---\nname: a\ndescription: Root's.\n---\n")
-    write_skill(tmp_path / "root" / "a")
-    place = tmp_path / "root" / "a"
-    (place / name).unlink(missing_ok=True)
-    os.link(tmp_path / "secret", place / name)
-    (place / "other.md").symlink_to(name)
-    for each in (tmp_path / "root", place):
+    secret, root = plant(tmp_path, {"secret": skill_md("a")}) / "secret", tmp_path / "root"
+    place = plant(root, skills("a")) / "a" / name
+    place.unlink(missing_ok=True)
+    os.link(secret, place)
+    (root / "a/other.md").symlink_to(name)
+    for each in (root, root / "a"):
         os.chown(each, 65534, 65534)
-    registry = Registry([tmp_path / "root"])
-    registry.load()
+    registry = loaded(root)
     skill = registry.snapshot.skills["a"]
     assert name not in skill.files and "other.md" not in skill.files
-    assert ("skill-md-irregular" if name == "SKILL.md" else "hard-link") in {each.code for each in skill.problems}
-    assert disk.lstat_below(str(tmp_path / "root"), f"a/{name}") is None
-    os.chown(tmp_path / "secret", 65534, 65534)
+    assert ("skill-md-irregular" if name == "SKILL.md" else "hard-link") in codes(skill)
+    assert disk.lstat_below(str(root), f"a/{name}") is None
+    os.chown(secret, 65534, 65534)
     registry.refresh()
     assert {name, "other.md"} <= registry.snapshot.skills["a"].files.keys()
 
 
 @AS_ROOT
-def test_a_file_of_another_user_that_has_no_other_name_is_served(tmp_path: Path) -> None:
-    write_skill(tmp_path / "root" / "a", notes_md="notes")
-    (tmp_path / "root" / "a" / "other.md").symlink_to("notes.md")
-    os.chown(tmp_path / "root" / "a", 65534, 65534)
-    registry = Registry([tmp_path / "root"])
-    registry.load()
-    assert {"notes.md", "other.md"} <= registry.snapshot.skills["a"].files.keys()
-
-
-def test_hard_links_among_the_files_of_one_user_are_served(tmp_path: Path) -> None:
+def test_a_file_of_another_user_without_another_name_and_hard_links_of_one_user_are_served(tmp_path: Path) -> None:
     """As package stores and backups have them."""
-    (tmp_path / "store").write_text("a")
-    write_skill(tmp_path / "root" / "a")
-    os.link(tmp_path / "store", tmp_path / "root" / "a" / "notes.md")
-    registry = Registry([tmp_path / "root"])
-    registry.load()
-    assert "notes.md" in registry.snapshot.skills["a"].files and not registry.snapshot.skills["a"].problems
+    root = plant(tmp_path, {"store": "x"} | {f"root/{path}": text for path, text in skills("a", "b").items()}) / "root"
+    plant(root, {"a/notes.md": "notes"})
+    os.chown(root / "a", 65534, 65534)
+    os.link(tmp_path / "store", root / "b/notes.md")
+    for name in "ab":
+        (root / name / "other.md").symlink_to("notes.md")
+    for skill in loaded(root).snapshot.skills.values():
+        assert {"notes.md", "other.md"} <= skill.files.keys() and not skill.problems
+
+
+# The walk
+
+
+def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    plant(tmp_path, {"a/b/c/file.md": "x"})
+    before = len(os.listdir("/proc/self/fd"))
+    with disk.open_directory(str(tmp_path), "") as handle:
+        whole(tree.Walk(0, 512).read_directory(handle, "", 6))
+    with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
+        pass
+    with pytest.raises(OSError, match="too large"):
+        disk.read(str(tmp_path / "a/b/c/file.md"), 0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
+def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None:
+    if tree.is_ignored(name):
+        assert name[0] in ignored.FIRST_CHARS or name[-1] in ignored.LAST_CHARS
+
+
+def test_the_ignored_names_of_a_skill_are_told_without_what_lies_in_ignored_folders_and_skills(tmp_path: Path) -> None:
+    names = ("a/.env", "a/.git/config", "a/b/c.swp", "a/b/d.md", "a/n/SKILL.md", "a/n/.hidden")
+    plant(tmp_path, dict.fromkeys(names, "x"))
+    assert tree.ignored_in(str(tmp_path), "a") == [".env", ".git/", "b/c.swp"]

@@ -7,27 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import codes, loaded, plant, served, skill_md, skills
+from catalog.forest import codes, loaded, plant, served, skills
 from mcp_skills_server.catalog import dot_folders
 from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.roots import Limits
 
 
 def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: Path) -> None:
-    plant(
-        tmp_path,
-        skills(
-            ".curated/a",
-            ".curated/a/.no/x",
-            "b/.claude/c",
-            ".git/d",
-            ".venv/e",
-            "node_modules/f",
-            ".mcp-skills/x/h",
-            ".mcp-skills-server.staging/i",
-        ),
-    )
-    plant(tmp_path, {".curated/a/.env": "x", ".curated/.agents/g/SKILL.md": skill_md("g")})
+    people = (".curated/a", "b/.claude/c", ".curated/.agents/g")
+    tools = (".git/d", ".venv/e", "node_modules/f", ".mcp-skills/x/h", ".mcp-skills-server.staging/i")
+    inside = (f".curated/a/{path}.no/x" for path in ("", "ref/", "ref/deep/", "ref/deep/er/"))
+    plant(tmp_path, skills(*people, *tools, *inside) | {".curated/a/.env": "x"})
     registry = loaded(tmp_path, limits=Limits(hidden=True))
     assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
     assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md"]
@@ -39,7 +29,7 @@ def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: P
 
 def test_an_edit_in_a_dot_folder_is_followed_where_it_is_entered(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
-    plant(tmp_path, skills(".curated/b") | {".curated/a/.no/SKILL.md": skill_md("no"), ".curated/a/ref.md": "x"})
+    plant(tmp_path, skills(".curated/b") | skills(".curated/a/.no") | {".curated/a/ref.md": "x"})
     registry.refresh([str(tmp_path / ".curated/b"), str(tmp_path / ".curated/a/.no/SKILL.md")])
     assert served(registry) == [".curated/a", ".curated/b"]
     assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # nobody said that it came
@@ -72,9 +62,3 @@ def test_many_dot_folders_are_named_in_part() -> None:
     many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
     assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
     assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill lies in a folder whose name begins")
-
-
-def test_no_dot_folder_of_a_skill_is_entered_however_deep_it_lies(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a", "a/ref/.no", "a/ref/deep/.no", "a/ref/deep/er/.no"))
-    registry = loaded(tmp_path, limits=Limits(hidden=True))
-    assert served(registry) == ["a"] and list(registry.snapshot.skills["a"].files) == ["SKILL.md"]

@@ -15,40 +15,28 @@ from mcp_skills_server.model import SKILL_MD
 from tables import each_row
 
 
-class Clock:
-    """Time as a test sets it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(root_index.time, "monotonic", lambda: self.now)
-
-
-def test_a_state_counts_when_it_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, rung = Clock(monkeypatch), threading.Event()
+def test_a_state_counts_when_it_has_lasted_and_what_was_found_whole_is_no_longer_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, rung = [100.0], threading.Event()
+    monkeypatch.setattr(root_index.time, "monotonic", lambda: now[0])
     subject = GracePeriod(rung.set, quiet_s=1)
     assert subject.keep(0, "a", "torn")
-    clock.now += 0.9
+    now[0] += 0.9
     assert subject.keep(0, "a", "torn") and subject.keep(0, "b", None)
-    clock.now += 0.05
+    now[0] += 0.05
     assert subject.keep(0, "a", "torn otherwise")  # it is still being written
-    clock.now += 0.96
+    now[0] += 0.96
     assert subject.keep(0, "a", "torn otherwise") and not subject.keep(0, "b", None)
-    clock.now += 0.05
+    now[0] += 0.05
     assert not subject.keep(0, "a", "torn otherwise")
     assert subject.places == []
     assert rung.wait(DEADLINE)
-
-
-def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    Clock(monkeypatch)
-    subject = GracePeriod(lambda: None, quiet_s=1)
     for directory in ("a", "a/b", "c"):
         assert subject.keep(0, directory, "torn")
     subject.discard_others(0, "a", {"a"})
-    assert subject.places == [(0, "a"), (0, "c")]
     subject.discard_others(1, "", ())
-    subject.discard_others(0, "", ())
-    assert subject.places == []
+    assert subject.places == [(0, "a"), (0, "c")]
 
 
 @each_row("torn", ["", "---\nname: a\n", "---\nname: a\ndescription: [\n---\n", "---\nname: b\n---\n", None])
@@ -84,15 +72,11 @@ def test_a_root_that_is_a_skill_keeps_its_name_and_the_paths_below(tmp_path: Pat
     assert list(registry.snapshot.skills) == ["top", "top/in"]
 
 
-def test_a_folder_that_is_gone_takes_its_skill_along_at_once(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "b")), quiet_s=60)
+def test_a_folder_that_is_gone_takes_its_skill_along_at_once_and_what_was_broken_before_is_not_held(
+    tmp_path: Path,
+) -> None:
+    registry = loaded(plant(tmp_path, skills("a", "b") | {"c/SKILL.md": "x"}), quiet_s=60)
     shutil.rmtree(tmp_path / "a")
-    registry.refresh([str(tmp_path / "a")])
-    assert served(registry) == ["b"]
-
-
-def test_what_was_broken_from_the_start_is_not_held(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": "x"}), quiet_s=60)
-    plant(tmp_path, {"a/SKILL.md": "y\0"})
-    registry.refresh()
-    assert codes(registry) == ["nul-byte"]
+    plant(tmp_path, {"c/SKILL.md": "y\0"})
+    registry.refresh([str(tmp_path / "a"), str(tmp_path / "c")])
+    assert served(registry) == ["b"] and codes(registry) == ["nul-byte"]

@@ -1,4 +1,4 @@
-"""What grants leave of a registry, and that it costs what differs."""
+"""Views: what grants leave of a registry, and the one snapshot that answers a request."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from weakref import ref
 
+import anyio
 import pytest
 
 from catalog.forest import Told, loaded, plant, skill_md, skills
@@ -16,8 +17,10 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import LruCache, Views, weigh
+from mcp_skills_server.catalog.views import LruCache, View, Views, retry_when_stale, weigh
+from mcp_skills_server.errors import StaleFileError, UnreadableError
 from mcp_skills_server.model import Changes, Standing
+from tables import each_row
 
 ANN, BOB = Principal("token", "ann"), Principal("token", "bob")
 
@@ -30,10 +33,13 @@ def views_of(registry: Registry, *grants: Grant) -> Views:
     return Views(registry, Grants(grants, local=False))
 
 
+FILES = {**skills("a", "a/in", "b", "team/c"), "a/in/secret.txt": "secret", "a/own.txt": "own"}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three skills, and one in the folder of another."""
-    return plant(tmp_path, {**skills("a", "a/in", "b", "team/c"), "a/in/secret.txt": "secret", "a/own.txt": "own"})
+    return plant(tmp_path, FILES)
 
 
 def test_who_has_the_same_grants_shares_one_snapshot(folder: Path) -> None:
@@ -44,16 +50,12 @@ def test_who_has_the_same_grants_shares_one_snapshot(folder: Path) -> None:
     assert ann.snapshot is ann.snapshot
 
 
-def test_without_grants_everybody_has_the_registry_itself(folder: Path) -> None:
+def test_without_grants_and_with_a_grant_of_everything_the_snapshot_is_that_of_the_registry(folder: Path) -> None:
     registry = loaded(folder)
     views = Views(registry)
     assert views.of(ANN) is views.of(None) is registry and not views.are_restricted
     with pytest.raises(ValueError, match="grants replace grants"):
         views.replace([grant("*", "**")])
-
-
-def test_who_may_read_everything_has_the_snapshot_of_the_registry(folder: Path) -> None:
-    registry = loaded(folder)
     assert views_of(registry, grant("*", "**")).of(None).snapshot is registry.snapshot
 
 
@@ -76,15 +78,21 @@ def test_what_is_wrong_in_a_withheld_folder_is_not_said_of_the_skill_around_it(f
     assert left.problems == () and left.standing is Standing.VALID
 
 
-@pytest.mark.parametrize("link", ["notes.md", "SKILL.md", "sub/notes.md"])
-@pytest.mark.parametrize("target", ["secret.txt", "SKILL.md", "chained"])
-def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(folder: Path, link: str, target: str) -> None:
-    place = folder / "a" / link
+@each_row(
+    ("link", "target"),
+    [
+        (link, each)
+        for link in ("notes.md", "SKILL.md", "sub/notes.md")
+        for each in ("secret.txt", "SKILL.md", "chained")
+    ],
+)
+def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(tmp_path: Path, link: str, target: str) -> None:
+    place = plant(tmp_path, FILES) / "a" / link
     place.parent.mkdir(exist_ok=True)
     place.unlink(missing_ok=True)
-    (folder / "a/in/chained").symlink_to("secret.txt")
-    place.symlink_to(folder / "a/in" / target)
-    registry = loaded(folder)
+    (tmp_path / "a/in/chained").symlink_to("secret.txt")
+    place.symlink_to(tmp_path / "a/in" / target)
+    registry = loaded(tmp_path)
     found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
     assert not [path for path, file in found.files.items() if file.location.startswith("a/in")]
     assert link not in registry.snapshot.skills["a"].files
@@ -92,25 +100,21 @@ def test_no_link_of_a_skill_leads_to_a_nested_one_that_is_withheld(folder: Path,
     assert inner["chained"] is inner["secret.txt"]
 
 
-def by_a_folder(place: Path) -> None:
-    place.mkdir()
-
-
-def by_a_link_out(place: Path) -> None:
-    place.symlink_to("/etc/hostname")
-
-
-@pytest.mark.parametrize("replaced", [None, by_a_folder, os.mkfifo, by_a_link_out])
-def test_files_of_a_nested_skill_that_a_gate_refuses_stay_withheld(
-    folder: Path, replaced: Callable[[Path], None] | None
+@each_row("replace", [None, Path.mkdir, os.mkfifo, lambda file: file.symlink_to("/etc/hostname")])
+def test_files_of_a_nested_skill_stay_withheld_that_a_gate_refuses_or_whose_skill_md_cannot_be_read(
+    tmp_path: Path, replace: Callable[[Path], object] | None
 ) -> None:
-    if replaced is not None:
-        (folder / "a/in/SKILL.md").unlink()
-        replaced(folder / "a/in/SKILL.md")
-    registry = Registry([folder], quiet_s=0, gate=lambda _, skill: GateRefusal(None) if skill.path == "a/in" else None)
-    registry.load()
-    found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
-    assert sorted(found.files) == ["SKILL.md", "own.txt"]
+    registry = loaded(plant(tmp_path, FILES))
+    views = [views_of(registry, grant("*", "a"))]
+    if replace is not None:
+        (tmp_path / "a/in/SKILL.md").unlink()
+        replace(tmp_path / "a/in/SKILL.md")
+        registry.refresh()
+        views.append(views_of(loaded(tmp_path), grant("*", "a")))
+    gated = Registry([tmp_path], gate=lambda _, skill: GateRefusal(None) if skill.path == "a/in" else None)
+    with gated:
+        for each in (*views, views_of(gated, grant("*", "a"))):
+            assert sorted(each.of(None).snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
 def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder: Path) -> None:
@@ -120,6 +124,7 @@ def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
+    assert "a/in" in registry.snapshot.skills and sorted(ann.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
     seen.until(lambda found: "a/in" not in found.snapshot.skills)
     for paths in ([str(folder / "a/in/secret.txt")], None):
         registry.refresh(paths)
@@ -136,14 +141,15 @@ def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder
 
 def test_an_edit_makes_the_snapshots_anew_that_have_the_skill_and_no_others(folder: Path) -> None:
     registry = loaded(folder)
-    views = views_of(registry, grant("token:ann", "b"), grant("token:bob", "team/**"))
-    ann, bob = views.of(ANN), views.of(BOB)
-    before = ann.snapshot, bob.snapshot
+    views = views_of(registry, grant("token:ann", "b"), grant("token:bob", "team/**"), grant("*", "a"))
+    ann, bob, outer = views.of(ANN), views.of(BOB), views.of(None)
+    before = ann.snapshot, bob.snapshot, outer.snapshot
     heard: list[tuple[str, Changes]] = []
-    for name, each in (("ann", ann), ("bob", bob)):
+    for name, each in (("ann", ann), ("bob", bob), ("outer", outer)):
         each.subscribe(lambda changes, name=name: heard.append((name, changes)))
-    plant(folder, {"b/SKILL.md": skill_md("b", body="Another, longer.")})
+    plant(folder, {"b/SKILL.md": skill_md("b", body="Another, longer."), "a/in/secret.txt": "another secret"})
     registry.refresh()
+    assert outer.snapshot is before[2], "what differs is withheld from it"
     assert [(name, [*changes.after]) for name, changes in heard] == [("ann", ["b"])]
     assert ann.snapshot is not before[0] and bob.snapshot is before[1]
     assert ann.snapshot.skills["b"] is registry.snapshot.skills["b"]
@@ -153,26 +159,16 @@ def test_many_edits_that_nobody_asked_after_are_found_all_the_same(folder: Path)
     registry = loaded(folder)
     ann = views_of(registry, grant("*", "b", "x*")).of(None)
     before = ann.snapshot
-    for number in range(12):
+    for number in range(3):
         plant(folder, {"team/c/SKILL.md": skill_md("c", body="No." * (number + 2))})
         registry.refresh()
     assert ann.snapshot is before
-    for number in range(12):
-        plant(folder, {f"x{number}/SKILL.md": skill_md(f"x{number}")})
+    for number in range(3):
+        plant(folder, skills(f"x{number}"))
         registry.refresh()
     (folder / "b" / "SKILL.md").unlink()
     registry.refresh()
-    assert sorted(ann.snapshot.skills) == sorted(f"x{number}" for number in range(12))
-
-
-def test_an_edit_of_what_is_withheld_in_a_skill_is_no_difference(folder: Path) -> None:
-    registry = loaded(folder)
-    ann = views_of(registry, grant("*", "a")).of(None)
-    before, heard = ann.snapshot, list[Changes]()
-    ann.subscribe(heard.append)
-    plant(folder, {"a/in/secret.txt": "another secret"})
-    registry.refresh()
-    assert ann.snapshot is before and not heard
+    assert sorted(ann.snapshot.skills) == ["x0", "x1", "x2"]
 
 
 def test_other_grants_are_in_force_at_once_and_what_differs_is_known(folder: Path) -> None:
@@ -186,7 +182,9 @@ def test_other_grants_are_in_force_at_once_and_what_differs_is_known(folder: Pat
     assert [([*each.before], [*each.after]) for each in seen] == [(["a"], ["team/c"])]
 
 
-def test_snapshots_are_bounded_by_the_skills_that_they_hold(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_and_what_is_made_of_sets_are_bounded_by_the_skills_that_they_hold(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)
     views = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
     first = ref(views.of(ANN).snapshot)
@@ -195,15 +193,12 @@ def test_snapshots_are_bounded_by_the_skills_that_they_hold(folder: Path, monkey
     gc.collect()
     assert first() is None
     assert sorted(views.of(ANN).snapshot.skills) == ["b"]
-
-
-def test_what_is_made_of_sets_is_bounded_and_what_goes_is_closed(folder: Path) -> None:
-    views, closed = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "a")), list[object]()
+    closed = list[object]()
     made = LruCache(lambda _: object(), weigh, 60, closed.append)
-    first = made.of(views.of(ANN))
-    assert made.of(views.of(ANN)) is first and not closed
-    second = made.of(views.of(BOB))
-    assert closed == [first] and made.of(views.of(BOB)) is second and len(made) == 1
+    one = made.of(views.of(ANN))
+    assert made.of(views.of(ANN)) is one and not closed
+    two = made.of(views.of(BOB))
+    assert closed == [one] and made.of(views.of(BOB)) is two and len(made) == 1
 
 
 def test_permissions_that_are_the_same_by_another_file_keep_their_snapshot(folder: Path) -> None:
@@ -212,3 +207,37 @@ def test_permissions_that_are_the_same_by_another_file_keep_their_snapshot(folde
     views.replace([grant("token:ann", "a"), grant("*", "b")])
     assert views.of(None).snapshot is before
     assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
+
+
+# One request
+
+
+def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+    tries: list[View] = []
+
+    async def handler(view: View) -> None:
+        tries.append(view)
+        raise StaleFileError(str(tmp_path / "a/SKILL.md"), "Permission denied")
+
+    with pytest.raises(UnreadableError, match="cannot be read; try again"):
+        anyio.run(retry_when_stale, registry, handler)
+    assert len(tries) == 2
+    assert caplog.messages == [f"cannot be read: Permission denied: {tmp_path / 'a/SKILL.md'}"]
+
+
+def test_a_handler_is_called_again_with_the_new_snapshot(tmp_path: Path) -> None:
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
+    registry = loaded(tmp_path)
+    before = registry.snapshot
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="New and longer.")})
+    seen: list[View] = []
+
+    async def handler(view: View) -> str:
+        seen.append(view)
+        return (await view.body(view.snapshot.skills["a"])).text
+
+    assert anyio.run(retry_when_stale, registry, handler) == "New and longer."
+    assert [view.snapshot is before for view in seen] == [True, False]

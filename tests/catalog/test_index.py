@@ -12,30 +12,28 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.following import serves
-from catalog.forest import DEADLINE, LONG_AGO, Told, loaded, plant, skill_md, skills, together, view
-from catalog.unsafe_files import a_link, folder_writable_by_others, writable_by_others
+from catalog.forest import DEADLINE, Told, loaded, plant, skill_md, skills, together, view
 from mcp_skills_server.catalog import disk, reading
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import StaleFileError
-from tables import each_row
 
 FILES = {
     **skills("one", "group/two", "outer", "outer/inner"),
     "broken/SKILL.md": "---\nname: [\n---\n",
     "lenient/SKILL.md": skill_md("other-name", "flag: true", "list: [1, 2.5, null, ü]", body="# Über\n\n## Und mehr"),
-    "one/notes.md": "notes",
     "outer/inner/deep/data.bin": b"\x00\xff",
     "empty/SKILL.md": "",
-    "one/more/notes.md": "notes",
+    **dict.fromkeys(("one/notes.md", "one/more/notes.md"), "notes"),
     "one/more/deep/data.bin": b"\x00\xff",
     "lenient/empty/.keep": "",
 }
@@ -43,8 +41,8 @@ FILES = {
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """A root whose files are old enough for their stat signatures to count."""
-    return settle(plant(tmp_path / "root", FILES))
+    """A root with skills of every kind."""
+    return plant(tmp_path / "root", FILES)
 
 
 @pytest.fixture
@@ -56,14 +54,8 @@ def index(tmp_path: Path) -> Index:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The places of all files that are opened to be read."""
-    opened: list[str] = []
-    real = disk.ingest
-
-    def note(root_path: str, location: str, file: Any, most_bytes: int) -> bytes:
-        opened.append(file.location)
-        return real(root_path, location, file, most_bytes)
-
-    monkeypatch.setattr(disk, "ingest", note)
+    opened, real = list[str](), disk.ingest
+    monkeypatch.setattr(disk, "ingest", lambda *given: opened.append(given[2].location) or real(*given))
     return opened
 
 
@@ -73,84 +65,59 @@ def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
 
 
-def settle(top: Path) -> Path:
-    for path in top.rglob("*"):
-        os.utime(path, (LONG_AGO, LONG_AGO))
-    return top
-
-
-def start(top: Path, index: Index, *, limits: Limits | None = None) -> Registry:
+def start(*roots: Path, index: Index, limits: Limits | None = None) -> Registry:
     """What a process does: load, leave the index."""
-    registry = Registry([top], limits, quiet_s=0, index=index)
-    registry.load()
+    registry = loaded(*roots, limits=limits, index=index)
     registry.keep_index()
     return registry
 
 
-def digests(registry: Registry) -> dict[str, str | None]:
-    return {
-        f"{path}:{name}": file.digest
-        for path, skill in registry.snapshot.skills.items()
-        for name, file in skill.files.items()
-    }
+def all_of(registry: Registry) -> list[Any]:
+    """What a registry shows, with what no listing has."""
+    known = registry.snapshot.skills.values()
+    files = [file for each in known for file in each.files.values()]
+    return [
+        view(registry),
+        [(each.path, each.empty, each.origin, each.findings, list(each.files)) for each in known],
+        [(file.location, file.digest, file.executable, file.mtime_reliable) for file in files],
+        [(each.reading.headings, each.reading.opening, each.reading.problems) for each in known],
+    ]
 
 
 def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
     top: Path, index: Index, read: list[str]
 ) -> None:
-    first = start(top, index)
-    assert read
+    first = start(top, index=index)
+    assert read and "Und mehr" in str(all_of(first))
     read.clear()
-    again = Registry([top], quiet_s=0, index=index)
-    again.load()
+    again = loaded(top, index=index)
     assert read == []
-    assert view(again) == view(first) == view(loaded(top))
-    usable = {key for key, value in digests(first).items() if value}
-    assert {key: digests(again)[key] for key in usable} == {key: digests(first)[key] for key in usable}
-    known, stored = ([skill.reading for skill in each.snapshot.skills.values()] for each in (first, again))
-    assert any(each.opening for each in known) and any(each.headings for each in known)
-    assert [each.headings for each in stored] == [each.headings for each in known]
-    assert [each.opening for each in stored] == [each.opening for each in known]
+    assert all_of(again) == all_of(first) == all_of(loaded(top))
 
 
-def test_only_what_changed_meanwhile_is_read(top: Path, index: Index, read: list[str]) -> None:
-    start(top, index)
+def test_only_what_changed_meanwhile_is_read_and_what_is_gone_leaves_no_row(
+    top: Path, index: Index, read: list[str]
+) -> None:
+    start(top, index=index)
     plant(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
     shutil.rmtree(top / "group")
     read.clear()
-    again = Registry([top], quiet_s=0, index=index)
-    again.load()
+    again = start(top, index=index)
     assert sorted(read) == ["new/SKILL.md", "one/SKILL.md"]
     assert view(again) == view(loaded(top))
+    stored = index.skills(again.roots[0], again.limits)
+    assert stored is not None and "group/two" not in stored and "outer" in stored
 
 
-def test_a_rewrite_that_keeps_size_and_time_is_read(top: Path, index: Index) -> None:
-    start(top, index)
-    place = top / "one" / "notes.md"
-    place.write_bytes(b"other")
-    os.utime(place, (LONG_AGO, LONG_AGO))
-    again = start(top, index)
-    assert again.snapshot.skills["one"].files["notes.md"].digest == disk.digest_of(b"other")
-
-
-def test_files_too_young_for_their_signature_are_not_kept(
+def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_read(
     top: Path, index: Index, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "_SETTLED_NS", 10**18)
-    start(top, index)
-    read.clear()
-    start(top, index)
-    assert "one/SKILL.md" in read
-
-
-def test_a_clock_that_was_set_back_makes_files_young_again(
-    top: Path, index: Index, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(top, index)
-    monkeypatch.setattr(disk, "_SETTLED_NS", 10**18)
-    read.clear()
-    start(top, index)
-    assert "one/SKILL.md" in read
+    for settled in ((10**18, 0), (0, 10**18)):
+        for each in settled:
+            monkeypatch.setattr(disk, "_SETTLED_NS", each)
+            read.clear()
+            start(top, index=index)
+        assert "one/SKILL.md" in read
 
 
 def rewrite(path: Path, *statements: str, values: tuple[object, ...] = ()) -> None:
@@ -162,12 +129,10 @@ def rewrite(path: Path, *statements: str, values: tuple[object, ...] = ()) -> No
 
 def test_a_false_digest_serves_no_byte_and_is_put_right(top: Path, index: Index) -> None:
     """Whoever can write the user's files made a digest up."""
-    true = disk.digest_of(b"notes")
-    false = "sha256:" + "0" * 64
-    start(top, index)
+    true, false = disk.digest_of(b"notes"), "sha256:" + "0" * 64
+    start(top, index=index)
     rewrite(index.path, "UPDATE skill SET record = replace(record, ?, ?)", values=(true, false))
-    again = Registry([top], quiet_s=0, index=index)
-    again.load()
+    again = loaded(top, index=index)
     file = again.snapshot.skills["one"].files["notes.md"]
     assert file.digest == false
     with pytest.raises(StaleFileError) as stale:
@@ -177,29 +142,14 @@ def test_a_false_digest_serves_no_byte_and_is_put_right(top: Path, index: Index)
     assert (again.read(file), file.digest) == (b"notes", true)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5000])
-
-
-def no_database(path: Path) -> None:
-    path.write_bytes(b"\xff" * 9999)
-
-
-def other_format(path: Path) -> None:
-    rewrite(path, "PRAGMA user_version = 99")
-
-
 def foreign_database(path: Path) -> None:
     path.unlink()
     rewrite(path, "CREATE TABLE other (x)")
 
 
-def without_tables(path: Path) -> None:
-    rewrite(path, "DROP TABLE skill")
-
-
-def other_columns(path: Path) -> None:
-    rewrite(path, "DROP TABLE skill", "CREATE TABLE skill (x)")
+def link_to_it(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to("real")
 
 
 def link_beside_it(path: Path) -> None:
@@ -207,29 +157,41 @@ def link_beside_it(path: Path) -> None:
     Path(f"{path}-wal").symlink_to("/dev/null")
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        cut, no_database, other_format, foreign_database, without_tables, other_columns, link_beside_it,
-        writable_by_others, folder_writable_by_others, a_link,
-    ],
-)  # fmt: skip
+UNUSABLE: Final[dict[str, Callable[[Path], object]]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-5000]),
+    "no database": lambda path: path.write_bytes(b"\xff" * 9999),
+    "text that is not UTF-8": lambda path: rewrite(path, "UPDATE skill SET record = CAST(x'5bff' AS TEXT)"),
+    "another format": lambda path: rewrite(path, "PRAGMA user_version = 99"),
+    "a foreign database": foreign_database,
+    "no table": lambda path: rewrite(path, "DROP TABLE skill"),
+    "other columns": lambda path: rewrite(path, "DROP TABLE skill", "CREATE TABLE skill (x)"),
+    "a link beside it": link_beside_it,
+    "a link": link_to_it,
+    "writable by others": lambda path: path.chmod(0o666),
+    "folder writable by others": lambda path: path.parent.chmod(0o777),
+    "another user's": lambda path: os.chown(path, 65534, 65534),
+}
+
+
+@pytest.mark.parametrize("spoil", UNUSABLE)
 def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
-    top: Path, index: Index, read: list[str], caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+    top: Path, index: Index, read: list[str], caplog: pytest.LogCaptureFixture, spoil: str
 ) -> None:
-    start(top, index)
+    if spoil == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    start(top, index=index)
     index.close()
-    spoil(index.path)
+    UNUSABLE[spoil](index.path)
     read.clear()
     with caplog.at_level(logging.INFO):
-        again = start(top, Index(index.path.parent, least=1))
+        again = start(top, index=Index(index.path.parent, least=1))
     said = [line for line in caplog.messages if "index of an earlier start" in line]
-    assert len(said) == 1 or (spoil is folder_writable_by_others and said)
+    assert len(said) == 1 or (spoil.startswith("folder") and said)
     assert "one/SKILL.md" in read
     assert view(again) == view(loaded(top))
-    if spoil is not folder_writable_by_others:  # only its owner can say that it is his alone
+    if not spoil.startswith("folder"):  # only its owner can say that it is his alone
         read.clear()
-        start(top, Index(index.path.parent, least=1))
+        start(top, index=Index(index.path.parent, least=1))
         assert read == []
 
 
@@ -237,163 +199,118 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
 def test_a_folder_in_the_place_of_an_index_is_said_once_and_left_alone(
     top: Path, index: Index, caplog: pytest.LogCaptureFixture, suffix: str
 ) -> None:
-    start(top, index)
+    start(top, index=index)
     index.close()
-    for each in index.path.parent.iterdir():
-        if each.name == f"{index.path.name}{suffix}":
-            each.unlink()
-    (index.path.parent / f"{index.path.name}{suffix}").mkdir()
+    place = index.path.with_name(f"{index.path.name}{suffix}")
+    place.unlink(missing_ok=True)
+    place.mkdir()
     with caplog.at_level(logging.INFO):
-        again = start(top, Index(index.path.parent, least=1))
+        again = start(top, index=Index(index.path.parent, least=1))
     assert view(again) == view(loaded(top))
     assert [line.endswith("remove it") for line in caplog.messages if "index of an earlier start" in line] == [True]
 
 
-def test_text_that_is_no_utf_8_is_damage(top: Path, index: Index, caplog: pytest.LogCaptureFixture) -> None:
-    start(top, index)
-    rewrite(index.path, "UPDATE skill SET record = CAST(x'5bff' AS TEXT)")
-    with caplog.at_level(logging.INFO):
-        again = start(top, Index(index.path.parent, least=1))
-    assert view(again) == view(loaded(top)) and "it is damaged" in caplog.text
-
-
-def test_rows_whose_directories_are_no_text_are_passed_over(top: Path, index: Index) -> None:
-    start(top, index)
-    rewrite(index.path, "UPDATE skill SET directory = CAST('x' || directory AS BLOB)")
-    again = Registry([top], quiet_s=0, index=index)
-    assert not index.skills(again.roots[0], again.limits)
-    again.load()
-    assert view(again) == view(loaded(top))
-
-
-@pytest.mark.parametrize(
-    "statement", ["UPDATE root SET code = 'older'", "UPDATE root SET path = '/elsewhere'", "DELETE FROM skill"]
-)
-def test_rows_of_other_code_or_of_another_root_are_not_used(
-    top: Path, index: Index, read: list[str], statement: str
-) -> None:
-    start(top, index)
-    rewrite(index.path, statement)
-    read.clear()
-    assert view(start(top, index)) == view(loaded(top)) and "one/SKILL.md" in read
+def test_rows_of_other_code_or_of_another_root_are_not_used(top: Path, index: Index, read: list[str]) -> None:
+    for statement in (
+        "UPDATE root SET code = 'older'",
+        "UPDATE root SET path = '/elsewhere'",
+        "DELETE FROM skill",
+    ):
+        start(top, index=index)
+        rewrite(index.path, statement)
+        read.clear()
+        assert view(start(top, index=index)) == view(loaded(top)) and "one/SKILL.md" in read
 
 
 def test_a_root_that_nobody_served_for_a_month_goes_with_its_skills(top: Path, tmp_path: Path, index: Index) -> None:
-    start(top, index)
+    start(top, index=index)
     rewrite(index.path, "UPDATE root SET used = used - 40")
-    start(settle(plant(tmp_path / "other", skills("other"))), index)
+    start(plant(tmp_path / "other", skills("other")), index=index)
     with closing(sqlite3.connect(index.path)) as connection:
         assert connection.execute("SELECT directory FROM skill").fetchall() == [("other",)]
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
-def test_an_index_of_another_user_is_not_used(top: Path, index: Index, read: list[str]) -> None:
-    start(top, index)
-    index.close()
-    os.chown(index.path, 65534, 65534)
-    read.clear()
-    start(top, index)
-    assert "one/SKILL.md" in read
-
-
 def test_what_is_written_is_the_users_alone(top: Path, index: Index) -> None:
-    start(top, index)
-    path = index.path
-    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
+    start(top, index=index)
+    assert index.path.parent.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in index.path.parent.iterdir()} == {0o600}
 
 
-def test_without_a_place_to_write_all_goes_on(top: Path, tmp_path: Path) -> None:
-    plant(tmp_path, {"file": ""})
-    registry = start(top, Index(tmp_path / "file" / "index", least=1))
-    assert view(registry) == view(loaded(top))
-
-
-def test_small_roots_have_none_unless_asked_for(top: Path, tmp_path: Path) -> None:
-    start(top, Index(tmp_path / "index"))
-    assert not (tmp_path / "index").exists()
+def test_without_a_place_to_write_and_for_a_small_root_there_is_none_and_all_goes_on(top: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for nowhere in (Index(tmp_path / "file" / "index", least=1), Index(tmp_path / "index")):
+        assert view(start(top, index=nowhere)) == view(loaded(top))
+        assert not nowhere.path.exists()
 
 
 def test_limits_are_kept_whatever_the_index_says(top: Path, index: Index) -> None:
-    start(top, index)
-    limits = Limits(skill_md=8)
-    again = start(top, index, limits=limits)
-    assert view(again) == view(loaded(top, limits=limits))
-    assert view(start(top, index)) == view(loaded(top))
+    start(top, index=index)
+    for limits in (Limits(skill_md=8), Limits()):
+        assert view(start(top, index=index, limits=limits)) == view(loaded(top, limits=limits))
 
 
 def test_two_processes_leave_a_whole_index(top: Path, index: Index, read: list[str]) -> None:
     """Both write while both read; whatever is found there in the end is whole."""
-    together(*(lambda: [start(top, index) for _ in range(5)] and None for _ in range(2)))
+    together(*[lambda: [start(top, index=index) for _ in range(5)]] * 2)
     read.clear()
-    start(top, index)
+    start(top, index=index)
     assert read == []
 
 
 def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = start(top, index)
-    written: list[list[str]] = []
-    save = index.save
-    monkeypatch.setattr(
-        index,
-        "save",
-        lambda root, limits, changed, gone: (
-            written.append([each.path for each in changed]) or save(root, limits, changed, gone)
-        ),
-    )
+    registry = start(top, index=index)
+    save = Mock(side_effect=lambda _root, _limits, changed, _gone: [each.path for each in changed] == ["one"])
+    monkeypatch.setattr(index, "save", save)
     registry.keep_index()
-    edited = plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")})
-    registry.refresh([str(edited)])
+    assert not save.called
+    registry.refresh([str(plant(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
+    registry.keep_index()  # which is done: the index took the skill "one" alone
     registry.keep_index()
-    assert written == [["one"]]
-
-
-def test_a_skill_that_is_gone_leaves_no_row(top: Path, index: Index) -> None:
-    start(top, index)
-    shutil.rmtree(top / "one")
-    registry = start(top, index)
-    stored = index.skills(registry.roots[0], registry.limits)
-    assert stored is not None and "one" not in stored and "group/two" in stored
+    assert save.call_count == 1
 
 
 def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
     top: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed: list[bytes] = []
-    written = threading.Event()
-    save = index.save
+    written, save, parsed = threading.Event(), index.save, Mock(wraps=reading.read_skill_md)
     monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and written.set())
     with Watcher(Registry([top], index=index)):
         assert written.wait(DEADLINE)
-    real = reading.read_skill_md
-    monkeypatch.setattr(reading, "read_skill_md", lambda raw, name: parsed.append(raw) or real(raw, name))
+    monkeypatch.setattr(reading, "read_skill_md", parsed)
     again = Registry([top], index=index)
     told = Told(again)
     with Watcher(again):
         told.until(serves("group/two", "one", "outer", "outer/inner"))
-        assert parsed == []
+        assert not parsed.called
 
 
-@each_row("record", ["", "{}", "[1]", "[[],null]", '["one",2,[[1]],[{},null,9,[],[],""]]', "1", "[" * 9999])
-def test_a_record_that_means_nothing_is_as_good_as_none(top: Path, index: Index, record: str) -> None:
-    registry = start(top, index)
-    rewrite(index.path, "UPDATE skill SET record = ? WHERE directory = 'one'", values=(record,))
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("record", each) for each in ("", "{}", "[1]", "[[],null]", "1", "[" * 9999)),
+        ("record", '["one",2,[[1]],[{},null,9,[],[],""]]'),
+        ("directory", b"one"),
+    ],
+)
+def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, column: str, value: str | bytes) -> None:
+    registry = start(top, index=index)
+    rewrite(index.path, f"UPDATE skill SET {column} = ? WHERE directory = 'one'", values=(value,))
     stored = index.skills(registry.roots[0], registry.limits)
     assert stored is not None and "one" not in stored and "group/two" in stored
-    assert view(start(top, index)) == view(loaded(top))
+    assert view(start(top, index=index)) == view(loaded(top))
 
 
-@pytest.mark.parametrize("busy", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
 def test_an_index_that_another_process_holds_is_passed_over(
-    top: Path, index: Index, monkeypatch: pytest.MonkeyPatch, busy: str
+    top: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(top, index)
+    start(top, index=index)
     index.close()
     monkeypatch.setattr("mcp_skills_server.catalog.index._BUSY_S", 0.01)
-    with closing(sqlite3.connect(index.path, isolation_level=None)) as holder:
-        holder.execute(busy)
-        plant(top, {"one/SKILL.md": skill_md("one", "version: 2")})
-        assert view(start(top, index)) == view(loaded(top))
+    for number, busy in enumerate(("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"), 2):
+        with closing(sqlite3.connect(index.path, isolation_level=None)) as holder:
+            holder.execute(busy)
+            plant(top, {"one/SKILL.md": skill_md("one", f"version: {number}")})
+            assert view(start(top, index=index)) == view(loaded(top))
 
 
 def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:
@@ -403,15 +320,32 @@ def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:
         assert row is None or json.loads(row)
 
 
-def all_of(registry: Registry) -> list[Any]:
-    """What a registry shows, with what no listing has."""
-    known = registry.snapshot.skills.values()
-    return [
-        view(registry),
-        [(each.path, each.empty, each.origin, each.findings, list(each.files)) for each in known],
-        [(file.location, file.executable, file.mtime_reliable) for each in known for file in each.files.values()],
-        [(each.reading.headings, each.reading.opening, each.reading.problems) for each in known],
-    ]
+# What an earlier process saw is shown until the first scan is done.
+
+
+def test_what_is_remembered_is_what_the_scan_found_and_the_disk_is_not_asked(top: Path, index: Index) -> None:
+    found = start(top, index=index).snapshot
+    shutil.rmtree(top / "one")
+    before = Registry([top], index=index).remembered()
+    assert before is not None
+    read = {path: skill for path, skill in found.skills.items() if skill.files["SKILL.md"].size}
+    assert {path: (each.name, each.standing) for path, each in read.items()} == {
+        path: (each.name, each.standing) for path, each in before.skills.items() if path in read
+    }
+
+
+def test_nothing_is_remembered_of_other_limits_or_of_a_root_that_was_never_seen(
+    top: Path, tmp_path: Path, index: Index
+) -> None:
+    start(top, index=index, limits=Limits(hidden=True))
+    assert Registry([top], index=index).remembered() is None
+    start(top, index=index)
+    assert Registry([top], index=index).remembered() is not None
+    assert Registry([top, plant(tmp_path / "other", skills("a"))], index=index).remembered() is None
+    assert Registry([top]).remembered() is None
+
+
+# What changes between two starts
 
 
 def as_it_was(place: Path, change: Callable[[], object]) -> None:
@@ -428,16 +362,6 @@ def write_again(top: Path) -> None:
     as_it_was(place, lambda: place.write_text("seton"))
 
 
-def add(top: Path) -> None:
-    place = top / "one/more/other.md"
-    as_it_was(place.parent / "notes.md", lambda: place.write_text("new"))
-
-
-def remove(top: Path) -> None:
-    place = top / "one/more/deep/data.bin"
-    as_it_was(place, place.unlink)
-
-
 def rename(top: Path) -> None:
     place = top / "one/more/notes.md"
     as_it_was(place, lambda: place.rename(place.with_name("others.md")))
@@ -450,62 +374,14 @@ def recreate(top: Path) -> None:
     (top / "copy").rename(top / "one/more")
 
 
-def link_to_a_directory(top: Path) -> None:
-    """What is looked at through the link are the same files."""
-    (top / "one/more").rename(top / "elsewhere")
-    (top / "one/more").symlink_to("../elsewhere")
-
-
-def link_to_a_skill(top: Path) -> None:
-    (top / "one").rename(top.parent / "elsewhere")
-    (top / "one").symlink_to(top.parent / "elsewhere")
-
-
-def link_to_a_file(top: Path) -> None:
-    (top / "one/more/notes.md").rename(top / "notes.md")
-    (top / "one/more/notes.md").symlink_to("../../notes.md")
-
-
-def hard_link(top: Path) -> None:
-    os.link(top / "one/more/notes.md", top / "notes.md")
-
-
-def replace_by_a_directory(top: Path) -> None:
-    (top / "one/more/notes.md").unlink()
-    (top / "one/more/notes.md").mkdir()
-
-
-def directory_by_a_file(top: Path) -> None:
-    shutil.rmtree(top / "one/more/deep")
-    (top / "one/more/deep").write_text("now a file")
-
-
-def empty_directory(top: Path) -> None:
-    (top / "one/more/deep/nothing").mkdir()
-
-
-def fill_what_was_empty(top: Path) -> None:
-    (top / "lenient/empty/notes.md").write_text("notes")
-
-
-def nest(top: Path) -> None:
-    plant(top, skills("one/more/inner"))
-
-
-def manifest(top: Path) -> None:
-    (top / "one/SKILL.md").write_text(skill_md("one", "version: 2"))
-
-
-def no_manifest(top: Path) -> None:
-    (top / "one/SKILL.md").unlink()
-
-
-def executable(top: Path) -> None:
-    (top / "one/more/notes.md").chmod(0o755)
-
-
-def move(top: Path) -> None:
-    (top / "one").rename(top / "moved")
+def replace(place: Path, target: str | Path | None) -> None:
+    """Move this away; in its place is a link to where it is now, or a directory."""
+    moved = place.parent / target if target else place.with_name("moved")
+    place.rename(moved)
+    if target is None:
+        place.mkdir()
+    else:
+        place.symlink_to(target)
 
 
 def swap(top: Path) -> None:
@@ -513,52 +389,61 @@ def swap(top: Path) -> None:
         (top / before).rename(top / after)
 
 
-def skill_above(top: Path) -> None:
-    plant(top, skills("group"))
+def directory_by_a_file(top: Path) -> None:
+    shutil.rmtree(top / "one/more/deep")
+    (top / "one/more/deep").write_text("now a file")
 
 
-def skill_at_the_root(top: Path) -> None:
-    plant(top, {"SKILL.md": skill_md("root")})
-
-
-def record(top: Path) -> None:
-    """The folder is what it was, and where it comes from is not."""
-    plant(top, {".mcp-skills/skills/one.json": json.dumps({"source": "https://skills.example"})})
-
-
-def gone(top: Path) -> None:
-    shutil.rmtree(top / "one")
-
-
-CHANGES: Final = [
-    write_again, add, remove, rename, recreate, link_to_a_directory, link_to_a_skill, link_to_a_file, hard_link,
-    replace_by_a_directory, directory_by_a_file, empty_directory, fill_what_was_empty, nest, manifest, no_manifest,
-    executable, move, swap, skill_above, skill_at_the_root, record, gone,
-]  # fmt: skip
+ORIGIN = {".mcp-skills/skills/one.json": json.dumps({"source": "https://skills.example"})}
+CHANGES: Final[dict[str, Callable[[Path], object]]] = {
+    "write again": write_again,
+    "add": lambda top: as_it_was(top / "one/more/notes.md", (top / "one/more/other.md").touch),
+    "remove": lambda top: as_it_was(top / "one/more/deep/data.bin", (top / "one/more/deep/data.bin").unlink),
+    "rename": rename,
+    "recreate": recreate,
+    "link to a directory": lambda top: replace(top / "one/more", "../elsewhere"),
+    "link to a skill": lambda top: replace(top / "one", top.parent / "elsewhere"),
+    "link to a file": lambda top: replace(top / "one/more/notes.md", "../../notes.md"),
+    "hard link": lambda top: os.link(top / "one/more/notes.md", top / "notes.md"),
+    "file to a directory": lambda top: replace(top / "one/more/notes.md", None),
+    "directory to a file": directory_by_a_file,
+    "an empty directory": lambda top: (top / "one/more/deep/nothing").mkdir(),
+    "fill what was empty": lambda top: (top / "lenient/empty/notes.md").write_text("notes"),
+    "nest": lambda top: plant(top, skills("one/more/inner")),
+    "manifest": lambda top: (top / "one/SKILL.md").write_text(skill_md("one", "version: 2")),
+    "no manifest": lambda top: (top / "one/SKILL.md").unlink(),
+    "executable": lambda top: (top / "one/more/notes.md").chmod(0o755),
+    "move": lambda top: (top / "one").rename(top / "moved"),
+    "swap": swap,
+    "skill above": lambda top: plant(top, skills("group")),
+    "skill at the root": lambda top: plant(top, {"SKILL.md": skill_md("root")}),
+    "origin": lambda top: plant(top, ORIGIN),
+    "gone": lambda top: shutil.rmtree(top / "one"),
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_between_two_starts_is_found(top: Path, index: Index, change: Callable[[Path], None]) -> None:
-    start(top, index)
-    change(top)
-    again = start(top, index)
+def test_a_change_between_two_starts_is_found(top: Path, index: Index, change: str) -> None:
+    start(top, index=index)
+    CHANGES[change](top)
+    again = start(top, index=index)
     assert all_of(again) == all_of(loaded(top))
     assert all_of(loaded(top, index=index)) == all_of(loaded(top))
 
 
-@given(st.lists(st.sampled_from(CHANGES), max_size=4, unique=True), st.integers(0, 4))
+@given(st.lists(st.sampled_from([*CHANGES.values()]), max_size=4, unique=True), st.integers(0, 4))
 def test_so_are_changes_one_after_the_other_with_starts_in_between(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Path], None]], starts: int
 ) -> None:
     base = tmp_path_factory.mktemp("changes")
     top, index = plant(base / "root", FILES), Index(base / "index", least=1)
-    start(top, index)
+    start(top, index=index)
     for number, change in enumerate(changes):
         try:
             change(top)
         except OSError:  # what it would change is gone already
             continue
         if number < starts:
-            start(top, index)
+            start(top, index=index)
     assert all_of(loaded(top, index=index)) == all_of(loaded(top))
     shutil.rmtree(base)

@@ -34,18 +34,20 @@ def plugin(folder: Path, **fields: object) -> Path:
     return folder
 
 
+def served(registry: Registry) -> set[str]:
+    return {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
+
+
 def test_its_name_is_the_namespace_and_only_its_skills_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = loaded(plugin(tmp_path / "p"))
-    served = {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
-    assert served == {"acme/one", "acme/two"}
+    assert served(registry) == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]
     assert "deep" in found.path
     index = Index(tmp_path / "index", 1)
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
-    kept = Registry([tmp_path / "p"], index=index)
-    kept.load()
+    kept = loaded(tmp_path / "p", index=index)
     kept.keep_index()
     before = kept.remembered()
     assert before is not None and before.paths(Standing.LENIENT) == ["acme/one", "acme/two"]
@@ -63,16 +65,12 @@ def test_a_place_is_judged_at_one_cost_however_many_folders_a_manifest_lists() -
 
 def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
     folder = plugin(tmp_path / "p")
-    registry = Registry([folder], quiet_s=0)
-    registry.load()
+    registry = loaded(folder)
     write_skill(folder / "skills" / "three")
     registry.refresh([str(folder / "skills" / "three" / "SKILL.md")])
     shutil.rmtree(folder / "skills" / "one")
     registry.refresh()
     assert {"acme/three", "acme/two"} <= set(registry.snapshot.skills) and "acme/one" not in registry.snapshot.skills
-    with serving(folder) as wire:
-        found = [each["uri"] for each in wire.request("skills/list")["skills"] if "uri" in each]
-        assert not found or all("acme/" in each for each in found)
 
 
 def test_two_plugins_stand_side_by_side_and_a_source_names_one(tmp_path: Path) -> None:
@@ -131,10 +129,6 @@ def marketplace(folder: Path, *plugins: object, **fields: object) -> Path:
     return folder
 
 
-def served(registry: Registry) -> set[str]:
-    return {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
-
-
 def test_a_plugin_of_claude_code_has_its_skills_folder_and_those_that_it_lists(tmp_path: Path) -> None:
     folder = claude_plugin(
         tmp_path / "p", "skills/one", "more/two", "alone", "other/three", name="acme", skills=["./more", "./alone"]
@@ -154,6 +148,7 @@ def test_a_marketplace_serves_the_skills_of_its_own_plugins_and_names_the_others
     for name in ("xlsx", "docx", "other"):
         write_skill(folder / "shared" / name)
     write_skill(folder / "template")
+    claude_plugin(folder / "half", "skills/tea", name="half", skills=["../../x"])
     far = {"source": "github", "repo": "acme/far"}
     marketplace(
         folder,
@@ -162,6 +157,7 @@ def test_a_marketplace_serves_the_skills_of_its_own_plugins_and_names_the_others
         {"name": "sheets", "source": "./", "strict": False, "skills": ["./shared/xlsx"]},
         {"name": "texts", "source": "./", "strict": False, "skills": ["./shared/docx"]},
         {"name": "far", "source": far},
+        {"name": "half", "source": "./half"},
         {"name": "above", "source": "./../../etc"},
         {"name": "Not A Name", "source": "./template"},
         "nothing",
@@ -170,10 +166,10 @@ def test_a_marketplace_serves_the_skills_of_its_own_plugins_and_names_the_others
     registry = loaded(folder)
     assert served(registry) == {"first/one", "second/one", "second/two", "sheets/xlsx", "texts/docx"}
     lines = [each.message for each in registry.snapshot.all_problems if each.code == "plugin-elsewhere"]
-    assert len(lines) == 4 and any("'far'" in each and "acme/far" in each for each in lines)
+    assert len(lines) == 5 and any("'far'" in each and "acme/far" in each for each in lines)
     assert any("'above'" in each and "leads out" in each for each in lines)
     done = run([*COMMAND, "list", str(folder)], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr.count("[plugin-elsewhere]") == 4
+    assert done.returncode == 0 and done.stderr.count("[plugin-elsewhere]") == 5
 
 
 def test_a_plugin_that_is_added_to_a_marketplace_is_served_after_the_next_full_look(tmp_path: Path) -> None:
@@ -181,8 +177,7 @@ def test_a_plugin_that_is_added_to_a_marketplace_is_served_after_the_next_full_l
     for name in ("first", "second"):
         claude_plugin(folder / name, "skills/one", name=name)
     first, second = ({"name": name, "source": f"./{name}"} for name in ("first", "second"))
-    registry = Registry([marketplace(folder, first)], quiet_s=0)
-    registry.load()
+    registry = loaded(marketplace(folder, first))
     assert set(registry.snapshot.skills) == {"first/one"}
     marketplace(folder, first, second)
     registry.refresh()
@@ -196,21 +191,6 @@ def test_a_plugin_that_is_added_to_a_marketplace_is_served_after_the_next_full_l
     assert "second/two" in registry.snapshot.skills
 
 
-def test_the_marketplace_of_anthropics_skills_has_its_three_kinds_of_entry(tmp_path: Path) -> None:
-    """One folder, several plugins that list skills of it: as github.com/anthropics/skills has it."""
-    for name in ("pdf", "xlsx", "canvas-design", "claude-api"):
-        write_skill(tmp_path / "skills" / name)
-    entries = {"document-skills": ["pdf", "xlsx"], "example-skills": ["canvas-design"], "claude-api": ["claude-api"]}
-    marketplace(
-        tmp_path,
-        *(
-            {"name": name, "source": "./", "strict": False, "skills": [f"./skills/{each}" for each in skills]}
-            for name, skills in entries.items()
-        ),
-    )
-    assert served(loaded(tmp_path)) == {f"{name}/{each}" for name, skills in entries.items() for each in skills}
-
-
 def test_of_two_skills_with_one_path_the_second_is_named(tmp_path: Path) -> None:
     registry = loaded(claude_plugin(tmp_path / "p", "a/tea", "b/tea", name="acme", skills=["./a", "./b"]))
     assert registry.snapshot.skills["acme/tea"].directory == "a/tea"
@@ -219,10 +199,3 @@ def test_of_two_skills_with_one_path_the_second_is_named(tmp_path: Path) -> None
     shutil.rmtree(tmp_path / "p" / "a" / "tea")
     registry.refresh()
     assert registry.snapshot.skills["acme/tea"].directory == "b/tea" and not registry.snapshot.problems
-
-
-def test_a_plugin_that_is_left_out_has_no_skill(tmp_path: Path) -> None:
-    claude_plugin(tmp_path / "p", "skills/tea", name="p", skills=["../../x"])
-    registry = loaded(marketplace(tmp_path, {"name": "p", "source": "./p"}))
-    assert served(registry) == set()
-    assert [each.code for each in registry.snapshot.problems] == ["plugin-elsewhere"]

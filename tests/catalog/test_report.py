@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from catalog.forest import as_nobody, plant, skill_md, skills
+from catalog.forest import as_nobody, loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
 from mcp_skills_server.provenance.lock import Pins
-from wire import Era, serving
+from wire import serving
 
 
 @pytest.fixture(autouse=True)
@@ -31,17 +30,16 @@ def reported(*roots: Path, limits: Limits | None = None) -> Registry:
     return registry
 
 
-def test_the_first_scan_is_summed_up_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    reported(plant(tmp_path / "one", skills("a", "b")), plant(tmp_path / "two", skills("c")))
-    assert caplog.messages == [f"serving 3 skills from {tmp_path / 'one'}, {tmp_path / 'two'}"]
-
-
-def test_that_there_is_no_skill_is_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registry = reported(tmp_path)
-    assert caplog.messages == [f"serving 0 skills from {tmp_path}"]
-    plant(tmp_path, skills("a"))
+def test_the_first_scan_is_summed_up_in_one_line_also_if_there_is_no_skill(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = plant(tmp_path / "one", skills("a", "b")), plant(tmp_path / "two", {})
+    reported(one, plant(tmp_path / "three", skills("c")))
+    registry = reported(two)
+    plant(two, skills("a"))
     registry.refresh()
-    assert caplog.messages[1:] == ["skill a: added"]
+    first = f"serving 3 skills from {one}, {tmp_path / 'three'}"
+    assert caplog.messages == [first, f"serving 0 skills from {two}", "skill a: added"]
 
 
 def test_of_several_roots_each_that_holds_no_skill_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,12 +127,10 @@ def test_a_problem_that_comes_or_goes_alone_is_one_line_and_no_news_to_clients(
     plant(tmp_path, skills("two/a"))
     ((_, text),) = lines(caplog, registry)
     assert "[shadowed]" in text and heard == []
-
-
-def test_a_problem_that_only_moves_to_another_line_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registry = reported(plant(tmp_path, {"a/SKILL.md": skill_md("a", "odd: 1")}))
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", "# a note", "odd: 1")})
-    assert lines(caplog, registry) == [("INFO", "skill a: changed (SKILL.md)")]
+    plant(tmp_path, {"two/b/SKILL.md": skill_md("b", "odd: 1")})
+    assert "[field-unknown]" in lines(caplog, registry)[1][1]
+    plant(tmp_path, {"two/b/SKILL.md": skill_md("b", "# a note", "odd: 1")})
+    assert lines(caplog, registry) == [("INFO", "skill b: changed (SKILL.md)")], "it only moved to another line"
 
 
 def test_a_skill_that_is_hidden_later_is_one_line_that_says_by_what(
@@ -151,9 +147,7 @@ def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was said to go by another path, or to lie behind a link."""
-    plant(tmp_path, skills("a", "b", "c"))
-    unlocked = Registry([tmp_path], quiet_s=0)
-    unlocked.load()
+    unlocked = loaded(plant(tmp_path, skills("a", "b", "c")))
     digests = {path: unlocked.digest_over(skill) for path, skill in unlocked.snapshot.skills.items()}
     registry = Registry([tmp_path], quiet_s=0, gate=Pins({str(tmp_path): digests}, {}))
     registry.load()
@@ -161,9 +155,8 @@ def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(
     caplog.clear()
     plant(tmp_path, {"a/more.md": "x", "b/SKILL.md": "no frontmatter"})
     (_, refused), (_, broken) = lines(caplog, registry)
-    assert refused.startswith(
-        f"skill a: removed: {tmp_path}/a: error: its files are not those that the lock file names"
-    )
+    said = f"skill a: removed: {tmp_path}/a: error: its files are not those that the lock file names"
+    assert refused.startswith(said)
     assert broken.startswith(f"skill b: removed: {tmp_path}/b/SKILL.md") and broken.endswith("[frontmatter-missing]")
 
 
@@ -192,13 +185,11 @@ def test_a_skill_that_loses_its_permission_is_one_line_that_says_so(
         (open_path / "a").chmod(0o755)
         (open_path / "group").chmod(0o755)
         back = lines(caplog, registry)
-    assert [text.split(": ")[:3] for level, text in found if level == "WARNING"][:3] == [
-        ["skill a", "removed", str(open_path / "a")],
-        ["skill group/b", "removed", str(open_path / "group/b")],
-        ["skill group/c", "removed", str(open_path / "group/c")],
+    paths = ("a", "group/b", "group/c")
+    assert [(level, text.partition(": error: the directory cannot be opened")[0]) for level, text in found[:3]] == [
+        ("WARNING", f"skill {path}: removed: {open_path}/{path}") for path in paths
     ]
-    assert all("the directory cannot be opened" in text for _, text in found[:3])
-    assert {text for _, text in back} >= {"skill a: added", "skill group/b: added", "skill group/c: added"}
+    assert {text for _, text in back} >= {f"skill {path}: added" for path in paths}
 
 
 def test_thousands_of_differences_are_the_first_twenty_and_a_count(
@@ -213,17 +204,17 @@ def test_thousands_of_differences_are_the_first_twenty_and_a_count(
     assert "and 981 more skills and problems; skills: 601 added, 400 removed, 0 changed; " in found[-1][1]
 
 
-@pytest.mark.parametrize("era", ["legacy"])
-def test_a_server_says_on_stderr_what_came_and_went(tmp_path: Path, era: Era) -> None:
+def test_a_server_says_on_stderr_what_came_and_went(tmp_path: Path) -> None:
     plant(tmp_path, skills("a", "b"))
-    with serving(tmp_path, era=era) as wire:
+    with serving(tmp_path) as wire:
         wire.every_skill()
-        plant(tmp_path, skills("new"))
-        wire.until("notifications/skills/list_changed")
-        shutil.rmtree(tmp_path / "a")
-        wire.until("notifications/skills/list_changed")
-        plant(tmp_path, {"b/SKILL.md": "x"})
-        wire.until("notifications/skills/list_changed")
+        for change in (
+            lambda: plant(tmp_path, skills("new")),
+            lambda: shutil.rmtree(tmp_path / "a"),
+            lambda: plant(tmp_path, {"b/SKILL.md": "x"}),
+        ):
+            change()
+            wire.until("notifications/skills/list_changed")
         assert wire.close() == 0
         seen = wire.stderr.decode()
     assert "INFO: skill new: added\n" in seen
@@ -231,32 +222,20 @@ def test_a_server_says_on_stderr_what_came_and_went(tmp_path: Path, era: Era) ->
     assert "WARNING: skill b: no longer served: " in seen and "[frontmatter-missing]\n" in seen
 
 
-def test_a_root_that_goes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registry = reported(plant(tmp_path / "root", skills("a")))
-    caplog.clear()
-    shutil.rmtree(tmp_path / "root")
-    registry.refresh()
-    registry.refresh()
-    assert len(caplog.messages) == 1 and "serving what was read before" in caplog.messages[0]
-
-
-def test_many_errors_are_cut_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    reported(plant(tmp_path, {f"bad{number}/SKILL.md": "x" for number in range(25)}))
-    assert len(caplog.messages) == 22
-    assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
-
-
-def test_a_slow_yaml_parser_is_told(
+def test_many_errors_are_cut_and_counted_and_a_root_that_goes_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(yaml_reader, "IS_FAST", False)
-    reported(tmp_path)
-    assert "lacks its C parser" in caplog.messages[0]
+    registry = reported(plant(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
+    assert "lacks its C parser" in caplog.messages[0] and len(caplog.messages) == 23
+    assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
+    shutil.rmtree(tmp_path / "root")
+    ((_, text),) = lines(caplog, registry)
+    assert "serving what was read before" in text and lines(caplog, registry) == []
 
 
 def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A hundred lines a minute and a count of the others, whatever is written into the folder."""
-    caplog.set_level(logging.INFO, logger="mcp_skills_server")
     plant(tmp_path, skills("one", "two"))
     clock = [0.0]
     registry = Registry([tmp_path])

@@ -1,10 +1,11 @@
-"""Roots: what may be one, and which of them a skill path belongs to."""
+"""Roots: what may be one, which of them a skill path belongs to, and what stands of one that cannot be read."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,14 @@ def test_the_same_root_twice_counts_once(tmp_path: Path) -> None:
     assert codes(registry) == []
 
 
-@each_row("content", ["folder", "huge"])
+@each_row("spoil", [Path.mkdir, lambda file: file.write_bytes(b"#" * ((1 << 20) + 1))])
 def test_a_list_of_switched_off_skills_that_cannot_be_read_stays_in_force(
-    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    plant(tmp_path, {**skills("one", "two"), "skills-off.txt": "one\n"})
-    registry = loaded(tmp_path)
+    registry = loaded(plant(tmp_path, {**skills("one", "two"), "skills-off.txt": "one\n"}))
     assert served(registry) == ["two"]
     (tmp_path / "skills-off.txt").unlink()
-    if content == "folder":
-        (tmp_path / "skills-off.txt").mkdir()
-    else:
-        (tmp_path / "skills-off.txt").write_bytes(b"#" * ((1 << 20) + 1))
+    spoil(tmp_path / "skills-off.txt")
     registry.refresh()
     assert served(registry) == ["two"]
     assert "skills-off.txt: cannot be read" in caplog.text and "(skills: 1)" in caplog.text
@@ -61,16 +58,23 @@ def test_folders_are_switched_at_the_same_time_and_none_without_a_line(tmp_path:
             switch(str(tmp_path), name, on=False)
 
 
-@each_row("given_path", ["nowhere", "file", "dangling", ""])
+@each_row(
+    ("given_path", "reason"),
+    [
+        ("nowhere", "nowhere: no such file or folder"),
+        ("file", "file: not a folder"),
+        ("dangling", r"dangling: a link that leads to nothing \(away\)"),
+        ("", "the path of a folder is empty"),
+    ],
+)
 def test_a_root_that_is_no_directory_is_refused_in_one_line(
-    tmp_path: Path, given_path: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, given_path: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(tmp_path, {"file": "x"})
     (tmp_path / "dangling").symlink_to("away")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="give the path of a folder") as raised:
+    with pytest.raises(UsageError, match=f"^{reason}; give the path of a folder that holds skills$"):
         Registry([given_path])
-    assert given_path in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +88,16 @@ def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.requirement("ASG-7", "ASG-8", "ASG-9")
 def test_the_earlier_root_wins_and_the_later_skill_is_told_as_shadowed(tmp_path: Path) -> None:
-    plant(tmp_path / "one", skills("same", "acme/inner", "outer"))
-    plant(tmp_path / "two", skills("same", "acme", "acme/free", "outer/inner", "own"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
+    one = plant(tmp_path / "one", skills("same", "acme/inner", "outer"))
+    two = plant(tmp_path / "two", skills("same", "acme", "acme/free", "outer/inner", "own"))
+    registry = loaded(one, two)
     assert served(registry) == ["acme/free", "acme/inner", "outer", "own", "same"]
     assert [registry.snapshot.skills[path].root for path in served(registry)] == [1, 0, 0, 1, 0]
     seen = {problem.skill: problem for problem in registry.problems() if problem.code == "shadowed"}
     assert sorted(seen) == ["acme", "outer/inner", "same"]
-    assert seen["same"].path == str(tmp_path / "two/same") and str(tmp_path / "one/same") in seen["same"].message
-    assert str(tmp_path / "one/acme/inner") in seen["acme"].message
-    turned = loaded(tmp_path / "two", tmp_path / "one")
+    assert seen["same"].path == f"{two}/same" and f"{one}/same" in seen["same"].message
+    assert f"{one}/acme/inner" in seen["acme"].message
+    turned = loaded(two, one)
     assert [turned.snapshot.skills[path].root for path in served(turned)] == [0, 0, 0, 0, 0]
 
 
@@ -110,27 +114,17 @@ def test_a_shadowed_skill_appears_when_what_hides_it_goes(tmp_path: Path) -> Non
     assert served(registry) == ["a"] and codes(registry) == ["shadowed", "shadowed"]
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_an_edit_of_both_the_winner_and_the_shadowed_skill_shows(tmp_path: Path, whole: bool) -> None:
-    """One refresh that touches the same skill path in two roots loses neither of them."""
-    plant(tmp_path / "one", skills("a"))
-    plant(tmp_path / "two", skills("a", "b"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    plant(tmp_path / "one", {"a/SKILL.md": skill_md("a", "version: won")})
-    plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", "version: lost")})
-    changes = registry.refresh(None if whole else [str(tmp_path / each / "a/SKILL.md") for each in ("two", "one")])
-    assert registry.snapshot.skills["a"].frontmatter["version"] == "won"
-    assert changes.after["a"].root == changes.before["a"].root == 0
-    assert codes(registry).count("shadowed") == 1
-
-
-def test_an_edit_of_a_shadowed_skill_changes_nothing(tmp_path: Path) -> None:
-    plant(tmp_path / "one", skills("a"))
+def test_an_edit_of_a_shadowed_skill_changes_nothing_and_hides_none_of_the_winner(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("a", "b")))
+    for number, paths in enumerate((None, ["two", "one"])):
+        plant(tmp_path / "one", {"a/SKILL.md": skill_md("a", f"version: won {number}")})
+        plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", f"version: lost {number}")})
+        changes = registry.refresh(paths and [str(tmp_path / each / "a/SKILL.md") for each in paths])
+        assert registry.snapshot.skills["a"].frontmatter["version"] == f"won {number}"
+        assert changes.after["a"].root == changes.before["a"].root == 0
+        assert codes(registry).count("shadowed") == 1
     plant(tmp_path / "two", skills("a"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", "version: 2")})
     assert not registry.refresh([str(tmp_path / "two/a/SKILL.md")])
-    assert registry.snapshot.skills["a"].root == 0
 
 
 def test_a_root_inside_an_ignored_directory_of_another_is_followed(tmp_path: Path) -> None:
@@ -141,7 +135,49 @@ def test_a_root_inside_an_ignored_directory_of_another_is_followed(tmp_path: Pat
     assert served(registry) == ["one", "three", "two"]
 
 
-def test_a_link_to_nothing_is_said_to_be_one(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("gone")
-    with pytest.raises(UsageError, match=r"link: a link that leads to nothing \(gone\); give the path of a folder"):
-        Registry([tmp_path / "link"])
+# What a change touches
+
+
+def test_a_path_outside_every_root_is_nobodys(tmp_path: Path) -> None:
+    plant(tmp_path, skills("root/one", "root-evil/two"))
+    registry = loaded(tmp_path / "root")
+    assert not registry.refresh([str(tmp_path / "root-evil/two/SKILL.md"), str(tmp_path), "/"])
+    assert served(registry) == ["one"]
+
+
+def test_a_missing_root_is_told_and_its_skills_stay_until_it_is_back(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one/a", "one/b", "two/c"))
+    registry = loaded(tmp_path / "one", tmp_path / "two")
+    kept = dict(registry.snapshot.skills)
+    (tmp_path / "one").rename(tmp_path / "away")
+    plant(tmp_path, {"one": "a file"})
+    for paths in (None, *([str(tmp_path / path)] for path in ("one", "one/a", "one/a/SKILL.md"))):
+        assert not registry.refresh(paths)
+        assert codes(registry) == ["root-missing"]
+        (tmp_path / "one").unlink(missing_ok=True)
+    assert dict(registry.snapshot.skills) == kept
+    plant(tmp_path, skills("two/d"))
+    assert registry.refresh([str(tmp_path / "two/d")])
+    assert served(registry) == ["a", "b", "c", "d"]
+    shutil.rmtree(tmp_path / "away/b")
+    (tmp_path / "away").rename(tmp_path / "one")
+    registry.refresh([str(tmp_path / "one/a")])
+    assert served(registry) == ["a", "c", "d"] and codes(registry) == []
+
+
+def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(plant(tmp_path, skills("a", "b/c")))
+    real = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if path in {"a", "c"}:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        for paths in ([str(tmp_path / "a/SKILL.md")], None):
+            assert not registry.refresh(paths)
+            assert served(registry) == ["a", "b/c"] and codes(registry) == ["root-missing"]
+    assert not registry.refresh([str(tmp_path / "a/SKILL.md")])
+    assert codes(registry) == []

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,35 +16,28 @@ from catalog.forest import as_nobody, codes, loaded, plant, served, skill_md, sk
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SkillFile, Standing
+from mcp_skills_server.model import Standing
 from tables import each_row
 
 
 @pytest.mark.requirement("AS-1", "ASG-4")
 def test_a_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one", "deep/down/two"))
-    plant(tmp_path, {"loose.md": skill_md("loose"), "docs/README.md": skill_md("docs")})
-    plant(tmp_path, {"docs/SKILL.markdown": skill_md("docs"), "docs/MYSKILL.md": skill_md("docs"), "SKILL.md.txt": "x"})
-    registry = loaded(tmp_path)
+    others = ("loose.md", "docs/README.md", "docs/SKILL.markdown", "docs/MYSKILL.md", "SKILL.md.txt")
+    registry = loaded(plant(tmp_path, skills("one", "deep/down/two") | dict.fromkeys(others, skill_md("docs"))))
     assert served(registry) == ["deep/down/two", "one"]
     assert codes(registry) == []
 
 
 @pytest.mark.requirement("AS-21")
 @each_row("name", ["skill.md", "Skill.md", "SKILL.MD"])
-def test_another_spelling_of_skill_md_is_told_with_the_mend(tmp_path: Path, name: str) -> None:
-    plant(tmp_path, {f"one/{name}": skill_md("one")} | skills("two"))
-    registry = loaded(tmp_path)
+def test_another_spelling_of_skill_md_is_told_with_the_mend_and_inside_a_skill_it_is_just_a_file(
+    tmp_path: Path, name: str
+) -> None:
+    registry = loaded(plant(tmp_path, {f"one/{name}": "x", f"two/sub/{name}": "x"} | skills("two")))
     assert served(registry) == ["two"]
     assert codes(registry) == ["skill-md-case"]
     assert registry.snapshot.skills["one"].standing is Standing.UNUSABLE
-
-
-def test_another_spelling_inside_a_skill_is_just_a_file(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one") | {"one/skill.md": "x", "one/sub/skill.md": "x"})
-    registry = loaded(tmp_path)
-    assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", "skill.md", "sub/skill.md"]
-    assert codes(registry) == []
+    assert list(registry.snapshot.skills["two"].files) == ["SKILL.md", f"sub/{name}"]
 
 
 @pytest.mark.requirement("S40-16")
@@ -106,36 +99,35 @@ def test_a_root_that_is_a_skill_goes_by_its_name_and_what_is_nested_lies_below(t
     assert codes(registry) == ["name-mismatch"]
 
 
-@each_row("text", ["no frontmatter", skill_md("'../x'"), skill_md("''")])
-def test_a_root_without_a_usable_name_goes_by_its_directory(tmp_path: Path, text: str) -> None:
-    registry = loaded(plant(tmp_path / "kit", {"SKILL.md": text}))
-    assert list(registry.snapshot.skills) == ["kit"]
-
-
-def test_a_root_whose_directory_is_not_utf_8_still_has_a_path_that_can_be_written(tmp_path: Path) -> None:
-    top = Path(os.fsdecode(os.fsencode(tmp_path) + b"/k\xff"))
-    registry = loaded(plant(top, {"SKILL.md": "no frontmatter"}))
-    assert list(registry.snapshot.skills) == ["k\\xff"]
+@each_row(
+    ("folder", "text", "path"),
+    [
+        *((b"kit", text, "kit") for text in ("no frontmatter", skill_md("'../x'"), skill_md("''"))),
+        (b"k\xff", "no frontmatter", "k\\xff"),
+    ],
+)
+def test_a_root_without_a_usable_name_goes_by_its_directory(
+    tmp_path: Path, folder: bytes, text: str, path: str
+) -> None:
+    registry = loaded(plant(tmp_path / os.fsdecode(folder), {"SKILL.md": text}))
+    assert list(registry.snapshot.skills) == [path]
     assert all(str(problem).encode() for problem in registry.checks.survey(registry.snapshot).problems)
 
 
+TOOLS: Final = (
+    ".git", ".x.md", "node_modules", "__pycache__", "a.swp", ".a.swo", "a.swx", "a.md~", "~$a.doc", "#a#", "4913",
+)  # fmt: skip
+OTHERS: Final = ("a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "git")
+
+
 @pytest.mark.requirement("ASG-5")
-def test_ignored_names_are_never_looked_into(tmp_path: Path) -> None:
-    files = dict.fromkeys(("one/.env", "one/node_modules/m/i.js", "one/a.swp", "one/a.md~", "one/s/.git/HEAD"), "x")
-    plant(tmp_path, skills("one", ".hidden/two", "node_modules/three", "__pycache__/four", "one/.git/five") | files)
+def test_names_of_tools_and_editors_are_never_looked_into_and_others_are(tmp_path: Path) -> None:
+    nested = {f"{where}/{name}/five/SKILL.md": skill_md("five") for where in ("one", "docs") for name in TOOLS}
+    plant(tmp_path, skills("one") | nested | {f"one/s/{name}": "x" for name in (*TOOLS, *OTHERS)})
     registry = loaded(tmp_path)
     assert served(registry) == ["one"]
-    assert list(registry.snapshot.skills["one"].files) == ["SKILL.md"]
+    assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", *sorted(f"s/{name}" for name in OTHERS)]
     assert codes(registry) == []
-
-
-def test_the_path_of_the_root_itself_may_hold_ignored_names(tmp_path: Path) -> None:
-    top = plant(tmp_path / ".venv/node_modules/skills~", skills("one"))
-    registry = loaded(top)
-    assert served(registry) == ["one"]
-    plant(top, skills("two"))
-    assert registry.refresh([str(top / "two")])
-    assert served(registry) == ["one", "two"]
 
 
 @pytest.mark.requirement("X-2", "S40-5")
@@ -171,18 +163,13 @@ def test_a_skill_md_that_is_a_link_out_of_the_skill_is_unusable(tmp_path: Path, 
 
 
 def test_a_skill_md_that_is_no_file_at_all_is_unusable(tmp_path: Path) -> None:
-    plant(tmp_path, skills("good") | {"one/x": "x", "two/SKILL.md/x": "x"})
+    registry = loaded(plant(tmp_path, skills("good") | {"one/x": "x", "two/SKILL.md/x": "x", "three/x": "x"}))
     os.mkfifo(tmp_path / "one/SKILL.md")
-    registry = loaded(tmp_path)
-    assert served(registry) == ["good"]
-    assert codes(registry) == ["skill-md-irregular", "skill-md-irregular"]
-
-
-def test_a_directory_named_skill_md_that_comes_later_is_told_just_the_same(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {"one/x": "x"}))
-    (tmp_path / "one/SKILL.md").mkdir()
-    assert registry.refresh([str(tmp_path / "one/SKILL.md")])
-    assert codes(registry) == ["skill-md-irregular"]
+    (tmp_path / "three/SKILL.md").mkdir()
+    assert registry.refresh([str(tmp_path / name / "SKILL.md") for name in ("one", "three")])
+    for each in (registry, loaded(tmp_path)):
+        assert served(each) == ["good"]
+        assert codes(each) == ["skill-md-irregular"] * 3
 
 
 def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(tmp_path: Path) -> None:
@@ -198,42 +185,35 @@ def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(
     assert seen == [("file-name", str(root / "k\\xff")), ("link-outside", str(root / "two"))]
 
 
-def test_a_directory_that_cannot_be_opened_makes_its_skill_unusable_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@each_row(
+    ("call", "number", "found"),
+    [
+        ("open", errno.EACCES, ["unreadable", "unreadable"]),
+        ("scandir", errno.EIO, ["unreadable", "unreadable"]),
+        ("open", errno.ENOENT, []),  # it vanished during the walk
+    ],
+)
+def test_a_directory_that_cannot_be_read_makes_its_skill_unusable_and_no_other_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, found: list[str]
 ) -> None:
-    plant(tmp_path, skills("one", "two", "locked", "shelf/three") | {"two/locked/x": "x"})
-    real = os.open
+    registry = loaded(plant(tmp_path, skills("one", "two", "locked", "shelf/three") | {"two/locked/x": "x"}))
+    paths = [str(tmp_path / place) for place in ("locked", "two/locked")]
+    real, locked = getattr(os, call), [os.stat(path).st_ino for path in paths]
 
-    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if path == "locked":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", refuse)
-    registry = loaded(tmp_path)
-    assert served(registry) == ["one", "shelf/three"]
-    assert codes(registry) == ["unreadable", "unreadable"]
-
-
-def test_a_skill_that_becomes_unreadable_is_told_by_an_incremental_scan_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry = loaded(plant(tmp_path, skills("one", "locked")))
-    real = os.open
-
-    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if path == "locked":
-            raise PermissionError(errno.EACCES, "Permission denied")
+    def refuse(path: Any, *arguments: Any, **options: Any) -> Any:
+        if path == "locked" or (call == "scandir" and os.stat(path).st_ino in locked):
+            raise OSError(number, os.strerror(number), path)
         return real(path, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
-        registry.refresh([str(tmp_path / "locked")])
-        assert served(registry) == ["one"]
-        assert codes(registry) == codes(loaded(tmp_path)) == ["unreadable"]
-    registry.refresh([str(tmp_path / "locked")])
-    assert served(registry) == ["locked", "one"]
-    assert codes(registry) == []
+        patch.setattr(os, call, refuse)
+        patch.setattr(os, "supports_fd", {*os.supports_fd, refuse})
+        registry.refresh(paths if call == "open" else None)
+        for each in (registry, loaded(tmp_path)):
+            assert codes(each) == found
+            assert served(each) == ["one", "shelf/three", *(["two"] if number == errno.ENOENT else [])]
+    assert registry.refresh(paths)
+    assert served(registry) == ["locked", "one", "shelf/three", "two"] and codes(registry) == []
 
 
 def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,15 +231,10 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     assert served(registry) == ["one"]
 
 
-def before_it_is_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], object]) -> None:
+def before_it_is_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None]) -> None:
     """Have `change` called with the place of each file that a walk found, just before the scan reads it."""
     real = disk.ingest
-
-    def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
-        change(file.location)
-        return real(root_path, location, file, most_bytes)
-
-    monkeypatch.setattr(disk, "ingest", ingest)
+    monkeypatch.setattr(disk, "ingest", lambda *given: change(given[2].location) or real(*given))
 
 
 @pytest.mark.requirement("X-5")
@@ -328,21 +303,15 @@ def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeyp
     assert Root(0, "/x", "y", "/x").show("") == "y"
 
 
-def test_the_headings_of_the_body_are_read(tmp_path: Path) -> None:
+def test_the_headings_of_the_body_are_read_if_there_is_frontmatter(tmp_path: Path) -> None:
     body = "# One\n\n## Steps\n\nDo it."
-    plant(tmp_path, {"one/SKILL.md": skill_md("one", body=body), "two/SKILL.md": skill_md("other", body=body)})
-    registry = loaded(tmp_path)
-    found = registry.snapshot.skills
-    assert found["one"].reading.headings == ("One", "Steps")
-    assert found["two"].problems and found["two"].reading.headings == ("One", "Steps")
+    texts = {"one": skill_md("one", body=body), "two": skill_md("other", body=body), "three": body}
+    registry = loaded(plant(tmp_path, {f"{path}/SKILL.md": text for path, text in texts.items()}))
+    found = {path: skill.reading.headings for path, skill in registry.snapshot.skills.items()}
+    assert found == {"one": ("One", "Steps"), "two": ("One", "Steps"), "three": ()}
     plant(tmp_path, {"one/SKILL.md": skill_md("one", body="# One\n\n## Other steps\n\nDo it.")})
     registry.refresh()
     assert registry.snapshot.skills["one"].reading.headings == ("One", "Other steps")
-
-
-def test_what_has_no_frontmatter_has_no_headings(tmp_path: Path) -> None:
-    plant(tmp_path, {"one/SKILL.md": "# One\n\n## Steps\n"})
-    assert loaded(tmp_path).snapshot.skills["one"].reading.headings == ()
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
@@ -352,18 +321,13 @@ def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for
         for path in ("a", "whole/sub", "group", "loose"):
             (open_path / path).chmod(0o444)
         registry = loaded(open_path)
-    assert {path: codes(skill) for path, skill in registry.snapshot.skills.items()} == {
-        "a": ["unreadable"],
-        "whole": ["unreadable"],
-    }
-    said = {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems}
-    assert said == {
-        f"{open_path}/a/SKILL.md": "SKILL.md cannot be inspected: the folder may be read but not entered; give the "
-        "user that runs the server permission to enter the folder",
-        f"{open_path}/whole/sub/x.md": "sub/x.md cannot be inspected: the folder may be read but not entered; give the "
-        "user that runs the server permission to enter the folder",
-        f"{open_path}/group/b": "the directory cannot be opened; give the user that runs the server permission to "
-        f"enter the folder above it, {open_path}/group",
-        f"{open_path}/loose": "1 of its names cannot be inspected: the folder may be read but not entered; give the "
-        "user that runs the server permission to enter the folder",
+    found = {path: codes(skill) for path, skill in registry.snapshot.skills.items()}
+    assert found == {"a": ["unreadable"], "whole": ["unreadable"]}
+    cannot = "cannot be inspected: the folder may be read but not entered"
+    admit = "give the user that runs the server permission to enter the folder"
+    assert {found.path: found.text for found in registry.checks.survey(registry.snapshot).problems} == {
+        f"{open_path}/a/SKILL.md": f"SKILL.md {cannot}; {admit}",
+        f"{open_path}/whole/sub/x.md": f"sub/x.md {cannot}; {admit}",
+        f"{open_path}/group/b": f"the directory cannot be opened; {admit} above it, {open_path}/group",
+        f"{open_path}/loose": f"1 of its names {cannot}; {admit}",
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from catalog.forest import plant, skill_md
+from catalog.forest import plant, skills
 from forkserver import run
 from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.errors import RequestError
 from tables import each_row
-from wire import COMMAND, serving, write_skill
+from wire import COMMAND, Wire, serving, write_skill
 
 
 @pytest.fixture
@@ -31,6 +31,17 @@ def root(tmp_path: Path) -> Path:
 def served(registry: Registry) -> set[str]:
     registry.load()
     return set(registry.snapshot.skills)
+
+
+def listed(wire: Wire) -> set[str]:
+    return {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]}
+
+
+def said(*words: object, status: int = 0) -> str:
+    """What a command prints."""
+    done = run([*COMMAND, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done.stdout
 
 
 @each_row(
@@ -54,9 +65,8 @@ def test_a_pattern_fits_path_name_or_tag(
 
 
 def test_an_edit_switches_a_skill_off_and_on_and_it_hides_none_of_a_later_root(tmp_path: Path) -> None:
-    plant(tmp_path / "one", {"tea/SKILL.md": skill_md("tea")})
-    plant(tmp_path / "two", {"tea/SKILL.md": skill_md("tea")})
-    registry = Registry([tmp_path / "one", tmp_path / "two"], gate=Selection(exclude=("draft",)), quiet_s=0)
+    roots = [plant(tmp_path / name, skills("tea")) for name in ("one", "two")]
+    registry = Registry(roots, gate=Selection(exclude=("draft",)), quiet_s=0)
     assert served(registry) == {"tea"} and registry.snapshot.skills["tea"].root == 0
     write_skill(tmp_path / "one" / "tea", description="x\ntags: [draft]")
     registry.refresh()
@@ -86,13 +96,11 @@ def test_a_folder_switches_its_own_skills_off(root: Path) -> None:
 
 def test_a_server_hears_of_a_switch_at_once(root: Path) -> None:
     with serving(root) as wire:
-        assert len(wire.request("skills/list")["skills"]) == 3
-        switch(str(root), "tea", on=False)
-        wire.until("notifications/skills/list_changed")
-        assert "tea" not in {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]}
-        switch(str(root), "tea", on=True)
-        wire.until("notifications/skills/list_changed")
-        assert len(wire.request("skills/list")["skills"]) == 3 and not (root / "skills-off.txt").exists()
+        whole = listed(wire)
+        for on, left in ((False, whole - {"tea"}), (True, whole)):
+            switch(str(root), "tea", on=on)
+            wire.until("notifications/skills/list_changed")
+            assert listed(wire) == left and (root / "skills-off.txt").exists() is not on
 
 
 def test_switches_that_cannot_be_read_are_not_written_over(root: Path) -> None:
@@ -120,16 +128,14 @@ def test_every_command_that_takes_a_root_takes_patterns() -> None:
 def test_a_broken_skill_that_is_left_out_is_no_error(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     (write_skill(tmp_path / "bad") / "SKILL.md").write_bytes(b"no frontmatter")
-    done = run([*COMMAND, "validate", str(tmp_path), "--exclude", "bad"], capture_output=True, text=True)
-    assert done.returncode == 0 and "1 skill, 0 errors" in done.stdout
+    assert "1 skill, 0 errors" in said("validate", tmp_path, "--exclude", "bad")
 
 
 def test_commands_and_servers_have_the_same_choice(root: Path) -> None:
-    words = [*COMMAND, "list", str(root), "--include", "acme/*", "--exclude", "draft"]
-    listed = run(words, capture_output=True, text=True).stdout
-    assert "invoices" in listed and "refunds" not in listed and "tea" not in listed
+    shown = said("list", root, "--include", "acme/*", "--exclude", "draft")
+    assert "invoices" in shown and "refunds" not in shown and "tea" not in shown
     with serving(root, "--exclude", "billing") as wire:
-        assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["tea"]
+        assert listed(wire) == {"tea"}
         assert "refunds" not in str(wire.request("tools/list"))
 
 
@@ -143,16 +149,12 @@ def test_a_source_has_its_own(root: Path, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     with serving("--config", config) as wire:
-        found = {each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]}
-    assert found == {"invoices", "tea", "coffee"}
-    shown = run([*COMMAND, "config", "show", "--config", str(config)], capture_output=True, text=True).stdout
-    assert f"{folder} include=coffee" in shown
+        assert listed(wire) == {"invoices", "tea", "coffee"}
+    assert f"{folder} include=coffee" in said("config", "show", "--config", config)
 
 
 def test_one_host_has_its_own(root: Path) -> None:
-    words = [*COMMAND, "install", "cursor", str(root), "--print"]
-    chosen = ["--include", "acme/*", "--exclude", "draft"]
-    entry = json.loads(run([*words, *chosen], capture_output=True, text=True).stdout)["mcpServers"]["skills"]
+    words = ("install", "cursor", "--print", "--include", "acme/*", "--exclude", "draft")
+    entry = json.loads(said(*words, root))["mcpServers"]["skills"]
     assert entry["args"][-3:] == [str(root), "--include=acme/*", "--exclude=draft"]
-    by_url = [*COMMAND, "install", "cursor", "--url", "https://a.example/mcp", "--print", *chosen]
-    assert run(by_url, capture_output=True, text=True).returncode == 2
+    said(*words, "--url", "https://a.example/mcp", status=2)

@@ -29,7 +29,7 @@ def reads_wall_clock(tree: ast.Module) -> bool:
 
 def test_every_reader_of_the_wall_clock_is_known() -> None:
     found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
-    # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
+    # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_disk.py), how long
     # an index is fresh (tests/sources/test_index.py), and how long an artifact stays (tests/publish/test_static.py). A
     # certificate must be valid on the day that it is
     # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).

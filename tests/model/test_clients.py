@@ -6,22 +6,16 @@ from mcp_skills_server.model.clients import MOST_CATALOG, UNKNOWN, Client, clien
 from tables import each_row
 
 IN_TOOLS = {"list_in": "tools", "catalog_characters": MOST_CATALOG}
+STRUCTURE = {"shows": "structure", "searches_tools": True}
 
 
 @each_row(
     ("name", "differences"),
     [
-        (None, {}),
-        ("", {}),
-        ("somebody-else", {}),
-        ("my-codex", {}),
-        (
-            "claude-code",
-            {"shows": "structure", "shows_skills": True, "list_in": "instructions", "searches_tools": True},
-        ),
-        ("codex-mcp-client", {**IN_TOOLS, "shows": "structure", "searches_tools": True}),
+        *((each, {}) for each in (None, "", "somebody-else", "my-codex", "mcp-inspector")),
+        ("claude-code", {**STRUCTURE, "shows_skills": True, "list_in": "instructions"}),
+        ("codex-mcp-client", {**IN_TOOLS, **STRUCTURE}),
         ("mcp", {"shows": "either"}),
-        ("mcp-inspector", {}),
         ("opencode", {**IN_TOOLS, "makes_templates_of_prompts": True}),
         ("kilo", {**IN_TOOLS, "makes_templates_of_prompts": True}),
         ("Cline", {"result_characters": 7_500}),

@@ -1,4 +1,4 @@
-"""Over a real connection: one quiet burst is one notification of each kind."""
+"""A lone edit is over soon, a burst when it has been quiet for a while: one notification of each kind."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from catalog.following import edit, version, watching
+from catalog.following import Scripted, edit, version, watching
 from catalog.forest import DEADLINE, plant, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes
+from tables import each_row
 from wire import Era, Wire, WireError, serving, write_skill
 
 QUIET = 1.0
@@ -111,81 +113,79 @@ def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
         assert seen.next().after.keys() == {"one"}
 
 
-class Scripted:
-    """Events at given moments of a clock of its own, in place of those of the system."""
-
-    now = 0.0
-    script: ClassVar[list[tuple[float, str]]] = []
-
-    def __init__(self, tops: list[str], stop: threading.Event, *, hidden: bool) -> None:
-        self._top, self._stop = tops[0], stop
-
-    def enter(self, _top: str, _location: str) -> None: ...
-
-    def arm(self) -> bool:
-        return False
-
-    def wait(self, seconds: float) -> set[str]:
-        if not self.script:
-            Scripted.now += seconds
-            self._stop.wait(0.01)
-            return set()
-        moment, path = self.script[0]
-        if moment > self.now + seconds:
-            Scripted.now += seconds
-            return set()
-        Scripted.now = moment
-        del self.script[0]
-        return {f"{self._top}/{path}"}
-
-    def close(self) -> None: ...
-
-
 def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[tuple[float, int]] = []
     script = [(5.0, "a/x"), (5.01, "b/x"), (5.1, "c/x"), (5.3, "d/x"), (5.5, "e/x"), (8.0, "a/x")]
     monkeypatch.setattr(Scripted, "script", script)
     monkeypatch.setattr(Scripted, "now", 0.0)
     monkeypatch.setattr(module, "DirectoryEvents", Scripted)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Scripted.now))
-    registry = Registry([plant(tmp_path, skills("a"))])
-    done, real = threading.Event(), registry.refresh
+    registry, looks = Registry([plant(tmp_path, skills("a"))]), SimpleQueue[tuple[float, int]]()
+    real = registry.refresh
 
     def refresh(paths: Any = None, **options: Any) -> Changes:
         if paths is not None:
-            looks.append((round(Scripted.now, 2), len(paths)))
-            if len(looks) == 2:
-                done.set()
+            looks.put((round(Scripted.now, 2), len(paths)))
         return real(paths, **options)
 
     monkeypatch.setattr(registry, "refresh", refresh)
-    watcher = module.Watcher(registry)
-    watcher.start()
-    try:
-        assert done.wait(DEADLINE)
-    finally:
-        watcher.stop(DEADLINE)
-    assert looks == [(5.75, 5), (8.04, 1)]
+    with module.Watcher(registry):
+        assert [looks.get(timeout=DEADLINE) for _ in range(2)] == [(5.75, 5), (8.04, 1)]
 
 
 def test_an_edit_that_follows_closely_on_a_report_waits_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many slow edits are the first one, at once, and the rest together."""
-    lone: list[bool] = []
-
-    class Seen(Burst):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            lone.append(options["lone"])
-            super().__init__(*arguments, **options)
-
-    monkeypatch.setattr(module, "Burst", Seen)
+    made = Mock(wraps=Burst)
+    monkeypatch.setattr(module, "Burst", made)
     monkeypatch.setattr(module, "_CALM_S", DEADLINE)
-    plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, seen):
+    with watching(plant(tmp_path, skills("one"))) as (_, seen):
         for number in (2, 3):
             edit(tmp_path, "one", number)
             seen.until(version("one", number))
-    assert lone == [True, False]
+    assert [each.kwargs["lone"] for each in made.call_args_list] == [True, False]
+
+
+STEP, QUIET_STEP, LONGEST = 0.04, 0.25, 3.0
+
+
+def due(burst: Burst) -> float:
+    """Seconds after 100.0 at which a burst is over."""
+    return round(burst.deadline() - 100.0, 6)
+
+
+@each_row(
+    ("wait", "paths"),
+    [
+        (STEP, ["one/SKILL.md"]),
+        (STEP, ["one/SKILL.md", "one/SKILL.md.tmp", "one/SKILL.md.bak"]),
+        (STEP, ["one", "one/SKILL.md", "one/references", "one/references/a.md"]),
+        (STEP, ["old", "new"]),
+        (QUIET_STEP, ["one/SKILL.md", "two/SKILL.md"]),
+        (QUIET_STEP, ["one/SKILL.md", "../q/one/SKILL.md"]),
+        (QUIET_STEP, [f"one/{number}.md" for number in range(4)]),
+        (QUIET_STEP, ["one", *(f"one/{number}.md" for number in range(8))]),
+    ],
+)
+def test_a_save_a_small_skill_or_a_rename_is_lone_and_more_waits_for_quiet(wait: float, paths: list[str]) -> None:
+    assert due(Burst([f"/r/{path}" for path in paths], 100.0)) == wait
+    assert due(Burst([f"/r/{path}" for path in paths], 100.0, lone=False)) == QUIET_STEP, "closely on a report"
+
+
+def test_each_event_begins_the_quiet_anew_and_a_burst_stays_one_and_is_cut() -> None:
+    burst = Burst(["/r/one/SKILL.md"], 100.0)
+    for paths, now, over in (
+        ([], 100.03, STEP),
+        (["/r/one/SKILL.md"], 100.03, 0.03 + STEP),
+        (["/r/two/SKILL.md"], 100.05, 0.05 + QUIET_STEP),
+        (["/r"], 100.06, 0.06 + QUIET_STEP),  # its top directory, with which all of it would look like one directory
+    ):
+        burst.add(paths, now)
+        assert due(burst) == pytest.approx(over)
+    now = 100.0
+    while burst.deadline() > now and now < 200.0:
+        now += 0.01
+        burst.add(["/r/one/SKILL.md", "/r/two/SKILL.md"], now)
+    assert now == pytest.approx(100.0 + LONGEST, abs=0.02)

@@ -17,29 +17,21 @@ from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
-from runtime.workshop import NAMES, PDF, WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
+from runtime.workshop import WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
 from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
 
-# Loading
-
-
-@pytest.mark.requirement("RT-10")
-async def test_replacing_is_what_loading_does(session: Session) -> None:
-    await ask(session, "skills_load", names=["pdf-processing", "refunds"])
-    assert active(await ask(session, "skills_load", names=["data-analysis"])) == ["data-analysis"]
-
-
 @pytest.mark.requirement("RT-10", "RT-7")
-async def test_adding_keeps_the_order_and_each_skill_once(session: Session) -> None:
+async def test_adding_keeps_the_order_and_each_skill_once_and_replacing_is_the_default(session: Session) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing", "refunds"])
     assert session.active_skills == ["refunds", "pdf-processing"]
     receipt = await ask(session, "skills_load", names=["data-analysis", "refunds"], mode="add")
     assert active(receipt) == session.active_skills == ["refunds", "pdf-processing", "data-analysis"]
     shown = await session.instructions()
     assert re.findall(r'<skill name="(.*)">', shown) == session.active_skills
+    assert active(await ask(session, "skills_load", names=["data-analysis"])) == ["data-analysis"]
 
 
 def needing(name: str, *others: str) -> dict[str, str]:
@@ -65,22 +57,21 @@ async def test_what_a_skill_depends_on_is_loaded_with_it_one_level_deep(tmp_path
 async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
     words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
     assert "too long (maxItems: 64)" in words and len(words) < 600
-    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(64)]})
-    assert words.count("Unknown skill") == 3
+    words = await refused(session, "skills_load", {"names": [f"zzzz-{number}" for number in range(64)]})
+    assert words.count("Unknown skill") == words.count("skills_list shows what there is") == 3
 
 
 @pytest.mark.requirement("X-30")
-@pytest.mark.parametrize("mode", ["replace", "add"])
-async def test_with_one_unknown_name_nothing_is_loaded(session: Session, mode: str) -> None:
+async def test_with_one_unknown_name_nothing_is_loaded(session: Session) -> None:
     await ask(session, "skills_load", names=["refunds"])
     before = await session.instructions()
-    names = ["data-analysis", "pdf-procesing", "no-such-thing"]
-    words = await refused(session, "skills_load", {"names": names, "mode": mode})
-    assert words.startswith("Nothing was loaded.")
-    assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in words
-    assert "'no-such-thing'" in words
-    assert session.active_skills == ["refunds"]
-    assert await session.instructions() == before
+    for mode in ("replace", "add"):
+        names = ["data-analysis", "pdf-procesing", "no-such-thing"]
+        words = await refused(session, "skills_load", {"names": names, "mode": mode})
+        assert words.startswith("Nothing was loaded.") and "'no-such-thing'" in words
+        assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in words
+        assert session.active_skills == ["refunds"]
+        assert await session.instructions() == before
 
 
 @pytest.mark.requirement("X-30")
@@ -101,10 +92,6 @@ async def test_when_a_body_cannot_be_had_nothing_is_loaded(
     assert session.active_skills == ["refunds"]
 
 
-async def test_a_name_without_likeness_points_to_the_list(session: Session) -> None:
-    assert "skills_list shows what there is" in await refused(session, "skills_load", {"names": ["zzzzqqqq"]})
-
-
 @pytest.mark.requirement("RT-8", "RT-9", "X-30")
 async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
     session = Runtime(loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(10)))))).session()
@@ -119,18 +106,12 @@ async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
     assert active(await ask(session, "skills_load", names=["s8"])) == ["s8"]
 
 
-FORMS = [
-    "refunds",
-    "acme/billing/refunds",
-    "skill://acme/billing/refunds/SKILL.md",
-    "skill://acme/billing/refunds",
-    "skill://acme/billing/refunds/",
-    "SKILL://acme/billing/refunds/SKILL.md",
-]
-
-
 @pytest.mark.requirement("RT-1", "RT-11", "RT-14")
-@each_row("form", FORMS)
+@each_row(
+    "form",
+    ["refunds", "acme/billing/refunds", "skill://acme/billing/refunds/SKILL.md", "skill://acme/billing/refunds",
+     "skill://acme/billing/refunds/", "SKILL://acme/billing/refunds/SKILL.md"],
+)  # fmt: skip
 async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
     (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
     assert entry["name"] == "refunds"
@@ -141,32 +122,28 @@ async def test_a_skill_is_found_by_name_path_and_location(session: Session, form
 
 @each_row(
     "form",
-    ["", "Refunds", "acme/billing", "skill://", "skill://acme/billing",
-     "skill://pdf-processing/references/guide.md", "skill://acme/billing/../billing/refunds", "file:///acme", "/",
-     "\ud800"],
+    ["", "Refunds", "acme/billing", "skill://", "skill://acme/billing", "skill://pdf-processing/references/guide.md",
+     "skill://acme/billing/../billing/refunds", "file:///acme", "/", "\ud800"],
 )  # fmt: skip
 async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
     assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
 
 
 @pytest.mark.requirement("RT-1", "RT-3", "RT-11")
-async def test_agents_that_work_on_the_disk_are_told_absolute_paths(registry: Registry) -> None:
-    session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
+async def test_agents_that_work_on_the_disk_are_told_absolute_paths_and_nobody_else_is(
+    session: Session, registry: Registry
+) -> None:
     place = Path(registry.roots[0].path) / "pdf-processing"
-    assert f"<location>{place / SKILL_MD}</location>" in await session.instructions()
-    for form in (str(place / SKILL_MD), "skill://pdf-processing/SKILL.md", "pdf-processing"):
-        (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
-        assert (entry["location"], entry["root_dir"]) == (str(place / SKILL_MD), str(place))
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [str(place / "no" / SKILL_MD)]})
-    assert listed(await ask(session, "skills_list")) == NAMES
-
-
-@pytest.mark.requirement("RT-3")
-async def test_paths_of_the_disk_are_told_to_nobody_else(tmp_path: Path, session: Session) -> None:
     answers = [await ask(session, "skills_load", names=["pdf-processing"]), await ask(session, "skills_list")]
-    assert str(tmp_path) not in json.dumps([*answers, session.tools(), await session.instructions()])
-    path = str(tmp_path / "pdf-processing" / SKILL_MD)
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [path]})
+    assert str(place.parent) not in json.dumps([*answers, session.tools(), await session.instructions()])
+    assert "Unknown skill" in await refused(session, "skills_load", {"names": [str(place / SKILL_MD)]})
+    able = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
+    assert f"<location>{place / SKILL_MD}</location>" in await able.instructions()
+    for form in (str(place / SKILL_MD), "skill://pdf-processing/SKILL.md", "pdf-processing"):
+        (entry,) = (await ask(able, "skills_load", names=[form]))["structuredContent"]["active_skills"]
+        assert (entry["location"], entry["root_dir"]) == (str(place / SKILL_MD), str(place))
+    assert "Unknown skill" in await refused(able, "skills_load", {"names": [str(place / "no" / SKILL_MD)]})
+    assert listed(await ask(able, "skills_list")) == ["refunds", "data-analysis", "pdf-processing"]
 
 
 async def test_skills_that_share_a_name_go_by_their_paths(tmp_path: Path) -> None:
@@ -212,20 +189,16 @@ async def test_a_skill_that_breaks_a_rule_is_served_with_its_problems(tmp_path: 
 
 
 @pytest.mark.requirement("X-2", "ASG-17")
-async def test_a_skill_that_cannot_be_read_is_no_skill(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {"broken/SKILL.md": "---\nname: broken\n"} | skills("fine")))
+async def test_a_skill_that_cannot_be_read_is_no_skill_wherever_it_lies(tmp_path: Path) -> None:
+    broken = {"broken/SKILL.md": "---\nname: broken\n", "fine/inner/SKILL.md": "---\n"}
+    registry = loaded(plant(tmp_path, broken | skills("fine")))
     session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
-    for form in ("broken", "skill://broken/SKILL.md", str(Path(registry.roots[0].path) / "broken" / SKILL_MD)):
+    place = str(Path(registry.roots[0].path) / "broken" / SKILL_MD)
+    for form in ("broken", "skill://broken/SKILL.md", place, "skill://fine/inner", "skill://fine/inner/SKILL.md"):
         assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
     assert listed(await ask(session, "skills_list")) == ["fine"]
     assert listed(await ask(session, "skills_search", query="broken")) == []
     assert "broken" not in await session.instructions()
-
-
-async def test_the_location_of_a_broken_skill_in_a_skill_means_neither(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, skills("outer") | {"outer/inner/SKILL.md": "---\n"}))).session()
-    for form in ("skill://outer/inner", "skill://outer/inner/SKILL.md"):
-        assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
 
 
 @pytest.mark.requirement("ASG-22")
@@ -242,14 +215,6 @@ async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: P
     assert "Ship it." in await session.instructions()
 
 
-@pytest.mark.requirement("ASG-16")
-async def test_a_skill_without_a_description_is_not_offered(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}))).session()
-    assert await session.instructions() == ""
-    assert session.tools() == []
-    assert text(await session.call("skills_list")) == "No skill matches."
-
-
 @pytest.mark.requirement("RT-12")
 async def test_a_body_is_read_once(session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
@@ -262,8 +227,7 @@ async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = ["data-analysis", "refunds"]
-    size = sum(len(raw) for path in WORKSHOP if path.endswith("SKILL.md") and isinstance(raw := WORKSHOP[path], str))
-    size -= len(PDF)
+    size = len(WORKSHOP["data-analysis/SKILL.md"]) + len(WORKSHOP["acme/billing/refunds/SKILL.md"])
     monkeypatch.setattr(active_skills, "MOST_BYTES", size)
     await ask(session, "skills_load", names=both)
     monkeypatch.setattr(active_skills, "MOST_BYTES", size - 1)
@@ -271,9 +235,6 @@ async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
     assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in words
     monkeypatch.setattr(active_skills, "MOST_BYTES", 1)
     await ask(session, "skills_load", names=["refunds"])
-
-
-# Unloading
 
 
 @pytest.mark.requirement("RT-14")
@@ -287,23 +248,24 @@ async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session:
 
 
 @pytest.mark.requirement("RT-14")
-@each_row("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
-async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> None:
+@each_row(
+    ("arguments", "all_of_them"),
+    [
+        ({"all": True}, True), ({"all": True, "names": ["refunds"]}, True), ({"all": True, "names": []}, True),
+        ({}, False), ({"all": False}, False), ({"names": []}, False), ({"all": False, "names": []}, False),
+    ],
+)  # fmt: skip
+async def test_all_are_unloaded_or_it_is_told_what_unloading_takes(
+    session: Session, arguments: dict[str, Any], all_of_them: bool
+) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    assert active(await ask(session, "skills_unload", **arguments)) == []
-    assert active(await ask(session, "skills_unload", **arguments)) == []
-
-
-@pytest.mark.requirement("RT-14")
-@each_row("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
-async def test_unloading_nothing_is_told_what_it_takes(session: Session, arguments: dict[str, Any]) -> None:
-    await ask(session, "skills_load", names=["refunds"])
-    words = await refused(session, "skills_unload", arguments)
-    assert "names" in words and "all=true" in words
-    assert session.active_skills == ["refunds"]
-
-
-# Skills that change while they are loaded
+    if all_of_them:
+        assert active(await ask(session, "skills_unload", **arguments)) == []
+        assert active(await ask(session, "skills_unload", **arguments)) == []
+    else:
+        words = await refused(session, "skills_unload", arguments)
+        assert "names" in words and "all=true" in words
+        assert session.active_skills == ["refunds", "pdf-processing"]
 
 
 @pytest.mark.requirement("RT-21", "RT-12")
@@ -323,42 +285,22 @@ async def test_an_edit_of_a_loaded_skill_shows_in_the_next_instructions(
     assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
 
 
-@pytest.mark.parametrize("becomes", [None, "---\nname: refunds\n"])
-async def test_a_loaded_skill_that_is_removed_or_breaks_is_loaded_no_more(
-    tmp_path: Path, session: Session, registry: Registry, becomes: str | None
-) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    place = tmp_path / "acme/billing/refunds" / SKILL_MD
-    place.unlink() if becomes is None else place.write_text(becomes)
-    registry.refresh()
-    assert "Ask for the receipt." not in await session.instructions()
-    assert session.active_skills == ["pdf-processing"]
-    assert active(await ask(session, "skills_unload", names=["refunds"])) == ["pdf-processing"]
-
-
-async def test_a_loaded_skill_that_is_hidden_meanwhile_stays_loaded(
+async def test_a_loaded_skill_that_is_hidden_stays_loaded_and_one_that_breaks_or_is_removed_does_not(
     tmp_path: Path, session: Session, registry: Registry
 ) -> None:
-    await ask(session, "skills_load", names=["refunds"])
-    hidden = skill_md("refunds", "disable-model-invocation: true", body="Ask the user.")
-    (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(hidden)
+    await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
+    place = tmp_path / "acme/billing/refunds" / SKILL_MD
+    place.write_text(skill_md("refunds", "disable-model-invocation: true", body="Ask the user."))
     registry.refresh()
     shown = await session.instructions()
     assert "Ask the user." in shown and "<name>refunds</name>" not in shown
-
-
-# Many calls at once
-
-
-async def test_skills_that_are_added_at_once_are_both_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a")} | skills("b")))
-    session = Runtime(registry).session()
-    held = Held(registry, monkeypatch)
-    await held.during(
-        lambda: ask(session, "skills_load", names=["a"], mode="add"),
-        lambda: ask(session, "skills_load", names=["b"], mode="add"),
-    )
-    assert sorted(session.active_skills) == ["a", "b"]
+    place.write_text("---\nname: refunds\n")
+    (tmp_path / "data-analysis" / SKILL_MD).unlink()
+    registry.refresh()
+    shown = await session.instructions()
+    assert "Ask the user." not in shown and "Look at the data" not in shown
+    assert session.active_skills == ["pdf-processing"]
+    assert active(await ask(session, "skills_unload", names=["refunds"])) == ["pdf-processing"]
 
 
 @pytest.mark.requirement("RT-8")

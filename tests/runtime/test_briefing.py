@@ -43,17 +43,13 @@ def test_before_the_scan_the_texts_are_those_of_the_last_process(
 
 
 def test_before_the_first_scan_of_all_nothing_is_named(tmp_path: Path) -> None:
-    registry = Registry([plant(tmp_path / "skills", skills("a"))], index=Index(tmp_path / "index", 1))
-    briefing = Runtime(registry).briefing
-    assert not briefing.remember()
-    assert briefing.instructions().startswith("Skills here") and len(briefing.tools(handles=True)) == 5
-    registry.load()
-    assert briefing.instructions().startswith("1 skill here")
-    (tmp_path / "empty").mkdir()
-    empty = Registry([tmp_path / "empty"])
-    briefing = Runtime(empty).briefing
-    assert briefing.instructions().startswith("Skills here")
-    empty.load()
+    for files, after in ((skills("a"), "1 skill here"), ({}, "")):
+        registry = Registry([plant(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
+        briefing = Runtime(registry).briefing
+        assert not briefing.remember()
+        assert briefing.instructions().startswith("Skills here") and len(briefing.tools(handles=True)) == 5
+        registry.load()
+        assert briefing.instructions().startswith(after)
     assert told(briefing) == ("", "[]")
 
 
@@ -71,19 +67,16 @@ def test_a_host_that_searches_tools_finds_words_of_names_tags_and_descriptions(t
     assert max(len(str(tool["description"])) for tool in tools) <= 500
 
 
-@pytest.mark.parametrize("tags", [(), ("team",)])
-def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_others(
-    tmp_path: Path, tags: tuple[str, ...]
-) -> None:
+def test_skills_with_a_preferred_tag_are_described_before_those_used_lately_and_others(tmp_path: Path) -> None:
     text = "Use when a case comes up that is like this one and needs a sentence of some length"
     for number in range(80):
-        tag = ("tags: [team]",) if number == 70 else ()
-        fields = ("---", f"name: s{number}", f"description: {text}, {number}.", *tag, "---", "")
-        plant(tmp_path, {f"s{number}/SKILL.md": "\n".join(fields)})
-    with Runtime(loaded(tmp_path), RuntimeSettings(preferred_tags=tags)) as runtime:
-        runtime.briefing.prefer([f"s{number}" for number in range(70)])
-        told = runtime.briefing.instructions()
-    assert (f"- s70: {text}" in told) is bool(tags)
+        tag = "tags: [team]\n" if number == 70 else ""
+        fields = f"---\nname: s{number}\ndescription: {text}, {number}.\n{tag}---\n"
+        plant(tmp_path, {f"s{number}/SKILL.md": fields})
+    for tags in ((), ("team",)):
+        briefing = Runtime(loaded(tmp_path), RuntimeSettings(preferred_tags=tags)).briefing
+        briefing.prefer([f"s{number}" for number in range(70)])
+        assert (f"- s70: {text}" in briefing.instructions()) is bool(tags)
 
 
 def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
@@ -93,32 +86,14 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
     assert str(tmp_path) not in shown
 
 
-# News
-
-
-def test_another_process_finds_its_own_moment_by_the_time(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
-    briefing = Briefing(registry, 4000, scripts=lambda: False, absolute_paths=False)
-    moments = [briefing.generation]
-    for name in ("b", "c"):
-        plant(tmp_path, skills(name))
-        registry.refresh()
-        moments.append(briefing.generation)
-    times = [briefing.time_of(each) for each in moments]
-    assert times == sorted(times)
-    assert [briefing.generation_at(each) for each in times] == moments
-    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
-
-
-def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
+def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
     briefing = Runtime(registry).briefing
     start = briefing.generation
     registry.load()
     assert briefing.news(start) is None
-    plant(
-        tmp_path, skills("c", "d") | {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
-    )
+    hidden = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
+    plant(tmp_path, skills("c", "d") | hidden)
     (tmp_path / "b/SKILL.md").unlink()
     registry.refresh()
     assert "2 added and 1 removed" in str(briefing.news(start))
@@ -129,19 +104,30 @@ def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
     registry.refresh()
     assert "1 added." in str(briefing.news(start))
     assert "1 added and 1 removed." in str(briefing.news(later))
-    for name in ("d",):
-        (tmp_path / name / "SKILL.md").unlink()
+    (tmp_path / "d/SKILL.md").unlink()
     registry.refresh()
     assert briefing.news(start) is None
-
-
-def test_more_news_than_are_kept_are_counted_as_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
-    registry = loaded(tmp_path)
-    briefing = Runtime(registry).briefing
-    plant(tmp_path, skills("a", "b", "c", "d", "e"))
+    short, closed = Runtime(registry), Runtime(registry)
+    closed.close()
+    plant(tmp_path, skills("f", "g", "h", "i", "j"))
     registry.refresh()
-    assert "3 added or more." in str(briefing.news(0))
+    assert "3 added or more." in str(short.briefing.news(0))
+    assert closed.briefing.generation == 0  # it follows nothing
+
+
+def test_another_process_finds_its_own_moment_by_the_time(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+    briefing = Runtime(registry).briefing
+    moments = [briefing.generation]
+    for name in ("b", "c"):
+        plant(tmp_path, skills(name))
+        registry.refresh()
+        moments.append(briefing.generation)
+    times = [briefing.time_of(each) for each in moments]
+    assert times == sorted(times)
+    assert [briefing.generation_at(each) for each in times] == moments
+    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
 
 
 async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_path: Path) -> None:
@@ -159,13 +145,3 @@ async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_pat
         assert "changed" not in str(await hosted.call(name, arguments))  # its instructions are those of now
         assert "changed" not in str(await Session(runtime, hosted=False).call(name, arguments))
     assert "changed" not in str(await session.call("skills_list"))
-
-
-def test_a_runtime_that_is_closed_follows_nothing(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
-    runtime = Runtime(registry)
-    start = runtime.briefing.generation
-    runtime.close()
-    plant(tmp_path, skills("b"))
-    registry.refresh()
-    assert runtime.briefing.generation == start

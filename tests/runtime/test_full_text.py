@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 
 from catalog.forest import loaded, plant, skills
-from mcp_skills_server.runtime.full_text_support import full_text_problem, warn_if_absent
+from mcp_skills_server.runtime.full_text_support import warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.runtime.search_index import NoFullTextError, SearchIndex
-
-pytestmark = pytest.mark.anyio
 
 
 def without_sqlite(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -36,28 +33,13 @@ def without_fts5(monkeypatch: pytest.MonkeyPatch) -> str:
     return "its SQLite was built without FTS5"
 
 
-without = pytest.mark.parametrize("lacking", [without_sqlite, without_fts5])
-
-
-def test_here_it_is_there() -> None:
-    assert full_text_problem() is None
-
-
-@without
-def test_an_index_says_what_is_missing(lacking: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = lacking(monkeypatch)
-    assert full_text_problem() == reason
-    with pytest.raises(NoFullTextError, match=reason):
-        SearchIndex()
-
-
-@without
+@pytest.mark.anyio
+@pytest.mark.parametrize("lacking", [without_sqlite, without_fts5])
 async def test_a_search_says_so_and_the_rest_works(
     lacking: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason = lacking(monkeypatch)
-    runtime = Runtime(loaded(plant(tmp_path, skills("alpha", "beta"))))
-    session = runtime.session()
+    session = Runtime(loaded(plant(tmp_path, skills("alpha", "beta")))).session()
     found: Any = await session.call("skills_search", {"query": "alpha"})
     assert found["isError"] and found["content"][0]["text"] == (
         f"Skills cannot be searched here, because {reason}; skills_list lists all of them"
@@ -66,21 +48,17 @@ async def test_a_search_says_so_and_the_rest_works(
     assert caplog.messages == [f"skills_search finds nothing, because {reason}; {hint}"]
     unknown: Any = await session.call("skills_load", {"names": ["alfa"]})
     assert unknown["isError"] and "skills_list shows what there is" in unknown["content"][0]["text"]
-    assert "isError" not in await session.call("skills_load", {"names": ["alpha"]})
+    await session.call("skills_load", {"names": ["alpha"]})
     assert session.active_skills == ["alpha"]
 
 
-def test_a_start_says_that_there_is_no_sqlite(
+def test_a_start_looks_for_sqlite_without_loading_it_and_says_that_there_is_none(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    code = "import sys; from mcp_skills_server.runtime.full_text_support import warn_if_absent as w; w(); "
+    code += "print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"sqlite3", "_sqlite3"} & {*done.stdout.split()} and done.stderr == ""
     reason = without_sqlite(monkeypatch)
     warn_if_absent()
     assert len(caplog.messages) == 1 and reason in caplog.messages[0]
-
-
-def test_a_start_looks_for_sqlite_without_loading_it() -> None:
-    code = "import sys; from mcp_skills_server.runtime.full_text_support import warn_if_absent as w; w(); "
-    done = subprocess.run(
-        [sys.executable, "-c", code + "print(*sorted(sys.modules))"], capture_output=True, text=True, check=True
-    )
-    assert not {"sqlite3", "_sqlite3"} & {*done.stdout.split()} and done.stderr == ""

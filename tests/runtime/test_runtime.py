@@ -16,7 +16,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts import sandbox
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
-UNUSED = ScriptSettings(sandbox="off")
+USABLE = ScriptSettings(sandbox="off")
 
 
 @pytest.fixture
@@ -29,50 +29,38 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 def work_directory(session: Any) -> str:
     """The work directory that the first script of a session makes."""
     session._workspace = session._runtime.scripts.workspace()
+    assert os.path.isdir(session._workspace.path)
     return session._workspace.path
 
 
-def is_there(path: str) -> bool:
-    return os.path.exists(path)
-
-
-def test_outside_of_a_loop_a_session_reads_the_skills_itself(registry: Registry) -> None:
-    with Runtime(registry) as runtime, runtime.session() as session:
-        assert registry.loaded.is_set() and "2 skills:" in str(session.tools())
-
-
 @pytest.mark.anyio
-async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = Runtime(registry)
+async def test_on_a_loop_a_session_waits_for_no_disk_and_the_end_of_a_block_removes_what_scripts_worked_in(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Runtime(registry, scripts=USABLE)
     readers: list[int] = []
     load = registry.load
     monkeypatch.setattr(registry, "load", lambda: [readers.append(threading.get_ident()), load()])
     with pytest.raises(UsageError, match="async with"):
         runtime.session()
     assert readers == []
-    async with runtime, runtime.session() as session:
-        assert "2 skills here" in await session.instructions()
+    async with runtime:
+        async with runtime.session() as session:
+            assert "2 skills here" in await session.instructions()
+            first = work_directory(session)
+        assert not any(map(os.path.exists, [first]))
+        second = work_directory(runtime.session())
+    assert not any(map(os.path.exists, [second, os.path.dirname(second)]))
     assert len(readers) == 1 and readers[0] != threading.get_ident()
     await runtime.load()  # read already
     assert len(readers) == 1
 
 
-def test_the_end_of_a_block_removes_what_scripts_worked_in(registry: Registry) -> None:
-    with Runtime(registry, scripts=UNUSED) as runtime:
+def test_outside_of_a_loop_a_session_reads_the_skills_itself(registry: Registry) -> None:
+    with Runtime(registry, scripts=USABLE) as runtime:
         with runtime.session() as session:
+            assert registry.loaded.is_set() and "2 skills:" in str(session.tools())
             first = work_directory(session)
-            assert os.path.isdir(first)
         assert not os.path.exists(first)
         second = work_directory(runtime.session())
-    assert not os.path.exists(second) and not os.path.exists(os.path.dirname(second))
-
-
-@pytest.mark.anyio
-async def test_so_does_that_of_an_asynchronous_one(registry: Registry) -> None:
-    async with Runtime(registry, scripts=UNUSED) as runtime:
-        async with runtime.session() as session:
-            first = work_directory(session)
-            assert is_there(first)
-        assert not is_there(first)
-        second = work_directory(runtime.session())
-    assert not is_there(second)
+    assert not os.path.exists(second)

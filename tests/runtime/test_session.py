@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
+from dialects.build import JSON
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import disk
@@ -35,25 +36,31 @@ from wire import FIXTURES
 pytestmark = pytest.mark.anyio
 
 
-# The flow of the specification
+@pytest.fixture
+def scripts(registry: Registry) -> Scripts:
+    """What runs scripts here."""
+    return Scripts(registry)
+
+
+@pytest.fixture
+def able(registry: Registry, scripts: Scripts) -> Session:
+    """A conversation whose operator allows scripts."""
+    runtime = Runtime(registry)
+    runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
+    return runtime.session()
 
 
 @pytest.mark.requirement("RT-2", "RT-4", "RT-6", "RT-13", "RT-15", "RT-21", "RT-23")
-async def test_a_conversation_chooses_loads_uses_and_switches(tmp_path: Path, registry: Registry) -> None:
-    runtime = Runtime(registry)
-    scripts = Scripts(registry)
-    runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
-    session = runtime.session()
-
+async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> None:
     # Choose: what is there is told, and nothing of it is loaded.
-    first = await session.instructions()
+    first = await able.instructions()
     assert "<name>pdf-processing</name>" in first
     assert "<active_skills>" not in first
-    assert session.active_skills == []
-    assert "No skill is loaded" in await refused(session, "skills.read", {"path": "references/guide.md"})
+    assert able.active_skills == []
+    assert "No skill is loaded" in await refused(able, "skills.read", {"path": "references/guide.md"})
 
     # Load.
-    receipt = await ask(session, "skills.load", names=["pdf-processing"])
+    receipt = await ask(able, "skills.load", names=["pdf-processing"])
     assert receipt["structuredContent"] == {
         "active_skills": [
             {
@@ -73,63 +80,58 @@ async def test_a_conversation_chooses_loads_uses_and_switches(tmp_path: Path, re
     assert "Read [the guide]" not in json.dumps(receipt)
 
     # Use.
-    second = await session.instructions()
+    second = await able.instructions()
     assert second.startswith(first)
     assert '<skill name="pdf-processing">\nRead [the guide](references/guide.md).' in second
     assert "license: MIT" not in second
-    guide = await ask(session, "skills.read", path="references/guide.md")
+    guide = await ask(able, "skills.read", path="references/guide.md")
     assert guide == {"content": [{"type": "text", "text": "Fill in the form.\nThen sign it.\n"}]}
-    outcome = await ask(session, "skills.run_script", path="scripts/extract.py", args=["--in", "a.pdf"])
+    outcome = await ask(able, "skills.run_script", path="scripts/extract.py", args=["--in", "a.pdf"])
     assert outcome["structuredContent"]["exit_code"] == 0
 
     # Switch.
-    receipt = await ask(session, "skills.load", names=["data-analysis"], mode="replace")
-    assert active(receipt) == session.active_skills == ["data-analysis"]
-    third = await session.instructions()
+    receipt = await ask(able, "skills.load", names=["data-analysis"], mode="replace")
+    assert active(receipt) == able.active_skills == ["data-analysis"]
+    third = await able.instructions()
     assert "Look at the data first." in third
     assert "Read [the guide]" not in third
     assert third.startswith(first)
-    assert text(await ask(session, "skills.read", path="references/guide.md")) == "Draw it.\n"
-    assert "not loaded" in await refused(session, "skills.read", {"path": SKILL_MD, "skill": "pdf-processing"})
+    assert text(await ask(able, "skills.read", path="references/guide.md")) == "Draw it.\n"
+    assert "not loaded" in await refused(able, "skills.read", {"path": SKILL_MD, "skill": "pdf-processing"})
 
     # Done.
-    receipt = await ask(session, "skills.unload", all=True)
+    receipt = await ask(able, "skills.unload", all=True)
     assert receipt["structuredContent"] == {"active_skills": []}
-    assert await session.instructions() == first
+    assert await able.instructions() == first
 
 
-@pytest.mark.requirement("RT-2")
-async def test_sessions_know_nothing_of_each_other(registry: Registry) -> None:
+@pytest.mark.requirement("RT-2", "RT-23", "MCP-26", "X-17")
+async def test_sessions_know_nothing_of_each_other_loading_changes_no_tool_and_a_hosted_one_is_no_argument(
+    registry: Registry,
+) -> None:
     runtime = Runtime(registry)
     one, other = runtime.session(), runtime.session()
-    await ask(one, "skills_load", names=["pdf-processing"])
+    before = json.dumps(one.tools())
+    assert "session" not in (await ask(one, "skills_load", names=["pdf-processing"]))["structuredContent"]
+    assert json.dumps(one.tools()) == before
     assert other.active_skills == []
     assert one.session_id != other.session_id
     assert "<active_skills>" not in await other.instructions()
+    assert '"session"' not in json.dumps([tool["inputSchema"] for tool in one.tools()])
+    assert "session" in await refused(one, "skills_load", {"names": ["refunds"], "session": one.session_id})
 
 
-@pytest.mark.requirement("MCP-26", "X-17")
-async def test_loading_changes_no_tool(session: Session) -> None:
-    before = json.dumps(session.tools())
-    await ask(session, "skills_load", names=["pdf-processing"])
-    assert json.dumps(session.tools()) == before
-
-
-@pytest.mark.requirement("RT-23")
-async def test_a_hosted_session_is_no_argument_of_any_tool(session: Session) -> None:
-    assert '"session"' not in json.dumps([tool["inputSchema"] for tool in session.tools()])
-    assert "session" not in (await ask(session, "skills_load", names=["refunds"]))["structuredContent"]
-    assert "session" in await refused(session, "skills_load", {"names": ["refunds"], "session": session.session_id})
-
-
-@pytest.mark.requirement("ASG-23")
-async def test_without_skills_there_is_neither_word_nor_tool(tmp_path: Path) -> None:
-    session = Runtime(loaded(tmp_path)).session()
+@pytest.mark.requirement("ASG-16", "ASG-23")
+@each_row("files", [{}, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}])
+async def test_without_a_skill_that_has_a_description_there_is_neither_word_nor_tool(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    session = Runtime(loaded(plant(tmp_path, files))).session()
     assert await session.instructions() == ""
     assert session.tools() == []
     assert "Unknown skill: 'a'" in await refused(session, "skills_load", {"names": ["a"]})
     assert text(await session.call("skills_list")) == "No skill matches."
-    assert text(await session.call("skills_search", {"query": "anything"})) == "No skill matches."
+    assert text(await session.call("skills_search", {"query": "mute"})).startswith("No skill matches.")
 
 
 @pytest.mark.requirement("RT-22", "X-15")
@@ -143,18 +145,12 @@ async def test_where_no_host_binds_the_session_its_handle_and_the_bodies_travel_
     assert "Read [the guide]" in text(first)
     (entry,) = first["structuredContent"]["active_skills"]
     assert "instructions" not in entry and "references/guide.md\nassets/form.bin" in text(first)
+    assert "Read [the guide]" not in json.dumps(second) and "Look at the data first." in text(second)
     either = await session.call("skills_load", {"names": ["pdf-processing"]}, client="mcp")
     (entry,) = either["structuredContent"]["active_skills"]
     assert entry["instructions"].startswith("Read [the guide]")
-    assert entry["files"] == [
-        "references/guide.md",
-        "assets/form.bin",
-        "assets/icon.png",
-        "references/my notes.md",
-        "scripts/extract.py",
-    ]
-    assert "Read [the guide]" not in json.dumps(second)
-    assert "Look at the data first." in text(second)
+    rest = ["assets/form.bin", "assets/icon.png", "references/my notes.md", "scripts/extract.py"]
+    assert entry["files"] == ["references/guide.md", *rest]
     assert "session" in await refused(Session(Runtime(registry), hosted=False), "skills_read", {"path": SKILL_MD})
 
 
@@ -180,19 +176,17 @@ async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
     assert listed(await ask(session, "skills_list", after="s5/gone")) == ["s6"]
 
 
-async def test_a_search_finds_what_the_words_mean(session: Session) -> None:
+async def test_a_search_finds_what_the_words_mean_and_follows_the_catalogue(
+    tmp_path: Path, session: Session, registry: Registry
+) -> None:
     assert listed(await ask(session, "skills_search", query="process a pdf"))[0] == "pdf-processing"
     assert len(listed(await ask(session, "skills_search", query="pdf data refunds", limit=2))) == 2
-    nothing = await ask(session, "skills_search", query="zzzzqqqq")
+    nothing = await ask(session, "skills_search", query="origami")
     advice = "Try other keywords, in the language of the skills; skills_list goes through all of them. Groups: acme."
     assert (text(nothing), listed(nothing)) == (f"No skill matches.\n{advice}", [])
     assert nothing["structuredContent"] == {"skills": [], "note": advice}
     near = text(await ask(session, "skills_search", query="professor"))
     assert near == f"No skill matches.\n{advice}".replace("Groups", "Nearest names: pdf-processing. Groups")
-
-
-async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:
-    assert listed(await ask(session, "skills_search", query="origami")) == []
     plant(tmp_path, skills("origami"))
     registry.refresh()
     assert listed(await ask(session, "skills_search", query="origami")) == ["origami"]
@@ -216,25 +210,31 @@ async def test_reading_means_the_skill_that_was_loaded_last_unless_told(session:
 
 @pytest.mark.requirement("RT-15", "X-30")
 async def test_only_loaded_skills_are_read(session: Session) -> None:
-    words = await refused(session, "skills_read", {"path": SKILL_MD})
-    assert "No skill is loaded; call skills_load" in words
-    assert "No skill is loaded" in await refused(session, "skills_read", {"path": SKILL_MD, "skill": "refunds"})
+    for arguments in ({"path": SKILL_MD}, {"path": SKILL_MD, "skill": "refunds"}):
+        assert "No skill is loaded; call skills_load" in await refused(session, "skills_read", arguments)
     await ask(session, "skills_load", names=["data-analysis"])
     words = await refused(session, "skills_read", {"path": SKILL_MD, "skill": "refunds"})
-    assert "'refunds' is not loaded; call skills_load" in words
-    assert "Loaded now: data-analysis" in words
-    assert "Unknown skill: 'refnds'; nearest: refunds" in await refused(
-        session, "skills_read", {"path": SKILL_MD, "skill": "refnds"}
-    )
+    assert "'refunds' is not loaded; call skills_load" in words and "Loaded now: data-analysis" in words
+    words = await refused(session, "skills_read", {"path": SKILL_MD, "skill": "refnds"})
+    assert "Unknown skill: 'refnds'; nearest: refunds" in words
 
 
 @pytest.mark.requirement("RT-17")
-@each_row(("path", "raw"), [("references/guide.md", None), ("scripts/extract.py", None), (SKILL_MD, PDF.encode())])
-async def test_any_text_of_a_skill_is_read_exactly(session: Session, path: str, raw: bytes | None) -> None:
+@each_row(
+    ("file", "asked"),
+    [
+        ("references/guide.md", "references/guide.md"), ("scripts/extract.py", "scripts/extract.py"),
+        (SKILL_MD, SKILL_MD), ("references/my notes.md", "references/my notes.md"),
+        ("references/my notes.md", "./references/my notes.md"),
+        ("references/my notes.md", "skill://pdf-processing/references/my notes.md"),
+        ("references/my notes.md", uris.uri("pdf-processing", "references/my notes.md")),
+    ],
+)  # fmt: skip
+async def test_any_text_of_a_skill_is_read_exactly_by_its_path_or_its_uri(
+    session: Session, file: str, asked: str
+) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
-    wanted = WORKSHOP[f"pdf-processing/{path}"]
-    assert text(await ask(session, "skills_read", path=path)) == wanted
-    assert raw is None or text(await ask(session, "skills_read", path=path)).encode() == raw
+    assert text(await ask(session, "skills_read", path=asked)) == WORKSHOP[f"pdf-processing/{file}"]
 
 
 @pytest.mark.requirement("RT-17")
@@ -253,114 +253,82 @@ async def test_pictures_and_other_files_are_read_as_fits(session: Session, regis
 async def test_the_operator_says_how_much_a_call_returns(registry: Registry) -> None:
     session = Runtime(registry, RuntimeSettings(result_characters=20, media_bytes=10)).session()
     await ask(session, "skills_load", names=["pdf-processing"])
-    part, note = (await ask(session, "skills_read", path="references/guide.md"))["content"]
-    assert part["text"].rstrip("\n") == "Fill in the form."
-    assert "go on with start_line=2" in note["text"]
+    for more in ({}, {"start_line": 1.0, "max_lines": 1}):
+        part, note = (await ask(session, "skills_read", path="references/guide.md", **more))["content"]
+        assert part["text"].rstrip("\n") == "Fill in the form."
+        assert "go on with start_line=2" in note["text"]
     rest = await ask(session, "skills_read", path="references/guide.md", start_line=2)
     assert text(rest).rstrip("\n") == "Then sign it."
+    assert "has 2 lines" in await refused(session, "skills_read", {"path": "references/guide.md", "start_line": 3})
     _, link = (await ask(session, "skills_read", path="assets/icon.png"))["content"]
     assert link["type"] == "resource_link"
 
 
-async def test_lines_of_a_text_are_chosen(session: Session) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    part = await ask(session, "skills_read", path="references/guide.md", start_line=1.0, max_lines=1)
-    assert text(part).rstrip("\n") == "Fill in the form."
-    words = await refused(session, "skills_read", {"path": "references/guide.md", "start_line": 3})
-    assert "has 2 lines" in words
-
-
-@pytest.mark.requirement("RT-17")
 @each_row(
-    "path",
+    ("path", "said"),
     [
-        "references/my notes.md",
-        "./references/my notes.md",
-        "skill://pdf-processing/references/my notes.md",
-        uris.uri("pdf-processing", "references/my notes.md"),
+        ("references", "is a directory; there is: references/guide.md, references/my notes.md"),
+        ("references/", "is a directory; there is: references/guide.md, references/my notes.md"),
+        ("./references", "is a directory; there is: references/guide.md, references/my notes.md"),
+        ("references/giude.md", "is not a file of the skill pdf-processing; nearest: references/guide.md"),
+        ("guide.md", "is not a file of the skill pdf-processing; nearest: references/guide.md"),
+        ("zzzz", "pdf-processing; there is: SKILL.md, assets/form.bin, assets/icon.png, references/guide.md"),
+        ("", "is not a file of the skill pdf-processing; there is: SKILL.md, assets/form.bin"),
+        (".", "is not a file of the skill pdf-processing; there is: SKILL.md, assets/form.bin"),
     ],
 )
-async def test_a_file_is_found_by_path_and_by_uri(session: Session, path: str) -> None:
+async def test_an_unknown_path_is_told_the_nearest_and_a_directory_what_it_holds(
+    session: Session, path: str, said: str
+) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
-    assert text(await ask(session, "skills_read", path=path)) == "Mind the gap.\n"
-
-
-async def test_a_directory_is_told_what_it_holds(session: Session) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    for path in ("references", "references/", "./references"):
-        words = await refused(session, "skills_read", {"path": path})
-        assert "is a directory; there is: references/guide.md, references/my notes.md" in words
-
-
-@each_row(
-    ("path", "near"),
-    [
-        ("references/giude.md", "references/guide.md"),
-        ("guide.md", "references/guide.md"),
-        ("zzzz", "SKILL.md, assets/form.bin, assets/icon.png, references/guide.md"),
-        ("", "SKILL.md, assets/form.bin"),
-        (".", "SKILL.md, assets/form.bin"),
-    ],
-)
-async def test_an_unknown_path_is_told_the_nearest(session: Session, path: str, near: str) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    words = await refused(session, "skills_read", {"path": path})
-    assert "is not a file of the skill pdf-processing" in words
-    assert near in words
+    assert said in await refused(session, "skills_read", {"path": path})
 
 
 @pytest.mark.requirement("RT-17", "MCP-55")
-@pytest.mark.parametrize(
-    "path",
-    ["../secret.txt", "references/../../secret.txt", "references/../references/guide.md", "{top}/secret.txt",
-     "{top}/pdf-processing/SKILL.md", "/etc/passwd", "%2e%2e/secret.txt", "..%2fsecret.txt", "..\\secret.txt",
-     "skill://pdf-processing/../secret.txt", "skill://pdf-processing/%2e%2e/secret.txt",
-     "skill://data-analysis/references/guide.md", "file:///etc/passwd", "references/guide.md\0",
-     "//references/guide.md"],
-)  # fmt: skip
 async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
-    tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch, path: str
+    tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret.txt").write_text("do not tell")
     await ask(session, "skills_load", names=["data-analysis", "pdf-processing"])
     for place, name in ((disk, "read"), (registry, "read"), (registry, "refresh")):
         monkeypatch.setattr(place, name, forbidden)
-    words = await refused(session, "skills_read", {"path": path.replace("{top}", str(tmp_path))})
-    assert "is not a file of the skill" in words
-    assert "do not tell" not in words
+    for path in (
+        "../secret.txt", "references/../../secret.txt", "references/../references/guide.md", f"{tmp_path}/secret.txt",
+        f"{tmp_path}/pdf-processing/SKILL.md", "/etc/passwd", "%2e%2e/secret.txt", "..%2fsecret.txt",
+        "..\\secret.txt", "skill://pdf-processing/../secret.txt", "skill://pdf-processing/%2e%2e/secret.txt",
+        "skill://data-analysis/references/guide.md", "file:///etc/passwd", "references/guide.md\0",
+        "//references/guide.md",
+    ):  # fmt: skip
+        words = await refused(session, "skills_read", {"path": path})
+        assert "is not a file of the skill" in words and "do not tell" not in words, path
 
 
 @pytest.mark.requirement("RT-17")
-async def test_a_file_that_changed_a_moment_ago_is_read_as_it_is_now(tmp_path: Path, session: Session) -> None:
+async def test_a_file_that_changed_or_vanished_a_moment_ago_is_told_of_as_it_is_now(
+    tmp_path: Path, session: Session
+) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
     await ask(session, "skills_read", path="references/guide.md")
     (tmp_path / "pdf-processing/references/guide.md").write_text("All of it is new.\n")
     assert text(await ask(session, "skills_read", path="references/guide.md")) == "All of it is new.\n"
-
-
-async def test_a_file_that_vanished_a_moment_ago_is_told_of(tmp_path: Path, session: Session) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
     (tmp_path / "pdf-processing/references/guide.md").unlink()
     words = await refused(session, "skills_read", {"path": "references/guide.md"})
-    assert "is not a file of the skill" in words
-    assert "references/my notes.md" in words
+    assert "is not a file of the skill" in words and "references/my notes.md" in words
 
 
-async def test_a_skill_that_vanished_a_moment_ago_is_loaded_no_more(tmp_path: Path, session: Session) -> None:
+async def test_a_skill_that_vanished_a_moment_ago_is_loaded_no_more_and_one_that_changed_as_it_is_now(
+    tmp_path: Path, session: Session
+) -> None:
     await ask(session, "skills_load", names=["data-analysis", "pdf-processing"])
     shutil.rmtree(tmp_path / "pdf-processing")
     assert "is not loaded" in await refused(session, "skills_read", {"path": "references/guide.md"})
     assert "<active_skills>" in await session.instructions()
     assert session.active_skills == ["data-analysis"]
     assert text(await ask(session, "skills_read", path="references/guide.md")) == "Draw it.\n"
-
-
-async def test_a_skill_that_changed_a_moment_ago_is_loaded_as_it_is_now(tmp_path: Path, session: Session) -> None:
     changed = skill_md("refunds", body="Ask for nothing.")
     (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(changed)
-    receipt = await ask(session, "skills_load", names=["refunds"])
-    digest = f"sha256:{sha256(changed.encode()).hexdigest()}"
-    assert receipt["structuredContent"]["active_skills"][0]["digest"] == digest
+    (entry,) = (await ask(session, "skills_load", names=["refunds"]))["structuredContent"]["active_skills"]
+    assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
     assert "Ask for nothing." in await session.instructions()
 
 
@@ -375,9 +343,6 @@ async def test_what_never_holds_still_is_to_be_tried_again(
     monkeypatch.setattr(registry, "read", failing)
     words = await refused(session, "skills_read", {"path": "references/guide.md"})
     assert "try again" in words and "nowhere" not in words
-
-
-# Wrong arguments
 
 
 @each_row(
@@ -411,24 +376,17 @@ async def test_wrong_arguments_are_told_what_the_tool_takes(
     assert f"{tool} takes: {takes}" in words
 
 
-@each_row(
-    "arguments",
-    [{"path": "x", "env": {"a\nb": 1}}, {"path": "x", "env": {"\ud800": 1}},
-     {"path": "x", "env": {"a" * 10_000: 1}}, {"path": "x", "a\nb" * 5_000: 1}, {"path": ["x" * 10_000]}],
-)  # fmt: skip
-async def test_words_about_wrong_arguments_are_short_and_can_be_written(
-    session: Session, arguments: dict[str, Any]
-) -> None:
-    words = await refused(session, "skills_run_script", arguments)
-    assert len(words) < 1000
-    assert words.encode()
-
-
-async def test_arguments_of_any_depth_are_refused(session: Session) -> None:
-    deep: Any = "refunds"
+async def test_words_about_wrong_arguments_are_short_and_can_be_written(session: Session) -> None:
+    deep: list[Any] = []
     for _ in range(5_000):
         deep = [deep]
-    assert "skills_load takes: " in await refused(session, "skills_load", {"names": deep})
+    for arguments in (
+        {"path": "x", "env": {"a\nb": 1}}, {"path": "x", "env": {"\ud800": 1}}, {"path": "x", "env": {"a" * 10_000: 1}},
+        {"path": "x", "a\nb" * 5_000: 1}, {"path": ["x" * 10_000]}, {"path": deep},
+    ):  # fmt: skip
+        words = await refused(session, "skills_run_script", arguments)
+        assert "skills_run_script takes: " in words and len(words) < 1000
+        assert words.encode()
 
 
 @each_row("name", ["", "skills", "skills_delete", "Skills_Load", "x" * 10_000, "a\nb", "\ud800"])
@@ -446,11 +404,6 @@ async def test_a_tool_goes_by_any_of_its_names(session: Session) -> None:
     assert active(await ask(session, "skills.unload", all=True)) == []
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 WORDS = (
     st.sampled_from(["csv-profiling", "refunds", "polite-greetings", SKILL_MD, "scripts/check_columns.sh", "scripts"])
     | st.sampled_from(["skill://csv-profiling", "skill://csv-profiling/%00", "skill://%ff", "../x", "[", '"', "\ud800"])
@@ -460,18 +413,14 @@ LIKELY = {
     "names": st.lists(WORDS, max_size=4),
     "mode": st.sampled_from(["replace", "add"]),
     "all": st.booleans(),
-    "query": WORDS,
-    "after": WORDS,
     "limit": st.integers(1, 300) | st.floats(1, 1e308),
-    "path": WORDS,
-    "skill": WORDS,
     "start_line": st.integers(1, 10**30) | st.floats(1, 1e308),
     "max_lines": st.integers(1, 10**30) | st.floats(1, 1e308),
     "args": st.lists(WORDS, max_size=3),
     "env": st.dictionaries(st.text(max_size=5), WORDS, max_size=2),
-    "workdir": WORDS,
     "timeout_s": st.floats(0, 1e308) | st.integers(1, 10),
 }
+"""Arguments that are no words."""
 TOOLS = st.sampled_from([*told.argument_schemas(), "skills.load", "skills-readresource"]) | st.text(max_size=12)
 
 
@@ -516,44 +465,20 @@ def test_nothing_that_a_model_says_raises(
     anyio.run(talk)
 
 
-# Many calls at once
-
-
 async def test_calls_at_once_are_all_answered(session: Session) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
-    answers: list[Any] = []
-
-    async def keep(tool: str, **arguments: Any) -> None:
-        answers.append(await ask(session, tool, **arguments))
-
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as group:
             for _ in range(10):
-                group.start_soon(lambda: keep("skills_read", path="references/guide.md", skill="pdf-processing"))
-                group.start_soon(lambda: keep("skills_search", query="data"))
-                group.start_soon(lambda: keep("skills_load", names=["data-analysis"], mode="add"))
-                group.start_soon(lambda: keep("skills_unload", names=["refunds"]))
+                group.start_soon(
+                    lambda: ask(session, "skills_read", path="references/guide.md", skill="pdf-processing")
+                )
+                group.start_soon(lambda: ask(session, "skills_search", query="data"))
+                group.start_soon(lambda: ask(session, "skills_load", names=["data-analysis"], mode="add"))
+                group.start_soon(lambda: ask(session, "skills_unload", names=["refunds"]))
                 group.start_soon(session.instructions)
-    assert len(answers) == 40
     assert session.active_skills == ["pdf-processing", "data-analysis"]
     assert session.calls == 0
-
-
-# Scripts
-
-
-@pytest.fixture
-def scripts(registry: Registry) -> Scripts:
-    """What runs scripts here."""
-    return Scripts(registry)
-
-
-@pytest.fixture
-def able(registry: Registry, scripts: Scripts) -> Session:
-    """A conversation whose operator allows scripts."""
-    runtime = Runtime(registry)
-    runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
-    return runtime.session()
 
 
 @pytest.mark.requirement("X-29")
@@ -566,7 +491,9 @@ async def test_unless_the_operator_allows_scripts_there_are_none(session: Sessio
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: Scripts) -> None:
+async def test_a_script_is_run_with_what_the_model_says_and_else_as_the_operator_says(
+    able: Session, scripts: Scripts
+) -> None:
     assert "skills_run_script" in [tool["name"] for tool in able.tools()]
     await ask(able, "skills_load", names=["pdf-processing"])
     beats: list[float] = []
@@ -576,36 +503,12 @@ async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: 
 
     said = {"args": ["--in", "a b"], "env": {"KEY": "v"}, "workdir": "out", "timeout_s": 2.5}
     result: Any = await able.call("skills.run_script", {"path": "./scripts/extract.py", **said}, progress=beat)
-    ((skill, path, workspace, more),) = scripts.asked
-    assert (skill.path, path, workspace) == ("pdf-processing", "scripts/extract.py", scripts.made[0])
-    assert {key: more[key] for key in said} == said
-    assert more.keys() == {*said, "progress", "owner", "permissions"} and more["permissions"] is None
-    assert beats == [1.0]
-    assert result["structuredContent"] == {
-        "path": "scripts/extract.py",
-        "exit_code": 0,
-        "stdout": "print('extracted')\n",
-        "stderr": "",
-        "duration_ms": 1,
-        "timed_out": False,
-        "stdout_truncated": False,
-        "stderr_truncated": False,
-        "sandbox": "none",
-        "user": None,
-        "sandbox_gaps": [],
-        "files": [],
-        "files_not_shown": 0,
-    }
-
-
-async def test_what_the_model_leaves_out_is_left_to_the_operator(able: Session, scripts: Scripts) -> None:
-    await ask(able, "skills_load", names=["pdf-processing"])
+    assert result["structuredContent"]["stdout"] == "print('extracted')\n"
     await ask(able, "skills_run_script", path="scripts/extract.py")
-    more = scripts.asked[0][3]
-    assert list(more["args"]) == []
-    assert not more["env"]
-    assert more["workdir"] == "."
-    assert more["timeout_s"] is None and more["progress"] is None
+    (skill, path, workspace, more), (*_, bare) = scripts.asked
+    assert (skill.path, path, workspace) == ("pdf-processing", "scripts/extract.py", scripts.made[0])
+    assert more == {**said, "progress": beat, "owner": None, "permissions": None} and beats == [1.0]
+    assert bare == {**dict.fromkeys(more), "args": (), "workdir": "."}
 
 
 @pytest.mark.requirement("RT-15", "RT-16", "RT-18", "X-30")
@@ -621,23 +524,17 @@ async def test_only_scripts_of_loaded_skills_are_run(able: Session, scripts: Scr
 
 
 @pytest.mark.requirement("RT-18", "X-29")
-@each_row(
-    "path",
-    ["extract.py", "scripts/", "scripts", "references/guide.md", SKILL_MD, "assets/form.bin",
-     "scripts/../assets/form.bin", "../data-analysis/scripts/plot.sh",
-     "scripts/../../data-analysis/scripts/plot.sh", "skill://data-analysis/scripts/plot.sh", "/bin/sh",
-     "scripts/%65xtract.py", "scripts/extract.py --in a", ""],
-)  # fmt: skip
-async def test_only_files_below_scripts_are_run(able: Session, scripts: Scripts, path: str) -> None:
+async def test_only_files_below_scripts_are_run(able: Session, scripts: Scripts) -> None:
     await ask(able, "skills_load", names=["data-analysis", "pdf-processing"])
-    assert ": scripts/extract.py" in await refused(able, "skills_run_script", {"path": path})
-    assert scripts.asked == [] and scripts.made == []
-
-
-async def test_a_skill_without_scripts_is_told_so(able: Session) -> None:
+    for path in (
+        "extract.py", "scripts/", "scripts", "references/guide.md", SKILL_MD, "assets/form.bin",
+        "scripts/../assets/form.bin", "../data-analysis/scripts/plot.sh", "scripts/../../data-analysis/scripts/plot.sh",
+        "skill://data-analysis/scripts/plot.sh", "/bin/sh", "scripts/%65xtract.py", "scripts/extract.py --in a", "",
+    ):  # fmt: skip
+        assert ": scripts/extract.py" in await refused(able, "skills_run_script", {"path": path})
     await ask(able, "skills_load", names=["refunds"])
-    words = await refused(able, "skills_run_script", {"path": "scripts/x.sh"})
-    assert "it has no file below scripts/" in words
+    assert "it has no file below scripts/" in await refused(able, "skills_run_script", {"path": "scripts/x.sh"})
+    assert scripts.asked == [] and scripts.made == []
 
 
 async def test_a_session_has_one_work_directory_and_closes_it(able: Session, scripts: Scripts) -> None:
@@ -649,14 +546,14 @@ async def test_a_session_has_one_work_directory_and_closes_it(able: Session, scr
     assert [workspace for _, _, workspace, _ in scripts.asked] == [first, first, second]
     able.close()
     able.close()
-    assert (first.closed, second.closed) == (1, 0)
+    assert (first.close.call_count, second.close.call_count) == (1, 0)
     assert able.active_skills == []
     able._runtime.close()
-    assert scripts.closed == 1
+    assert scripts.close.call_count == 1
 
 
 @pytest.mark.requirement("RT-18")
-async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now(
+async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now_and_one_that_vanished_is_told_of(
     tmp_path: Path, able: Session, scripts: Scripts
 ) -> None:
     await ask(able, "skills_load", names=["pdf-processing"])
@@ -664,13 +561,9 @@ async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now(
     result = await ask(able, "skills_run_script", path="scripts/extract.py")
     assert result["structuredContent"]["stdout"] == "print('all of it is new')\n"
     assert scripts.tries == 2 and len(scripts.asked) == 1
-
-
-async def test_a_script_that_vanished_a_moment_ago_is_told_of(tmp_path: Path, able: Session, scripts: Scripts) -> None:
-    await ask(able, "skills_load", names=["pdf-processing"])
     (tmp_path / "pdf-processing/scripts/extract.py").unlink()
     assert "it has no file below" in await refused(able, "skills_run_script", {"path": "scripts/extract.py"})
-    assert scripts.asked == []
+    assert len(scripts.asked) == 1
 
 
 async def test_calls_of_one_conversation_are_each_answered_from_the_view_of_whoever_made_it(registry: Registry) -> None:

@@ -30,11 +30,10 @@ class Store:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.away = False
-        self.before_write: Callable[[str], Awaitable[None]] | None = None
+        self.before_write: Callable[[str], Awaitable[Any]] | None = None
         self.reads = self.writes = 0
 
     async def read(self, name: str, group: str | None) -> str | None:
-        """The text of this name."""
         self.reads += 1
         await anyio.lowlevel.checkpoint()
         if self.away:
@@ -42,7 +41,6 @@ class Store:
         return self.texts.get(name)
 
     async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
-        """Put a text in the place of another."""
         self.writes += 1
         if self.before_write is not None:
             hook, self.before_write = self.before_write, None
@@ -54,6 +52,10 @@ class Store:
             raise RequestError("changed meanwhile")
         self.texts[name] = text
 
+    async def leave(self, _: str) -> None:
+        """Be away from the next write on."""
+        self.away = True
+
 
 class Replica:
     """A process with sessions, as `server/tools.py` uses them."""
@@ -63,11 +65,10 @@ class Replica:
         self.sessions = SharedSessions(self.runtime, store, **more)
 
     async def call(self, tool: str, handle: str | None = None, owner: str | None = None, **given: Any) -> Any:
-        """Call a tool and keep what came of it; the names of what is loaded, or what failed."""
-        name = f"skills_{tool}"
+        """Call a tool, keep what came of it, and return the session."""
         changes = tool in {"load", "unload"}
         session = await self.sessions.open(handle, owner, owner, changes=changes) if handle else self.sessions.new()
-        result: Any = await session.call(name, given)
+        result: Any = await session.call(f"skills_{tool}", given)
         await self.sessions.save(session, owner, owner, change=call_change())
         assert not result.get("isError"), result
         return session
@@ -102,31 +103,25 @@ async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store
     assert names(await two.call("list", handle)) == []
 
 
-async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
+async def test_a_call_that_changes_nothing_writes_nothing_and_what_is_no_handle_asks_nobody(
+    tree: Path, store: Store
+) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert (store.reads, store.writes) == (0, 1)
     for _ in range(5):
         await one.call("read", handle, path="SKILL.md")
     assert (store.reads, store.writes) == (5, 1)
-
-
-async def test_what_is_no_handle_asks_nobody(tree: Path, store: Store) -> None:
-    one = Replica(tree, store)
     for handle in ("x", "a b" * 10, "A" * 65, "é" * 24, "A" * 23 + "\n"):
         with pytest.raises(UnknownSessionError):
             await one.sessions.open(handle, None)
-    assert store.reads == 0
+    assert store.reads == 5
 
 
 async def test_of_two_changes_at_once_one_is_refused_and_the_next_call_sees_the_other(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
-
-    async def meanwhile(_: str) -> None:
-        await two.call("load", handle, names=["b"])
-
-    store.before_write = meanwhile
+    store.before_write = lambda _: two.call("load", handle, names=["b"])
     with pytest.raises(RequestError, match="changed meanwhile"):
         await one.call("load", handle, names=["c"])
     assert names(await one.call("list", handle)) == ["b"]
@@ -140,8 +135,7 @@ async def test_calls_of_one_replica_at_once_lose_nothing(tree: Path, store: Stor
         await replica.call("unload", handle, all=True)
         async with anyio.create_task_group() as group:
             for name in "abc":
-                more = partial(replica.call, "load", handle, names=[name], mode="add")
-                group.start_soon(more)
+                group.start_soon(partial(replica.call, "load", handle, names=[name], mode="add"))
             for _ in range(5):
                 group.start_soon(replica.call, "list", handle)
         assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
@@ -172,11 +166,7 @@ async def test_where_the_store_is_away_a_known_session_reads_and_changes_nothing
 async def test_a_change_that_could_not_be_written_is_taken_back(tree: Path, store: Store) -> None:
     one, two = Replica(tree, store), Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
-
-    async def gone(_: str) -> None:
-        store.away = True
-
-    store.before_write = gone
+    store.before_write = store.leave
     with pytest.raises(RequestError, match="away"):
         await one.call("load", handle, names=["b"])
     store.away = False
@@ -202,11 +192,7 @@ async def test_a_session_that_was_lost_stays_where_it_is_known_until_it_is_writt
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     store.texts.clear()
-
-    async def gone(_: str) -> None:
-        store.away = True
-
-    store.before_write = gone
+    store.before_write = store.leave
     assert names(await one.call("list", handle)) == ["a"]
     store.away = False
     assert names(await one.call("list", handle)) == ["a"]
@@ -228,25 +214,20 @@ async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: St
     assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
 
 
-async def test_a_session_that_ends_here_is_forgotten_here_and_goes_on_elsewhere(tree: Path, store: Store) -> None:
+async def test_a_session_that_ends_here_gives_up_what_it_held_here_and_goes_on_elsewhere(
+    tree: Path, store: Store
+) -> None:
     now = 0.0
     one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
-    handle = (await one.call("load", names=["a"])).session_id
-    now = 61
-    other = await one.call("load", names=["b"])
-    assert len(one.sessions) == 1 and [*one.sessions._known] == [other.session_id]
-    assert names(await two.call("list", handle)) == ["a"]
-    assert names(await one.call("list", handle)) == ["a"]
-
-
-async def test_one_that_was_idle_here_and_not_elsewhere_gives_up_what_it_held_here(tree: Path, store: Store) -> None:
-    now = 0.0
-    one = Replica(tree, store, idle_s=60, now=lambda: now)
     old = await one.call("load", names=["a"])
     now = 61
     again = await one.call("list", old.session_id)
     assert again is not old and names(again) == ["a"] and names(old) == []
     assert len(one.sessions) == 1
+    now = 122
+    other = await one.call("load", names=["b"])
+    assert len(one.sessions) == 1 and [*one.sessions._known] == [other.session_id]
+    assert names(await two.call("list", old.session_id)) == names(await one.call("list", old.session_id)) == ["a"]
 
 
 async def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Path, store: Store) -> None:
@@ -282,9 +263,7 @@ async def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_load
     choice = random.Random(seed)
     everything = [f"s{number}" for number in range(16)]
     tree = plant(tmp_path, skills("a", *everything))
-    settings = RuntimeSettings(max_loaded=len(everything) + 1)
-
-    replicas = [Replica(tree, store, settings=settings) for _ in range(3)]
+    replicas = [Replica(tree, store, RuntimeSettings(max_loaded=17)) for _ in range(3)]
     handle = (await replicas[0].call("load", names=["a"])).session_id
     done: set[str] = {"a"}
 

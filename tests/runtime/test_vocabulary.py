@@ -7,6 +7,7 @@ import sqlite3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.runtime.search_text import title_words
 from mcp_skills_server.runtime.vocabulary import Vocabulary
 from tables import each_row
 
@@ -35,10 +36,16 @@ def test_words_that_share_runs_of_letters_are_alike(word: str, alike: list[str])
     assert vocabulary("phylogenetic", "zeitreihen", "visualization", "time", "image", letters=3).similar(word) == alike
 
 
-def test_the_most_alike_comes_first_and_there_are_no_more_than_four() -> None:
+def test_the_most_alike_comes_first_and_there_are_no_more_than_four_of_them_and_five_corrections() -> None:
     known = vocabulary("visualization", *(f"visualization{letter}" for letter in "abcdef"), letters=3)
     assert known.similar("visualizations") == ["visualization"] + [f"visualization{letter}" for letter in "abc"]
     assert known.similar("visualize", least=0.99) == []
+    assert len(vocabulary(*(f"tool{letter}" for letter in "abcdefgh")).corrections("toolx")) == 5
+
+
+def test_of_a_plural_in_a_title_the_singular_is_spelt_too() -> None:
+    texts = ("release-notes", "Glass", "tags 2", "description")
+    assert title_words(texts) == {"release", "notes", "note", "glass", "tags"}
 
 
 KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
@@ -68,10 +75,6 @@ def test_one_slip_is_found_among_many_words(typed: str) -> None:
     many = (f"{first}{rest}" for first in "abcdefghijklmnop" for rest in ("alpha", "graphs", "itch", "rapid", "lint"))
     known = vocabulary("graph", "gits", "lint", *many)
     assert {"gitt": "gits", "lnit": "lint"}.get(typed, "graph") in known.corrections(typed)
-
-
-def test_at_most_five_words_are_meant() -> None:
-    assert len(vocabulary(*(f"tool{letter}" for letter in "abcdefgh")).corrections("toolx")) == 5
 
 
 def test_a_word_is_known_until_it_was_removed_as_often_as_it_was_added() -> None:

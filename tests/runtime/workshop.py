@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -32,8 +33,6 @@ WORKSHOP = {
     "data-analysis/scripts/plot.sh": "echo plotted\n",
     "acme/billing/refunds/SKILL.md": skill_md("refunds", body="Ask for the receipt."),
 }
-NAMES = ["refunds", "data-analysis", "pdf-processing"]
-"""Of the workshop's skills, by skill path."""
 
 
 async def ask(session: Session, tool: str, /, **arguments: Any) -> Any:
@@ -108,16 +107,6 @@ class Held:
         return answers
 
 
-class Workspace:
-    """Stands for a session's work directory."""
-
-    def __init__(self) -> None:
-        self.closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 class Scripts:
     """Stands for what runs scripts: reads them as the real one does, remembers what it was asked, and waits for `go`.
 
@@ -129,22 +118,19 @@ class Scripts:
         self.begun, self.go = anyio.Event(), anyio.Event()
         if not waits:
             self.go.set()
-        self.made: list[Workspace] = []
-        self.asked: list[tuple[Skill, str, Workspace, dict[str, Any]]] = []
+        self.made: list[Mock] = []
+        self.asked: list[tuple[Skill, str, Mock, dict[str, Any]]] = []
         self.tries = 0
-        self.closed = 0
+        self.close = Mock()
 
     async def ready(self) -> None:
         pass
 
-    def workspace(self) -> Workspace:
-        self.made.append(Workspace())
+    def workspace(self) -> Mock:
+        self.made.append(Mock())
         return self.made[-1]
 
-    def close(self) -> None:
-        self.closed += 1
-
-    async def run(self, skill: Skill, path: str, workspace: Workspace, **more: Any) -> Outcome:
+    async def run(self, skill: Skill, path: str, workspace: Mock, **more: Any) -> Outcome:
         self.tries += 1
         raw = self._registry.read(skill.files[path])
         self.asked.append((skill, path, workspace, more))

@@ -27,20 +27,11 @@ def test_arguments_have_limits(args: list[str], said: str) -> None:
 @each_row(
     ("env", "said"),
     [
-        ({f"V{each}": "" for each in range(257)}, "257 variables"),
-        ({"A" * 257: ""}, "not a valid variable name"),
-        ({"A": "x" * 32_769}, "A is longer"),
-        ({f"V{each}": "x" * 32_000 for each in range(9)}, "takes 288"),
-        ({"A B": ""}, "not a valid variable name"),
-        ({"A=B": ""}, "not a valid variable name"),
-        ({"": ""}, "not a valid variable name"),
-        ({"A\n": ""}, "not a valid variable name"),
-        ({"Ä": ""}, "not a valid variable name"),
-        ({"BASH_FUNC_x%%": "() { :; }"}, "not a valid variable name"),
-        ({"A": "\0"}, "NUL"),
-        ({"A": "\udfff"}, "surrogate"),
+        ({f"V{each}": "" for each in range(257)}, "257 variables"), ({"A": "x" * 32_769}, "A is longer"),
+        ({f"V{each}": "x" * 32_000 for each in range(9)}, "takes 288"), ({"A": "\0"}, "NUL"), ({"A": "\udfff"}, "lone"),
+        *(({name: ""}, "not a valid variable") for name in ("A" * 257, "A B", "A=B", "", "A\n", "Ä", "BASH_FUNC_x%%")),
     ],
-)
+)  # fmt: skip
 def test_variables_have_limits(env: dict[str, str], said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         checked_env(env, env.keys())
@@ -61,32 +52,24 @@ def test_what_starts_the_sandbox_reads_is_never_set(name: str, allowed: list[str
 def test_variables_pass_by_an_allow_list() -> None:
     assert checked_env({"B": "1"}, ["A", "B"]) == {"B": "1"}
     assert checked_env({"PYTHONPATH": "1"}, None) == {"PYTHONPATH": "1"}
-    with pytest.raises(RequestError, match=r"env: C is not passed on; this skill takes A, B\. "):
-        checked_env({"C": "1"}, ["A", "B"])
-    with pytest.raises(RequestError, match=r"env: a is not passed on; this skill takes none\. ") as caught:
-        checked_env({"a": "1"}, [])
-    assert "\n" not in str(caught.value)
+    for allowed, shown in ((["A", "B"], "A, B"), ([], "none")):
+        with pytest.raises(RequestError, match=rf"^env: a is not passed on; this skill takes {shown}\. .*$"):
+            checked_env({"a": "1"}, allowed)
+
+
+MANY = [f"V{each}" for each in range(9999)]
 
 
 @each_row(
     ("metadata", "names"),
     [
-        ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]),
-        ({"env": ["A", 1, "B C", "", "_x"]}, ["A", "_x"]),
-        ({"env": "1A A-B Ä A=B"}, []),
-        ({"env": {"A": "1"}}, []),
-        ({"env": None}, []),
-        ({}, []),
-        ("env: A", []),
-        (None, []),
+        ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]), ({"env": ["A", 1, "B C", "", "_x"]}, ["A", "_x"]),
+        ({"env": MANY}, MANY[:256]), ({"env": "1A A-B Ä A=B"}, []), ({"env": {"A": "1"}}, []), ({"env": None}, []),
+        ({}, []), ("env: A", []), (None, []),
     ],
-)
+)  # fmt: skip
 def test_a_skill_declares_its_variables(metadata: Any, names: list[str]) -> None:
     assert declared_env({"metadata": metadata}) == names
-
-
-def test_a_skill_declares_so_many_variables() -> None:
-    assert len(declared_env({"metadata": {"env": " ".join(f"V{each}" for each in range(9999))}})) == 256
 
 
 @given(st.lists(st.text(st.characters()), max_size=3), st.dictionaries(st.text(st.characters()), st.text(), max_size=3))

@@ -20,7 +20,6 @@ from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
 from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
 from mcp_skills_server.runtime.scripts.processes import with_descendants
-from tables import each_row
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
 PATIENCE_S = 60.0
@@ -41,8 +40,7 @@ def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_n
 
     monkeypatch.setattr(limits, "exceeds", walk)
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    for length, most in ((0.0, 70), (0.1, 5)):
-        cost = length
+    for cost, most in ((0.0, 70), (0.1, 5)):
         run, walks = ResourceUsage(["/x"], 256 * MIB, GIB), 0
         for _ in range(70):
             now += 0.05
@@ -52,25 +50,23 @@ def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_n
 
 @LINUX
 def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path) -> None:
-    def run() -> ResourceUsage:
-        return ResourceUsage([str(tmp_path)], 4 * MIB, GIB)
+    def said(*pids: int) -> str:
+        return str(ResourceUsage([str(tmp_path)], 4 * MIB, GIB).exceeded(pids))
 
-    for name in ("open", "mapped"):
-        (tmp_path / name).write_bytes(b"x" * (3 * MIB))
-    with open(tmp_path / "open", "rb") as held:
-        os.unlink(tmp_path / "open")
-        said = run().exceeded([os.getpid()])
-        assert said is not None and "its files took more than 4,194,304 bytes" in said
+    for name, size in (("open", 3), ("other", 3), ("mapped", 5)):
+        (tmp_path / name).write_bytes(b"x" * (size * MIB))
+    with open(tmp_path / "open", "rb"):
+        (tmp_path / "open").unlink()
         (tmp_path / "mapped").unlink()
-        assert run().exceeded([os.getpid()]) is None
-        assert run().exceeded([]) is None
-        held.read(1)
+        assert "its files took more than 4,194,304 bytes" in said(os.getpid())
+        (tmp_path / "other").unlink()
+        assert said(os.getpid()) == said() == "None"
     (tmp_path / "mapped").write_bytes(b"x" * (5 * MIB))
     with open(tmp_path / "mapped", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        os.unlink(tmp_path / "mapped")
+        (tmp_path / "mapped").unlink()
         file.close()
-        assert "its files took more" in str(run().exceeded([os.getpid()]))
-    assert run().exceeded([os.getpid()]) is None
+        assert "its files took more" in said(os.getpid())
+    assert said(os.getpid()) == "None"
 
 
 @LINUX
@@ -96,11 +92,6 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
         os.killpg(started.pid, 9)
 
 
-@each_row(("total", "share", "may"), [(1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)])
-def test_one_owner_has_its_share(total: int, share: int | None, may: int) -> None:
-    assert RunSlots(total, share).share == may
-
-
 @pytest.mark.anyio
 async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_are_in_the_way() -> None:
     turns = RunSlots(2)
@@ -115,6 +106,8 @@ async def test_who_waits_too_long_hears_whether_its_own_runs_or_those_of_others_
             assert not isinstance(found.value, QuotaError)
     async with turns.slot(None, 0), turns.slot(None, 0):  # of a pipe
         pass
+    for total, share, may in ((1, None, 1), (2, None, 1), (4, None, 3), (4, 9, 4), (4, 2, 2)):
+        assert RunSlots(total, share).share == may
 
 
 @pytest.mark.anyio

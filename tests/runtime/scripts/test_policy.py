@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,26 +45,18 @@ class Place:
         self.registry.refresh()
         return self.registry.snapshot.skills["thing"]
 
-    def approve(self, origin: str = SITE, at: float = 86400.0) -> None:
+    def approve(self, origin: str = SITE) -> None:
         digest = self.registry.digest_over(self.skill)
-        approvals.update(self.file, lambda _: [Approval(origin, "thing", digest, at)])
+        approvals.update(self.file, lambda _: [Approval(origin, "thing", digest, 86400.0)])
 
-    def check(self, *origins: str) -> None:
-        allowed(policy(self.registry, origins, str(self.file)), self.skill)
+    def policy(self, *origins: str) -> ExecutionPolicy:
+        return ExecutionPolicy(self.registry, ScriptSettings(origins=origins, approvals=str(self.file)))
 
-    def refusal(self, *origins: str) -> str:
-        with pytest.raises(RequestError) as refused:
-            self.check(*origins)
+    def refusal(self, *origins: str, skill: Skill | None = None) -> str:
+        with pytest.raises(RunRefusedError) as refused:
+            allowed(self.policy(*origins), skill or self.skill)
+        assert refused.value.by == "source"
         return str(refused.value)
-
-
-def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
-    """What a script of a skill gets of which nothing else is laid out."""
-    return policy.decide(skill, [skill])
-
-
-def policy(registry: Registry, origins: Iterable[str], file: str | None = None) -> ExecutionPolicy:
-    return ExecutionPolicy(registry, ScriptSettings(origins=tuple(origins), approvals=file))
 
 
 @pytest.fixture
@@ -71,35 +64,37 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_folder_of_ones_own_needs_no_approval(tmp_path: Path) -> None:
-    write_skill(tmp_path / "mine", scripts__run_py="")
-    registry = Registry([tmp_path])
+def opened(top: Path) -> Registry:
+    registry = Registry([top])
     registry.load()
-    allowed(policy(registry, (), str(tmp_path / "none")), registry.snapshot.skills["mine"])
+    return registry
+
+
+def allowed(policy: ExecutionPolicy, skill: Skill) -> RunRights:
+    """What a script of a skill gets of which nothing else is laid out."""
+    return policy.decide(skill, [skill])
 
 
 def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
     assert "--allow-scripts-of" in place.refusal()
     assert "was never approved" in place.refusal(SITE)
     place.approve()
-    place.check(SITE)
+    allowed(place.policy(SITE), place.skill)
     assert "--allow-scripts-of" in place.refusal()
     assert "--allow-scripts-of" in place.refusal(OTHER)
     place.approve(OTHER)
     assert "was never approved" in place.refusal(SITE)
+    place.approve("")
+    unknown = replace(place.skill, origin=UNKNOWN)
+    assert "--allow-scripts-of" in place.refusal("", canonical(UNKNOWN), skill=unknown)
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [("scripts/run.py", "print(2)\n"), ("references/a.md", "b"), ("scripts/more.py", ""), ("SKILL.md", None)],
-)
-def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path: str, text: str | None) -> None:
+@pytest.mark.parametrize("path", ["scripts/run.py", "references/a.md", "scripts/more.py", "SKILL.md"])
+def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path: str) -> None:
     place.approve()
     file = place.folder / "thing" / path
     before = file.read_bytes() if file.exists() else None
-    if text is None:
-        text = file.read_text() + "More.\n"
-    file.write_text(text)
+    file.write_bytes((before or b"") + b"# More.\n")
     said = place.refusal(SITE)
     assert "changed since it was approved on 1970-01-02" in said and "approve ROOT thing --digest sha256:" in said
     assert said.endswith(place.registry.digest_over(place.skill))
@@ -107,19 +102,7 @@ def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path:
         file.unlink()
     else:
         file.write_bytes(before)
-    place.check(SITE)
-
-
-def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
-    place.approve()
-    skill = place.skill
-    allowed(policy(place.registry, [SITE], str(place.file)), skill)
-    script = place.folder / "thing" / "scripts" / "run.py"
-    seen = script.stat()
-    script.write_text("print(2)\n")
-    os.utime(script, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    with pytest.raises(StaleFileError):
-        place.registry.read(skill.files["scripts/run.py"])
+    allowed(place.policy(SITE), place.skill)
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o666), lambda file: file.write_bytes(b"[]")])
@@ -130,10 +113,10 @@ def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place,
 
 
 def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    policy(place.registry, [SITE], str(place.file))
-    policy(place.registry, [])
+    place.policy(SITE)
+    ExecutionPolicy(place.registry, ScriptSettings())
     assert caplog.messages == []
-    policy(place.registry, [], str(place.file))
+    place.policy()
     assert caplog.messages == [f"--approvals {place.file} is not used without --allow-scripts-of ORIGIN"]
 
 
@@ -145,6 +128,8 @@ def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, ca
         ("http://example.com:80/Team", "http://example.com/Team"),
         ("https://example.com:8443?key=s", "https://example.com:8443"),
         ("https://example.com/a", "https://example.com/a"),
+        ("oci://registry.example/skills:1.0", "oci://registry.example/skills:1.0"),
+        ("skills.zip", os.path.realpath("skills.zip")),
         (UNKNOWN, ""),
     ],
 )
@@ -152,26 +137,11 @@ def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
     assert canonical(given) == spelled
 
 
-def test_an_archive_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert canonical("oci://registry.example/skills:1.0") == "oci://registry.example/skills:1.0"
-    assert canonical("skills.zip") == canonical(str(tmp_path / "skills.zip")) == os.path.realpath("skills.zip")
-
-
-def test_nobody_can_name_what_is_unknown(place: Place) -> None:
-    place.approve("")
-    odd = replace(place.skill, origin=UNKNOWN)
-    with pytest.raises(RequestError, match="--allow-scripts-of"):
-        allowed(policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)), odd)
-
-
 def test_a_refusal_names_an_archive_and_not_where_it_lies(place: Place) -> None:
     given = "/srv/private/team.zip"
-    remote = replace(place.skill, origin=given)
-    for origins in ((), (given,)):
-        with pytest.raises(RunRefusedError, match=r"comes from team\.zip") as refused:
-            allowed(policy(place.registry, map(canonical, origins), str(place.file)), remote)
-        assert "private" not in str(refused.value)
+    for origins in ((), (canonical(given),)):
+        said = place.refusal(*origins, skill=replace(place.skill, origin=given))
+        assert "comes from team.zip" in said and "private" not in said
 
 
 def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
@@ -193,10 +163,9 @@ def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
 
 
 def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
-    for name, text in (("thing", toml("thing", permissions='secrets = ["KEY"]')), ("plain", None)):
-        write(tmp_path / name, text or toml("plain"))
-    registry = Registry([tmp_path])
-    registry.load()
+    write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
+    write(tmp_path / "plain", toml("plain"))
+    registry = opened(tmp_path)
     given = {"KEY": "k", "OTHER": "o"}
     ours = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
     assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
@@ -222,8 +191,7 @@ def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_
 def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name, scripts__run_py="")
-    registry = Registry([tmp_path])
-    registry.load()
+    registry = opened(tmp_path)
     one, two = (registry.snapshot.skills[name] for name in ("one", "two"))
     ours = ExecutionPolicy(registry, ScriptSettings())
 
@@ -246,15 +214,23 @@ def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None
 @pytest.mark.anyio
 async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
-    settings = ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,))
-    scripts = Scripts(place.registry, settings)
+    scripts = Scripts(place.registry, ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,)))
     workspace = scripts.workspace()
-    try:
+    with closing(scripts):
         with pytest.raises(RequestError, match="never approved"):
             await scripts.run(place.skill, "scripts/run.py", workspace)
         with pytest.raises(RequestError, match="never approved"):  # code that came with a call may import it
             await scripts.run(None, "main.py", workspace, skills={"thing": place.skill})
         place.approve()
-        assert (await scripts.run(place.skill, "scripts/run.py", workspace)).stdout == "1\n"
-    finally:
-        scripts.close()
+        skill = place.skill
+        assert (await scripts.run(skill, "scripts/run.py", workspace)).stdout == "1\n"
+        swap(place.folder / "thing" / "scripts" / "run.py", "print(2)\n")
+        with pytest.raises(StaleFileError):
+            await scripts.run(skill, "scripts/run.py", workspace)
+
+
+def swap(file: Path, text: str) -> None:
+    """Replace a file by one of the same size and time."""
+    seen = file.stat()
+    file.write_text(text)
+    os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))

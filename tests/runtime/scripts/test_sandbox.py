@@ -9,12 +9,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from catalog.forest import loaded, plant
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import Runtime
@@ -55,58 +57,41 @@ async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Out
         runner.close()
 
 
-# What a script sees
+def with_script(tmp_path: Path, text: str) -> Registry:
+    top = zoo.build(tmp_path / "skills")
+    (top / "zoo" / "scripts" / "own.sh").write_text(text)
+    return zoo.opened(top)
 
 
 @BOXED
 @pytest.mark.requirement("SP-31")
 async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(DEADLINE)
         port = str(server.getsockname()[1])
-        refused = await ran(registry, "connect.py", port)
-        assert refused.exit_code == 1 and "Error" in refused.stderr
 
-        async with anyio.create_task_group() as tasks:
+        def answer() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.sendall(b"hello")
 
-            async def answer() -> None:
-                accepted, _ = await anyio.to_thread.run_sync(server.accept)
-                with accepted:
-                    accepted.sendall(b"hello")
-
-            tasks.start_soon(answer)
-            allowed = await ran(registry, "connect.py", port, network=True)
-        assert allowed.stdout == "hello\n", allowed.stderr
-
-
-@BOXED
-async def test_the_network_may_be_for_one_skill_alone(registry: Registry) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        assert (await ran(registry, "connect.py", port, network_of=("another",))).exit_code == 1
-        async with anyio.create_task_group() as tasks:
-
-            async def answer() -> None:
-                accepted, _ = await anyio.to_thread.run_sync(server.accept)
-                with accepted:
-                    accepted.sendall(b"hello")
-
-            tasks.start_soon(answer)
-            assert (await ran(registry, "connect.py", port, network_of=("zoo",))).stdout == "hello\n"
+        for settings in ({}, {"network_of": ("another",)}):
+            refused = await ran(registry, "connect.py", port, **settings)
+            assert refused.exit_code == 1 and "Error" in refused.stderr
+        for settings in ({"network": True}, {"network_of": ("zoo",)}):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(anyio.to_thread.run_sync, answer, abandon_on_cancel=True))
+                assert (await ran(registry, "connect.py", port, **settings)).stdout == "hello\n"
 
 
 @BOXED
 @pytest.mark.requirement("SP-32")
-async def test_the_skill_is_read_only(registry: Registry) -> None:
+async def test_only_the_work_directory_and_tmp_can_be_written_and_no_privilege_is_left(registry: Registry) -> None:
     outcome = await ran(registry, "spoil.py")
     assert outcome.exit_code == 1 and "Read-only file system" in outcome.stderr
-
-
-@BOXED
-@pytest.mark.requirement("SP-32")
-async def test_only_the_work_directory_and_tmp_can_be_written(registry: Registry) -> None:
-    outcome = await ran(registry, "write.sh")
-    assert outcome.stdout.split() == ["/workspace", "/tmp", "/dev/shm"], outcome.stderr
+    assert (await ran(registry, "write.sh")).stdout.split() == ["/workspace", "/tmp", "/dev/shm"]
+    assert (await ran(registry, "pool.py")).stdout == "3\n"  # libraries find shared memory
+    reported = (await ran(registry, "status.sh")).stdout.split()
+    assert reported == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
 
 
 @BOXED
@@ -130,15 +115,6 @@ async def test_other_files_are_not_there_and_the_user_is_nobody(
     assert outcome.stdout == "False 65534\n"
 
 
-@BOXED
-async def test_no_privilege_is_left(registry: Registry) -> None:
-    reported = (await ran(registry, "status.sh")).stdout.split()
-    assert reported == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
-
-
-# A root server
-
-
 def dropped(test: Any) -> Any:
     """For tests that need a sandbox in which root's scripts are nobody to the kernel too."""
     rooted = pytest.mark.skipif(not sandbox.is_root(), reason="only root becomes another user")
@@ -153,26 +129,16 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return request.param
 
 
-def with_script(tmp_path: Path, text: str) -> Registry:
-    top = zoo.build(tmp_path / "skills")
-    (top / "zoo" / "scripts" / "own.sh").write_text(text)
-    return zoo.opened(top)
-
-
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("setting", ["kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory"])
-async def test_no_setting_of_the_kernel_can_be_written(tmp_path: Path, setting: str) -> None:
-    there = f"/proc/sys/{setting}"
-    text = f'was=$(cat {there}); if echo "$was" > {there}; then echo wrote; else echo refused; fi\n'
-    outcome = await ran(with_script(tmp_path, text), "own.sh")
-    assert outcome.stdout == "refused\n", outcome.stderr
-
-
-@pytest.mark.usefixtures("way")
-async def test_a_new_proc_is_no_way_around_that(tmp_path: Path) -> None:
+async def test_no_setting_of_the_kernel_can_be_written_nor_by_way_of_a_new_proc(tmp_path: Path) -> None:
+    settings = ("kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory")
+    text = "".join(
+        f"cd /proc/sys; was=$(cat {each}) && echo tried; echo $was > {each} && echo wrote\n" for each in settings
+    )
     inner = "mkdir p; mount -t proc proc p && cat p/sys/kernel/core_pattern > p/sys/kernel/core_pattern && echo wrote"
-    text = f"unshare -Urmpf sh -c '{inner}'; mount -o remount,rw /proc && echo wrote\necho end\n"
-    assert (await ran(with_script(tmp_path, text), "own.sh")).stdout == "end\n"
+    text += f"unshare -Urmpf sh -c '{inner}'; mount -o remount,rw /proc && echo wrote\necho end\n"
+    outcome = await ran(with_script(tmp_path, text), "own.sh")
+    assert outcome.stdout.split() == ["tried", "tried", "tried", "end"], outcome.stderr
 
 
 @dropped
@@ -194,10 +160,8 @@ async def test_what_a_script_leaves_in_a_folder_is_never_roots(tmp_path: Path) -
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
-    registry = with_script(
-        tmp_path, f"cp /bin/sh {folder}/sh && chmod 6755 {folder}/sh && grep ' {folder} ' /proc/mounts\n"
-    )
-    outcome = await ran(registry, "own.sh", folders=(str(folder),))
+    text = f"cp /bin/sh {folder}/sh && chmod 6755 {folder}/sh && grep ' {folder} ' /proc/mounts\n"
+    outcome = await ran(with_script(tmp_path, text), "own.sh", folders=(str(folder),))
     assert "nosuid" in outcome.stdout, outcome.stderr
     assert ((folder / "sh").stat().st_uid, (folder / "sh").stat().st_gid) == (65534, 65534)
 
@@ -222,28 +186,21 @@ def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared
     monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: ["/no/such/setpriv", None])
     found = sandbox.choose("required", network=False, folders=())
     assert found is not None and found.user is None
-    (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "are root to the kernel" in said.getMessage() and "/no/such/setpriv" in said.getMessage()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "are root to the kernel" in said and "/no/such/setpriv" in said
     assert found.gaps and "are root to the kernel" in found.gaps[0]
-    with pytest.raises(UsageError, match=r"scripts would be root in .*setpriv.*; correct that, or run") as caught:
+    with pytest.raises(UsageError, match=r"^scripts would be root in .*setpriv.*; correct that, or run .*$"):
         sandbox.choose("required", network=False, folders=[str(tmp_path)])
-    assert "\n" not in str(caught.value)
-
-
-# What of /etc is there
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("place", ["/etc/ssl/private", "/etc/pki/tls/private", "/etc/pki/nssdb", "/etc/shadow"])
-async def test_private_keys_are_not_there(registry: Registry, place: str) -> None:
-    assert (await ran(registry, "look.py", place)).stdout == "False 65534\n"
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.skipif(not os.path.isdir("/etc/ssl/certs"), reason="this system has no /etc/ssl/certs")
-async def test_certificates_are_there(tmp_path: Path) -> None:
-    outcome = await ran(with_script(tmp_path, "ls /etc/ssl/certs\n"), "own.sh")
-    assert set(outcome.stdout.split()) >= set(sorted(os.listdir("/etc/ssl/certs"))[:10]), outcome.stderr
+async def test_certificates_are_there_and_private_keys_are_not(tmp_path: Path) -> None:
+    private = ("/etc/ssl/private", "/etc/pki/tls/private", "/etc/pki/nssdb", "/etc/shadow")
+    outcome = await ran(with_script(tmp_path, f"ls -d {' '.join(private)}; ls /etc/ssl/certs\n"), "own.sh")
+    there = set(outcome.stdout.split())
+    assert not there & {*private}
+    if os.path.isdir("/etc/ssl/certs"):  # noqa: ASYNC240
+        assert there >= set(sorted(os.listdir("/etc/ssl/certs"))[:10]), outcome.stderr
 
 
 @BOXED
@@ -258,60 +215,39 @@ async def test_the_operators_folders_can_be_read_and_written(registry: Registry,
 
 
 @BOXED
-async def test_libraries_find_shared_memory(registry: Registry) -> None:
-    outcome = await ran(registry, "pool.py")
-    assert outcome.stdout == "3\n", outcome.stderr
-
-
-@BOXED
 async def test_an_interpreter_outside_the_system_is_shown_with_what_it_needs(
     registry: Registry, tmp_path: Path
 ) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "secret").write_text("x")
-    (tools / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
-    outcome = await ran(registry, "three.sh", interpreters={".sh": str(tools / "mysh")})
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
+    named = {".sh": str(tmp_path / "mysh")}
+    outcome = await ran(registry, "three.sh", interpreters=named)
     assert outcome.exit_code == 3, outcome.stderr
-    seen = await ran(registry, "look.py", str(tools / "secret"), interpreters={".sh": str(tools / "mysh")})
+    seen = await ran(registry, "look.py", str(tmp_path / "secret"), interpreters=named)
     assert seen.stdout.startswith("False")
 
 
 @BOXED
 async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) -> None:
-    top = tmp_path / "skills" / "odd"
-    top.mkdir(parents=True)
-    (top / "SKILL.md").write_text("---\nname: ../../etc\ndescription: Odd.\n---\nx\n")
-    (top / "go.sh").write_text("echo $SKILL_DIR\n")
-    odd = zoo.opened(tmp_path / "skills")
-    runner = Scripts(odd, ScriptSettings(sandbox="required"))
-    outcome = await runner.run(odd.snapshot.skills["odd"], "go.sh", runner.workspace())
+    odd = {"odd/SKILL.md": "---\nname: ../../etc\ndescription: Odd.\n---\nx\n", "odd/go.sh": "echo $SKILL_DIR\n"}
+    registry = loaded(plant(tmp_path / "skills", odd))
+    runner = Scripts(registry, ScriptSettings(sandbox="required"))
+    outcome = await runner.run(registry.snapshot.skills["odd"], "go.sh", runner.workspace())
     assert outcome.stdout == "/skills/skill\n"
     runner.close()
 
 
-# Where there is none
-
-
-@pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PATH on which bubblewrap is not."""
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
-
-
-@pytest.mark.usefixtures("without")
 @pytest.mark.parametrize("root", [True, False])
 def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, root: bool
 ) -> None:
     """11.17: without bubblewrap, scripts of root read /etc/shadow."""
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
     monkeypatch.setattr(sandbox, "is_root", lambda: root)
     instead = "run the server as another user" if root else "give --sandbox off"
-    with pytest.raises(
-        UsageError, match=rf"bubblewrap .* is not installed; install a working bubblewrap, or {instead}"
-    ) as caught:
+    words = rf"bubblewrap .* is not installed; install a working bubblewrap, or {instead}.*$"
+    with pytest.raises(UsageError, match=words):
         Scripts(registry, ScriptSettings())
-    assert "\n" not in str(caught.value)
 
 
 async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
@@ -319,49 +255,37 @@ async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
 ) -> None:
     """11.17: on every protocol; the library's session has it as a result."""
     monkeypatch.setattr(sandbox, "is_root", lambda: True)
-    with pytest.raises(UsageError, match=r"as root without a sandbox.*run the server as another user$") as caught:
+    with pytest.raises(UsageError, match=r"as root without a sandbox.*run the server as another user$"):
         Runtime(registry, scripts=ScriptSettings(sandbox="off"))
-    assert "\n" not in str(caught.value)
     monkeypatch.setattr(sandbox, "is_root", lambda: False)
     runtime = Runtime(registry, scripts=ScriptSettings(sandbox="off"))
-    monkeypatch.setattr(sandbox, "is_root", lambda: True)
     session = runtime.session()
     await session.call("skills_load", {"names": ["zoo"]})
-    result = await session.call("skills_run_script", {"path": "scripts/three.sh"})
+    run = {"path": "scripts/three.sh"}
+    outcome = (await session.call("skills_run_script", run))["structuredContent"]
+    assert (outcome["sandbox"], outcome["user"], outcome["sandbox_gaps"]) == ("none", os.geteuid(), [])
+    monkeypatch.setattr(sandbox, "is_root", lambda: True)
+    result = await session.call("skills_run_script", run)
     assert result["isError"] is True and "as root without a sandbox" in str(result["content"])
     runtime.close()
 
 
-def broken(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "bwrap"
-    path.write_text(text)
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_a_required_sandbox_that_does_not_work_is_refused(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = broken(tmp_path, "#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n")
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: program)
-    with pytest.raises(UsageError, match=r"does not work here .*No permissions to create new namespace"):
-        Scripts(registry, ScriptSettings(sandbox="required"))
-
-
-@each_row("text", ["#!/bin/sh\nexit 1\n", "#!/no/such/program\n", "no program"])
+@each_row(
+    ("text", "said"),
+    [
+        ("#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n", "No permissions to create new"),
+        ("#!/bin/sh\nexit 1\n", "it ended with 1"), ("#!/no/such/program\n", "No such file"), ("no program", "format"),
+    ],
+)  # fmt: skip
 def test_a_broken_one_is_refused_and_never_left_out(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
-    program = broken(tmp_path, text)
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: program)
-    with pytest.raises(UsageError, match="does not work here"):
+    program = tmp_path / "bwrap"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(program))
+    with pytest.raises(UsageError, match=rf"does not work here .*{said}"):
         Scripts(registry, ScriptSettings())
-
-
-async def test_a_result_says_how_it_ran(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
-    outcome = await ran(registry, "three.sh", sandbox="off")
-    assert (outcome.sandbox, outcome.user, outcome.sandbox_gaps) == ("none", os.geteuid(), ())
 
 
 @BOXED

@@ -48,6 +48,8 @@ PYTHON = {
     "except OSError: pass\nqueued = 0\nfor pair in pairs:\n    for end in pair:\n        end.setblocking(False)\n"
     "        try:\n            while True: queued += end.send(bytes(65536))\n        except BlockingIOError: pass\n"
     "print(queued)",
+    "lib": "WORD = 'imported'",
+    "main": "import lib, os; print(lib.WORD, open(os.environ['SKILL_DIR'] + '/data/table.csv').read())",
     "pool": "from concurrent.futures import ProcessPoolExecutor as Pool\n"
     "if __name__ == '__main__':\n    with Pool(2) as pool: print(sum(pool.map(abs, [-1, -2])))",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from format.broken import BROKEN, RECIPES, befall, gate_of, roots_of, skill_md
+from format.broken import BROKEN, MADE, befall, fill, gate_of, roots_of, skill_md
 from mcp_skills_server.authoring.notes import notes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES, problem, standing, unlisting_problem
@@ -91,10 +91,10 @@ def _registry(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Regist
 
 def test_every_code_has_a_folder_of_its_name_and_no_folder_is_left_over():
     assert sorted(path.name for path in BROKEN.iterdir()) == sorted(CODES)
-    assert set(RECIPES) <= set(CODES)
+    assert {*MADE} <= CODES.keys()
 
 
-@each_row("made", RECIPES)
+@each_row("made", MADE)
 def test_a_bundle_that_is_not_stored_says_why(made: str):
     assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
     assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
@@ -149,7 +149,7 @@ def test_each_skill_stands_no_higher_than_its_code_allows(
 def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
     root = tmp_path / "root"
     shutil.copytree(BROKEN, root, symlinks=True)
-    for made, fill in RECIPES.items():
+    for made in MADE:
         fill(root / made)
     (root / "sound").mkdir()
     (root / "sound" / "SKILL.md").write_text(skill_md("sound"))

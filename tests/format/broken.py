@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,88 +22,46 @@ def skill_md(name: str, body: str = "Read on.\n") -> str:
     return f"---\nname: {name}\ndescription: Shows what becomes of a bundle with one fault ({name}).\n---\n\n{body}"
 
 
-def _skill_md_too_large(bundle: Path) -> None:
-    text = skill_md("skill-md-too-large")
-    (bundle / "SKILL.md").write_text(text + "x" * ((1 << 20) + 1 - len(text)))
+MADE = (
+    "skill-md-too-large", "unreadable", "too-deep", "too-many-files", "too-many-bytes", "root-missing", "file-name",
+    "file-irregular", "hard-link", "file-name-backslash", "file-name-portable", "secret",
+)  # fmt: skip
+"""Codes whose bundle `fill` makes."""
 
 
-def _unreadable(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("unreadable"))
-    (bundle / "locked").mkdir()
-    (bundle / "locked" / "notes.md").write_text("Nobody may read this.\n")
-
-
-def _too_deep(bundle: Path) -> None:
-    place = bundle.joinpath(*map(str, range(32)), "too-deep")
-    place.mkdir(parents=True)
-    (place / "SKILL.md").write_text(skill_md("too-deep"))
-
-
-def _too_many_files(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("too-many-files"))
-    (bundle / "assets").mkdir()
-    for number in range(512):
-        (bundle / "assets" / f"{number}.txt").write_text("")
-
-
-def _too_many_bytes(bundle: Path) -> None:
-    text = skill_md("too-many-bytes")
-    (bundle / "SKILL.md").write_text(text)
-    with (bundle / "data.bin").open("wb") as data:
-        data.truncate((16 << 20) + 1 - len(text))
-
-
-def _root_missing(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("root-missing"))
-
-
-def _file_name(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("file-name"))
-    with open(os.fsencode(bundle) + b"/caf\xe9.md", "wb") as latin:
-        latin.write(b"Served nowhere.\n")
-
-
-def _file_irregular(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("file-irregular"))
-    os.mkfifo(bundle / "pipe")
-
-
-def _hard_link(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("hard-link"))
-    (bundle.parent / "not-yours").write_text("Somebody else's.\n")
-    os.link(bundle.parent / "not-yours", bundle / "notes.md")
-
-
-def _file_name_backslash(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("file-name-backslash"))
-    (bundle / "notes\\more.md").write_text("One name, or two?\n")
-
-
-def _file_name_portable(bundle: Path) -> None:
-    (bundle / "SKILL.md").write_text(skill_md("file-name-portable"))
-    (bundle / "con.md").write_text("Windows takes this for the console.\n")
-
-
-def _secret(bundle: Path) -> None:
-    key = "AKIA" + "QZ7WPLM4TNB2XKRD"
-    (bundle / "SKILL.md").write_text(skill_md("secret", f"Sign in with {key}.\n"))
-
-
-RECIPES: dict[str, Callable[[Path], None]] = {
-    "skill-md-too-large": _skill_md_too_large,
-    "unreadable": _unreadable,
-    "too-deep": _too_deep,
-    "too-many-files": _too_many_files,
-    "too-many-bytes": _too_many_bytes,
-    "root-missing": _root_missing,
-    "file-name": _file_name,
-    "file-irregular": _file_irregular,
-    "hard-link": _hard_link,
-    "file-name-backslash": _file_name_backslash,
-    "file-name-portable": _file_name_portable,
-    "secret": _secret,
-}
-"""Code to what fills an empty directory, named like the code, with the bundle."""
+def fill(bundle: Path) -> None:
+    """Fill an empty directory, named like one of `MADE`, with its bundle."""
+    place, text = bundle, skill_md(bundle.name)
+    match bundle.name:
+        case "skill-md-too-large":
+            text += "x" * ((1 << 20) + 1 - len(text))
+        case "unreadable":
+            (bundle / "locked").mkdir()
+            (bundle / "locked" / "notes.md").write_text("Nobody may read this.\n")
+        case "too-deep":
+            place = bundle.joinpath(*map(str, range(32)), "too-deep")
+            place.mkdir(parents=True)
+        case "too-many-files":
+            for number in range(512):
+                (bundle / f"{number}.txt").write_text("")
+        case "too-many-bytes":
+            with (bundle / "data.bin").open("wb") as data:
+                data.truncate((16 << 20) + 1 - len(text))
+        case "file-name":
+            with open(os.fsencode(bundle) + b"/caf\xe9.md", "wb") as latin:
+                latin.write(b"Served nowhere.\n")
+        case "file-irregular":
+            os.mkfifo(bundle / "pipe")
+        case "hard-link":
+            (bundle.parent / "not-yours").write_text("Somebody else's.\n")
+            os.link(bundle.parent / "not-yours", bundle / "notes.md")
+        case "file-name-backslash":
+            (bundle / "notes\\more.md").write_text("One name, or two?\n")
+        case "file-name-portable":
+            (bundle / "con.md").write_text("Windows takes this for the console.\n")
+        case "secret":
+            text = skill_md("secret", f"Sign in with {'AKIA' + 'QZ7WPLM4TNB2XKRD'}.\n")
+    (place / "SKILL.md").write_text(text)
 
 
 def gate_of(code: str) -> Gate | None:
@@ -121,10 +78,10 @@ def gate_of(code: str) -> Gate | None:
 
 def roots_of(code: str, directory: Path) -> list[Path]:
     """The roots to load for this code, made inside `directory` where they are not stored."""
-    if code in RECIPES:
+    if code in MADE:
         bundle = directory / code
         bundle.mkdir()
-        RECIPES[code](bundle)
+        fill(bundle)
         return [bundle]
     stored = BROKEN / code
     return [stored / "first", stored / "second"] if code == "shadowed" else [stored]

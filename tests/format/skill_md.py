@@ -11,9 +11,14 @@ from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Standing
 
 
-def document(text: str, body: str = "Read on.\n") -> Document:
+def framed(text: str, body: str = "Read on.\n") -> bytes:
     """A SKILL.md with these lines of frontmatter."""
-    return parse(f"---\n{text}\n---\n{body}".encode())
+    return f"---\n{text}\n---\n{body}".encode()
+
+
+def document(text: str) -> Document:
+    """What is read of a SKILL.md with these lines of frontmatter."""
+    return parse(framed(text))
 
 
 def codes(found: Document) -> list[str]:

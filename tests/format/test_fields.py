@@ -14,58 +14,36 @@ from tables import each_row
 
 
 @pytest.mark.requirement("X-14")
-@each_row(
-    ("frontmatter", "tags"),
-    [
-        ({}, []),
-        ({"tags": "one two"}, ["one", "two"]),
-        ({"tags": ", ,"}, []),
-        ({"tags": ["top"], "metadata": {"tags": "meta"}}, ["top"]),
-        ({"metadata": {"tags": ["one"]}}, ["one"]),
-        ({"metadata": {"tags": "machine learning, data ,"}}, ["machine learning", "data"]),
-        ({"tags": ["one", 2, " ", "two words"]}, ["one", "two words"]),
-        ({"tags": [], "metadata": {"tags": "one"}}, []),
-        ({"metadata": "text"}, []),
-        ({"tags": 5}, []),
-    ],
-)
+@each_row(("frontmatter", "tags"), [
+    ({}, []), ({"tags": "one two"}, ["one", "two"]), ({"tags": ", ,"}, []),
+    ({"tags": ["top"], "metadata": {"tags": "meta"}}, ["top"]), ({"metadata": {"tags": ["one"]}}, ["one"]),
+    ({"metadata": {"tags": "machine learning, data ,"}}, ["machine learning", "data"]),
+    ({"tags": ["one", 2, " ", "two words"]}, ["one", "two words"]), ({"tags": [], "metadata": {"tags": "one"}}, []),
+    ({"metadata": "text"}, []), ({"tags": 5}, []),
+])  # fmt: skip
 def test_tags_are_the_same_in_every_protocol(frontmatter: dict[str, Json], tags: list[str]) -> None:
     assert tags_of(frontmatter) == tags
     found = manifest.read(None, frontmatter, "a", {}).manifest
     assert found is not None and found.fields.get("tags", []) == tags
 
 
-@each_row(("value", "text"), [("a", "a"), ("", None), (1, None), (None, None), (["a"], None)])
-def test_a_text_says_something(value: Json, text: str | None) -> None:
-    assert fields.text(value) == text
-
-
-def test_metadata_is_looked_into_where_it_is_a_mapping() -> None:
+def test_a_value_of_another_shape_is_passed_over() -> None:
+    assert [fields.text(each) for each in ("a", "", 1, None, ["a"])] == ["a", None, None, None, None]
     assert fields.metadata({"metadata": {"a": "b"}}, "a") == "b"
-    assert fields.metadata({"metadata": {"a": "b"}}, "b") is None
-    assert fields.metadata({"metadata": ["a"]}, "a") is fields.metadata({}, "a") is None
-
-
-@each_row(
-    ("value", "entries"),
-    [
-        ([{"name": "a", "x": 1}, {"name": "b"}, {"name": "a", "x": 2}], [{"name": "a", "x": 1}, {"name": "b"}]),
-        ([{"name": ""}, {"name": 1}, {}, "a", None], []),
-        ({"name": "a"}, []),
-    ],
-)
-def test_entries_are_the_mappings_with_a_name_the_first_of_each(value: Json, entries: list[Json]) -> None:
-    assert fields.entries(value, "name") == entries
-
-
-def test_references_are_names_plain_or_in_a_mapping() -> None:
+    assert not any(fields.metadata(each, "a") for each in ({"metadata": {"b": "b"}}, {"metadata": ["a"]}, {}))
+    named: list[Json] = [
+        {"name": "a", "x": 1},
+        {"name": "b"},
+        {"name": "a", "x": 2},
+        {"name": ""},
+        {"name": 1},
+        "a",
+        None,
+    ]
+    assert fields.entries(named, "name") == named[:2]
     assert fields.references(["a", {"name": "b"}, {"uri": "c"}, "", 1, None], "name") == ["a", "b"]
-    assert fields.references("a", "name") == []
-
-
-def test_texts_are_those_of_a_list() -> None:
     assert fields.texts(["a", 1, ""]) == ["a", ""]
-    assert fields.texts("a") == []
+    assert fields.entries({"name": "a"}, "name") == fields.references("a", "name") == fields.texts("a") == []
 
 
 SERVED = Served(tools={"search"}, prompts={"reply"}, resources=["file:///data/{id}"])
@@ -82,20 +60,15 @@ def test_what_is_served_is_told_apart_from_what_is_missing() -> None:
     declared: Json = {
         "tools": ["other", "search", 3],
         "prompts": [{"name": "reply"}, "gone", None],
-        "resources": ["file:///data/{id}", {"uri": "skill://b/SKILL.md"}, "skill://b/gone.md"],
+        "resources": ["file:///data/{id}", {"uri": "skill://b/SKILL.md"}, "skill://b/gone.md", "skill://c/SKILL.md"],
     }
     assert resolved(declared) == Dependencies(
         tools=("search",),
         prompts=("reply",),
         resources=("file:///data/{id}", "skill://b/SKILL.md"),
-        missing=("tool other", "prompt gone", "resource skill://b/gone.md"),
+        missing=("tool other", "prompt gone", "resource skill://b/gone.md", "resource skill://c/SKILL.md"),
     )
-
-
-def test_a_skill_that_stands_too_low_is_no_resource() -> None:
-    declared: Json = {"resources": ["skill://c/SKILL.md"]}
-    assert resolved(declared).missing == ("resource skill://c/SKILL.md",)
-    assert resolved(declared, Standing.LENIENT).resources == ("skill://c/SKILL.md",)
+    assert resolved({"resources": ["skill://c/SKILL.md"]}, Standing.LENIENT).resources == ("skill://c/SKILL.md",)
 
 
 @each_row("declared", [None, "search", ["search"], {}, {"tools": "search", "prompts": 1}])

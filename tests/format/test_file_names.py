@@ -12,16 +12,11 @@ def test_a_file_name_that_nobody_can_read_is_found():
     assert "U+200B" in found.message and found.message.isprintable()
 
 
-@each_row("name", ["a:b", "a?", "a|b", 'a"b', "end.", "end ", "con", "CON.md", "nul.txt", "com1", "lpt9.a", "aux/b.md"])
-def test_a_name_that_windows_cannot_hold_is_found(name: str):
-    (found,) = faults([name])
-    assert (found.path, found.is_hidden) == (name, False)
-    assert found.message.startswith("Windows cannot hold the name ")
-
-
-@each_row("name", ["console.md", "a.b.c", "com10", "übung.md", "日本語.md", ".a", "con_"])
-def test_a_name_that_every_platform_holds_is_let_through(name: str):
-    assert list(faults([name])) == []
+def test_a_name_that_windows_cannot_hold_is_found():
+    bad = ("a:b", "a?", "a|b", 'a"b', "end.", "end ", "con", "CON.md", "nul.txt", "com1", "lpt9.a", "aux/b.md")
+    assert [found.path for found in faults(bad) if found.message.startswith("Windows cannot hold the name ")] == [*bad]
+    good = ("console.md", "a.b.c", "com10", "übung.md", "日本語.md", ".a", "con_")
+    assert list(faults(good)) == []
 
 
 @each_row(("one", "other"), [("A.md", "a.md"), ("\u00e9.md", "e\u0301.md"), ("Straße", "STRASSE")])

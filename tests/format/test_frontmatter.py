@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 
 import pytest
 from hypothesis import example, given
@@ -15,7 +16,7 @@ from mcp_skills_server.model import Json, Standing
 from steps import growth
 from tables import each_row
 
-from .skill_md import codes, document, each_parser, typed
+from .skill_md import codes, document, each_parser, framed, typed
 
 # The two parts
 
@@ -55,124 +56,67 @@ def test_the_fields_of_metadata_keep_their_lines_and_what_was_written():
     assert found.metadata == {"version": (3, "1.10"), "tags": (4, None), "on": (5, "yes"), "more": (6, None)}
 
 
-@pytest.mark.requirement("AS-2")
-@each_row("raw", [b"---\n---\n", b"---\n---", b"---\n\n---\nText", b"---\n# note\n---\n", b"---\n~\n---\n"])
-def test_empty_frontmatter_is_a_problem_of_its_own(raw: bytes):
+@pytest.mark.requirement("AS-2", "ASG-12", "S76-7")
+@each_row(("raw", "code", "line", "words"), [
+    *((raw, "frontmatter-not-mapping", 2, "empty")
+      for raw in (b"---\n---\n", b"---\n---", b"---\n\n---\nText", b"---\n# note\n---\n", b"---\n~\n---\n")),
+    *((raw, "frontmatter-missing", 1, words) for raw, words in (
+        (b"", "empty"), (b" \n\n", "empty"), (b"# Title\n", "does not begin"), (b"name: a\n---\n", "does not begin"),
+        (b" ---\nname: a\n---\n", "blanks before"), (b" --- \nname: a\n---\n", "blanks before"),
+        (b"\n---\nname: a\n---\n", "blank lines"), (b"----\nname: a\n----\n", "does not begin"),
+        (b"--- # note\nname: a\n---\n", "does not begin"), (b"+++\nname = 'a'\n+++\n", "does not begin"))),
+    *((raw, "frontmatter-unclosed", line, "") for raw, line in (
+        (b"---", 1), (b"---\n", 1), (b"---\nname: a\n\n# Title\n", 1), (b"---\nname: a\n  ---\nText\n", 3),
+        (b"---\nname: a\n  --- \nText\n", 3), (b"---\nname: a\n--- # note\nText\n", 1),
+        (b"---\nname: a --- b\nText ---\n", 1))),
+    *((mark + b"---\nname: a\n---\n\nCaf\xe9\n", "not-utf8", 5, "0xe9") for mark in (b"", BOM_UTF8)),
+    (b"---\nname: a\n---\n\none\ntwo \0\n", "nul-byte", 6, ""),
+])  # fmt: skip
+def test_a_file_without_frontmatter_or_text_is_one_problem_with_its_line(raw: bytes, code: str, line: int, words: str):
     found = parse(raw)
-    assert found.frontmatter is None
-    assert codes(found) == ["frontmatter-not-mapping"]
-    assert "empty" in found.problems[0].message
-
-
-@pytest.mark.requirement("AS-2")
-@each_row(
-    ("raw", "words"),
-    [
-        (b"", "empty"), (b" \n\n", "empty"), (b"# Title\n", "does not begin"),
-        (b"name: a\n---\n", "does not begin"), (b" ---\nname: a\n---\n", "blanks before"),
-        (b" --- \nname: a\n---\n", "blanks before"), (b"\n---\nname: a\n---\n", "blank lines"),
-        (b"----\nname: a\n----\n", "does not begin"), (b"--- # note\nname: a\n---\n", "does not begin"),
-        (b"+++\nname = 'a'\n+++\n", "does not begin"),
-    ],
-)  # fmt: skip
-def test_a_file_that_does_not_begin_with_a_fence_has_no_frontmatter(raw: bytes, words: str):
-    found = parse(raw)
-    assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["frontmatter-missing"], 1)
+    assert (found.frontmatter, codes(found), found.problems[0].line) == (None, [code], line)
     assert words in found.problems[0].message
 
 
-@pytest.mark.requirement("AS-2", "ASG-12")
-@each_row(("raw", "line"), [
-    (b"---", 1), (b"---\n", 1), (b"---\nname: a\n\n# Title\n", 1), (b"---\nname: a\n  ---\nText\n", 3),
-    (b"---\nname: a\n  --- \nText\n", 3), (b"---\nname: a\n--- # note\nText\n", 1),
-    (b"---\nname: a --- b\nText ---\n", 1),
-])  # fmt: skip
-def test_a_frontmatter_that_never_ends_is_told_with_the_line_that_nearly_ends_it(raw: bytes, line: int):
-    found = parse(raw)
-    assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["frontmatter-unclosed"], line)
-
-
 @pytest.mark.requirement("ASG-12", "S40-13")
-@each_row(
-    ("lines", "expected"),
-    [
-        ("description: first --- then", "first --- then"),
-        ("description: '---'", "---"),
-        ("description: |\n  above\n  ---\n  below", "above\n---\nbelow\n"),
-        ("description: >-\n  above\n   ---\n  below", "above\n ---\nbelow"),
-        ("description: first\n  --- then", "first --- then"),
-        ("description: -----", "-----"),
-    ],
-)
-def test_only_a_whole_line_is_a_fence(lines: str, expected: str):
-    found = document(lines)
+@each_row(("written", "expected"), [
+    ("first --- then", "first --- then"), ("'---'", "---"), ("|\n  above\n  ---\n  below", "above\n---\nbelow\n"),
+    (">-\n  above\n   ---\n  below", "above\n ---\nbelow"), ("first\n  --- then", "first --- then"),
+    ("-----", "-----"),
+])  # fmt: skip
+def test_only_a_whole_line_is_a_fence(written: str, expected: str):
+    found = document(f"description: {written}")
     assert (found.frontmatter, found.body, codes(found)) == ({"description": expected}, "Read on.", [])
 
 
-# Bytes
-
-
 @pytest.mark.requirement("S76-7", "ASG-12")
-@pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_line_ends_of_other_systems_read_like_lf(end: str):
+@each_row("end", ["\r\n", "\r"])
+def test_line_ends_of_other_systems_and_a_byte_order_mark_are_passed_over(end: str):
     text = "---\nname: a\ndescription: |\n  one\n  two\n---\n\nText\nmore\n"
-    found = parse(text.replace("\n", end).encode())
+    found = parse(BOM_UTF8 + text.replace("\n", end).encode())
     assert found == parse(text.encode())
     assert found.frontmatter == {"name": "a", "description": "one\ntwo\n"}
     assert (found.body, found.body_line) == ("Text\nmore", 8)
 
 
-def test_a_byte_order_mark_is_passed_over():
-    assert parse(b"\xef\xbb\xbf---\nname: a\n---\nText\n") == parse(b"---\nname: a\n---\nText\n")
-
-
-@pytest.mark.requirement("S76-7")
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_a_byte_that_is_not_utf_8_is_named_with_its_line(mark: bytes):
-    found = parse(mark + b"---\nname: a\n---\n\nCaf\xe9\n")
-    assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["not-utf8"], 5)
-    assert "0xe9" in found.problems[0].message
-
-
-def test_a_nul_byte_is_named_with_its_line():
-    found = parse(b"---\nname: a\n---\n\none\ntwo \0\n")
-    assert (found.frontmatter, codes(found), found.problems[0].line) == (None, ["nul-byte"], 6)
-
-
 # Wild input
-
-
-def _check_promises(found: Document) -> None:
-    json.dumps([found.frontmatter, found.body], allow_nan=False, ensure_ascii=False).encode("utf-8")
-    assert (found.frontmatter is None) == (standing(found.problems) is Standing.UNUSABLE)
-    assert all(each.line is None or each.line >= 1 for each in found.problems)
-    assert "\r" not in found.body
-    assert found.body == found.body.rstrip()
-
-
-@pytest.mark.requirement("S40-13")
-@given(st.binary(max_size=200))
-def test_any_bytes_give_a_document_that_json_can_hold(raw: bytes):
-    _check_promises(parse(raw))
-
-
-@pytest.mark.requirement("S40-13")
-@given(st.text(max_size=80), st.text(max_size=40))
-@example("v: \x85", "")
-@example('v: "\\ud800"', "")
-@example("v: &a [*a]", "")
-def test_any_frontmatter_gives_a_document_that_json_can_hold(text: str, body: str):
-    _check_promises(parse(f"---\n{text}\n---\n{body}".encode()))
-
 
 _SIGNS = [*"ab[]{}|>'\"#%@\n\té\u2028", ": ", "- ", "? ", ", ", "  ", "&x ", "*x", "!t ", "<<", "---", "...", "\\u"]
 _VALUES = ["1", ".nan", "0x1", "12:30", "~"]
-_YAML_PARTS = st.lists(st.sampled_from(_SIGNS + _VALUES), max_size=40).map("".join)
+_YAML = st.text(max_size=80) | st.lists(st.sampled_from(_SIGNS + _VALUES), max_size=40).map("".join)
 
 
-@given(_YAML_PARTS)
-def test_any_pieces_of_yaml_give_a_document_that_json_can_hold(text: str):
-    _check_promises(document(text))
+@pytest.mark.requirement("S40-13")
+@given(st.binary(max_size=200) | st.builds(framed, _YAML, st.text(max_size=40)))
+@example(framed("v: \x85"))
+@example(framed('v: "\\ud800"'))
+@example(framed("v: &a [*a]"))
+def test_any_bytes_give_a_document_that_json_can_hold(raw: bytes):
+    found = parse(raw)
+    json.dumps([found.frontmatter, found.body], allow_nan=False, ensure_ascii=False).encode("utf-8")
+    assert (found.frontmatter is None) == (standing(found.problems) is Standing.UNUSABLE)
+    assert all(each.line is None or each.line >= 1 for each in found.problems)
+    assert "\r" not in found.body and found.body == found.body.rstrip()
 
 
 _TEXT = st.text(
@@ -192,9 +136,8 @@ _JSON: st.SearchStrategy[Json] = st.recursive(
 @pytest.mark.requirement("S40-13")
 @given(st.dictionaries(_TEXT, _JSON, max_size=5))
 def test_json_in_yaml_comes_back_verbatim(fields: dict[str, Json]):
-    found = parse(f"---\n{json.dumps(fields, ensure_ascii=False)}\n---\nRead on.\n".encode())
-    assert typed(found.frontmatter) == typed(fields)
-    assert found.body == "Read on."
+    found = document(json.dumps(fields, ensure_ascii=False))
+    assert (typed(found.frontmatter), found.body) == (typed(fields), "Read on.")
 
 
 @pytest.mark.requirement("ASG-13")
@@ -204,21 +147,17 @@ def test_json_in_yaml_comes_back_verbatim(fields: dict[str, Json]):
 ])  # fmt: skip
 def test_an_unquoted_colon_is_a_warning_with_the_line_to_write(value: str) -> None:
     """What is advised is YAML that means the same."""
-    text = "---\nname: a\ndescription: {}\nlicense: MIT\n---\nBody.\n"
-    read = parse(text.format(value).encode())
-    assert read.frontmatter == {"name": "a", "description": value, "license": "MIT"}
-    (found,) = read.problems
-    assert (found.code, found.severity, found.line) == ("yaml-colon", "warning", 3)
+    lines = "name: a\ndescription: {}\n\nlicense: MIT: yes"
+    read = document(lines.format(value))
+    assert read.frontmatter == {"name": "a", "description": value, "license": "MIT: yes"}
+    described, licensed = read.problems
+    assert (described.code, described.severity, described.line) == ("yaml-colon", "warning", 3)
+    assert (licensed.code, licensed.line) == ("yaml-colon", 5)
     assert standing(read.problems) is Standing.LENIENT
-    fixed = text.replace("description: {}", found.hint.removeprefix("write "))
-    again = parse(fixed.encode())
+    fixed = lines.replace("description: {}", described.hint.removeprefix("write "))
+    again = document(fixed.replace("license: MIT: yes", licensed.hint.removeprefix("write ")))
     assert (again.frontmatter, again.problems) == (read.frontmatter, ())
     assert (again.body, again.body_line, again.lines) == (read.body, read.body_line, read.lines)
-
-
-def test_every_such_line_is_reported() -> None:
-    read = parse(b"---\nname: a\ndescription: x: y\n\nlicense: MIT: yes\n---\n")
-    assert [(each.code, each.line) for each in read.problems] == [("yaml-colon", 3), ("yaml-colon", 5)]
 
 
 @pytest.mark.requirement("ASG-13")
@@ -229,7 +168,7 @@ def test_every_such_line_is_reported() -> None:
     'note: "begins\ndescription: a: b"\nlicense: c: d', "description: - a: b",
 ])  # fmt: skip
 def test_what_may_mean_something_else_stays_an_error(lines: str) -> None:
-    read = parse(f"---\nname: a\n{lines}\n---\nBody.\n".encode())
+    read = document(f"name: a\n{lines}")
     assert read.frontmatter is None
     assert {each.severity for each in read.problems} == {"error"}
 
@@ -239,11 +178,11 @@ def test_what_may_mean_something_else_stays_an_error(lines: str) -> None:
 def test_what_is_read_is_what_is_written(one: str, other: str) -> None:
     """Never more and never less than the line holds."""
     value = f"x{other}: {one}"
-    read = parse(f"---\nname: a\ndescription: {value}\n---\n".encode())
+    read = document(f"description: {value}")
     if read.frontmatter is not None and any(each.code == "yaml-colon" for each in read.problems):
         assert read.frontmatter["description"] == value.strip()
 
 
 @each_row("shape", ["a: b: c\n", "a: b: c", "a: ", ":", "a:\t", " \n", "a: '' "])
 def test_it_takes_steps_as_long_as_the_text(shape: str) -> None:
-    assert growth(lambda times: lambda: parse(f"---\n{shape * times}\n---\n".encode()), 300) <= 6
+    assert growth(lambda times: lambda: document(shape * times), 300) <= 6

@@ -3,84 +3,49 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format import hidden
 from tables import each_row
 
-WILD = st.text(
-    alphabet=st.one_of(
-        st.sampled_from("ab1#* \n\u00ad\u034f\u200b\u200c\u200d\u200e\u202e\u2066\u3164\ufe0e\ufe0f\ufeff😀葛م"),
-        st.sampled_from("\U000e0041\U000e0100\U000e01ef\u180b\u1820"),
-        st.characters(),
-    ),
-    max_size=60,
-)
+_ODD = "ab1#* \n\u00ad\u034f\u200b\u200c\u200d\u200e\u202e\u2066\u3164\ufe0e\ufe0f\ufeff😀葛م"
+_RARE = "\U000e0041\U000e0100\U000e01ef\u180b\u1820"
+WILD = st.text(st.sampled_from(_ODD + _RARE) | st.characters(), max_size=60)
 
 
-@each_row(
-    "text",
-    [
-        "A\U000e0041\U000e0042",  # tag characters
-        "\u202eevil",  # a direction override
-        "in\u200bstall",
-        "co\u00adop",
-        "\u3164",  # the Hangul filler is a letter to most programs
-        "\u115fx",
-        "a\ufe0f",  # a selector that selects nothing
-        "😀\ufe0f\ufe01",  # a byte for each selector: the second one carries data
-        "x\U000e0100",
-        "a\u200db",
-        "م\u200c\u200cم",  # a second joiner joins nothing
-        "end\u200d",
-        "abc\u200fdef",
-        "a\ufeffb",
-        "\x1b[31mred",
-        "a\u2028b",
-        "\u2800a\u2062b",
-    ],
-)
+@each_row("text", [
+    "A\U000e0041\U000e0042",  # tag characters
+    "\u202eevil",  # a direction override
+    "in\u200bstall", "co\u00adop",
+    "\u3164",  # the Hangul filler is a letter to most programs
+    "\u115fx",
+    "a\ufe0f",  # a selector that selects nothing
+    "😀\ufe0f\ufe01",  # a byte for each selector: the second one carries data
+    "x\U000e0100", "a\u200db",
+    "م\u200c\u200cم",  # a second joiner joins nothing
+    "end\u200d", "abc\u200fdef", "a\ufeffb", "\x1b[31mred", "a\u2028b", "\u2800a\u2062b",
+])  # fmt: skip
 def test_hidden_text_is_found_and_stripped(text: str) -> None:
-    """What carries text that nobody sees is found, and is gone from what a model is shown."""
-    assert list(hidden.find(text))
-    assert not list(hidden.find(hidden.strip(text)))
-    assert hidden.strip(text) != text
+    assert list(hidden.find(text)) and not list(hidden.find(hidden.strip(text)))
 
 
-@each_row(
-    "text",
-    [
-        "plain text\twith a tab\r\nand lines",
-        "👩\u200d👩\u200d👧",
-        "❤\ufe0f\u200d🔥",
-        "1\ufe0f\u20e3 #\ufe0f\u20e3",
-        "→\ufe0f ©\ufe0e",
-        "\u0645\u06cc\u200c\u062e",  # Persian
-        "क\u094d\u200dष",
-        "葛\U000e0100飾",
-        "عربي\u200f abc",
-        "\u1820\u180b",
-        "\ufeffa byte order mark at the beginning",
-        "licence\x0cpage two",
-        "한글 日本語 e\u0301",
-    ],
-)
+@each_row("text", [
+    "plain text\twith a tab\r\nand lines", "👩\u200d👩\u200d👧", "❤\ufe0f\u200d🔥", "1\ufe0f\u20e3 #\ufe0f\u20e3",
+    "→\ufe0f ©\ufe0e",
+    "\u0645\u06cc\u200c\u062e",  # Persian
+    "क\u094d\u200dष", "葛\U000e0100飾", "عربي\u200f abc", "\u1820\u180b",
+    "\ufeffa byte order mark at the beginning", "licence\x0cpage two", "한글 日本語 e\u0301",
+])  # fmt: skip
 def test_characters_that_do_work_stay(text: str) -> None:
     """Emoji, joined scripts, direction marks and variants are read as their authors wrote them."""
-    assert list(hidden.find(text)) == []
-    assert hidden.strip(text) == text
-
-
-def test_each_is_found_with_its_place() -> None:
-    """The offset is that of the character."""
-    assert list(hidden.find("ab\u00adc\u3164")) == [(2, "\u00ad"), (4, "\u3164")]
+    assert (list(hidden.find(text)), hidden.strip(text)) == ([], text)
 
 
 @pytest.mark.hypothesis
 @given(WILD)
+@example("ab\u00adc\u3164")
 def test_stripping_takes_exactly_what_is_found(text: str) -> None:
-    """Nothing else is lost, and nothing that was found stays."""
     found = dict(hidden.find(text))
     assert all(text[at] == character for at, character in found.items())
     assert hidden.strip(text) == "".join(each for at, each in enumerate(text) if at not in found)

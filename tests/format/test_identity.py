@@ -17,15 +17,6 @@ from tables import each_row
 VALID = Standing.VALID
 
 
-@pytest.mark.requirement("S76-8", "S40-37")
-def test_a_skill_is_found_by_its_name_or_by_its_path():
-    refunds, other = skill("acme/refunds"), skill("other")
-    here = snapshot(refunds, other)
-    assert identity.require(here, "refunds", VALID) is refunds
-    assert identity.require(here, "acme/refunds", VALID) is refunds
-    assert identity.name_of(refunds, here, VALID) == "refunds"
-
-
 @pytest.mark.requirement("S76-8")
 @each_row(
     "name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds", "x" * 100_000]
@@ -38,20 +29,17 @@ def test_an_unknown_name_is_refused_and_named(name: str):
 
 @pytest.mark.requirement("S76-8", "S40-37")
 def test_skills_that_share_a_name_go_by_their_paths():
-    first, second, other = skill("acme/refunds"), skill("globex/refunds"), skill("other")
-    here = snapshot(first, second, other)
-    assert [identity.name_of(each, here, VALID) for each in (first, second, other)] == [
-        "acme/refunds",
-        "globex/refunds",
-        "other",
-    ]
-    assert identity.require(here, "globex/refunds", VALID) is second
+    first, second, other = skills = skill("acme/refunds"), skill("globex/refunds"), skill("b/other")
+    here = snapshot(*skills)
+    names = [identity.name_of(each, here, VALID) for each in skills]
+    assert names == ["acme/refunds", "globex/refunds", "other"]
+    assert [identity.require(here, name, VALID) for name in (*names, "b/other")] == [first, second, other, other]
     with pytest.raises(RequestError) as caught:
         identity.require(here, "refunds", VALID)
     assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
 
 
-@pytest.mark.parametrize("least", [Standing.LENIENT, VALID])
+@each_row("least", [Standing.LENIENT, VALID])
 def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
     holder, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")
     here = snapshot(holder, deep)
@@ -63,13 +51,11 @@ def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
 def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
     good, broken = skill("good/a"), skill("broken/a", standing=Standing.LENIENT)
     here = snapshot(good, broken)
-    assert identity.require(here, "a", VALID) is good
-    assert identity.name_of(good, here, VALID) == "a"
-    with pytest.raises(RequestError, match="Unknown skill"):
-        identity.require(here, "broken/a", VALID)
+    assert identity.require(here, "a", VALID) is good and identity.name_of(good, here, VALID) == "a"
     assert identity.require(here, "broken/a", Standing.LENIENT) is broken
-    with pytest.raises(RequestError, match="Several skills"):
-        identity.require(here, "a", Standing.LENIENT)
+    for name, least, reason in (("broken/a", VALID, "Unknown skill"), ("a", Standing.LENIENT, "Several skills")):
+        with pytest.raises(RequestError, match=reason):
+            identity.require(here, name, least)
 
 
 @pytest.mark.requirement("S76-8")
@@ -90,60 +76,35 @@ def test_a_name_longer_than_any_path_is_none():
     assert identity.lookup(there, "a", VALID) is long
 
 
-@each_row(
-    ("fields", "heading", "expected"),
-    [
-        ({"title": "Top", "metadata": {"title": "Meta"}}, "Heading", "Top"),
-        ({"metadata": {"title": "Meta"}}, "Heading", "Meta"),
-        ({"title": 7, "metadata": "x"}, "Heading", "Heading"),
-        ({"title": "", "metadata": {"title": ""}}, "Heading", "Heading"),
-        ({"title": "\u200b"}, "Heading", None),
-        ({}, None, None),
-    ],
-)
-def test_a_title_is_the_author_s_or_the_first_heading(
-    fields: dict[str, Any], heading: str | None, expected: str | None
-) -> None:
-    assert identity.title(skill("a", heading=heading, **fields)) == expected
+@each_row(("fields", "expected"), [
+    ({"title": "Top", "metadata": {"title": "Meta"}}, "Top"), ({"metadata": {"title": "Meta"}}, "Meta"),
+    ({"title": 7, "metadata": "x"}, "Heading"), ({"title": "", "metadata": {"title": ""}}, "Heading"),
+    ({"title": "\u200b"}, None),
+])  # fmt: skip
+def test_a_title_is_the_author_s_or_the_first_heading(fields: dict[str, Any], expected: str | None) -> None:
+    assert identity.title(skill("a", heading="Heading", **fields)) == expected
+    assert identity.title(skill("a")) is None
 
 
 @pytest.mark.requirement("S76-19", "X-14")
-@each_row(
-    ("fields", "expected"),
-    [
-        ({"version": "2", "metadata": {"version": "1"}}, "2"),
-        ({"metadata": {"version": "1.0.3"}}, "1.0.3"),
-        ({"version": 0}, "0"),
-        ({"version": 1.5}, "1.5"),
-        ({"version": "", "metadata": {"version": "1"}}, "1"),
-        ({"version": ["1"]}, None),
-        ({"version": True, "metadata": {"version": "1\u200b"}}, "1"),
-        ({"version": "\u200b", "metadata": {"version": "1"}}, None),
-        ({"metadata": ["1"]}, None),
-    ],
-)
+@each_row(("fields", "expected"), [
+    ({"version": "2", "metadata": {"version": "1"}}, "2"), ({"metadata": {"version": "1.0.3"}}, "1.0.3"),
+    ({"version": 0}, "0"), ({"version": 1.5}, "1.5"), ({"version": "", "metadata": {"version": "1"}}, "1"),
+    ({"version": ["1"]}, None), ({"version": True, "metadata": {"version": "1\u200b"}}, "1"),
+    ({"version": "\u200b", "metadata": {"version": "1"}}, None), ({"metadata": ["1"]}, None),
+])  # fmt: skip
 def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any], expected: str | None) -> None:
     assert identity.version(fields) == expected
 
 
-@each_row(
-    ("given", "seen"),
-    [
-        ("/srv/private/team.zip", "team.zip"),
-        ("team.tar.gz", "team.tar.gz"),
-        ("C:\\skills\\team.zip", "team.zip"),
-        ("C://skills/team.zip", "team.zip"),
-        ("/srv/private://inner/team.zip", "team.zip"),
-        ("HTTP://skills.example/team", "HTTP://skills.example/team"),
-        ("git+file:///srv/private/skills.git@feature/x#folder/below", "skills.git@feature/x#folder/below"),
-        ("git+file:///srv/private/skills.git/", "skills.git"),
-        ("GIT+FILE:///srv/private/skills", "skills"),
-        ("git+https://git.example/acme/skills@main#folder", "git+https://git.example/acme/skills@main#folder"),
-        ("https://skills.example/team", "https://skills.example/team"),
-        ("oci://registry.example/team/skills:1.0", "oci://registry.example/team/skills:1.0"),
-        ("oci+http://localhost:5000/team/skills:1.0", "oci+http://localhost:5000/team/skills:1.0"),
-        ("an unknown site", "an unknown site"),
-    ],
-)
+@each_row(("given", "seen"), [
+    ("/srv/private/team.zip", "team.zip"), ("team.tar.gz", "team.tar.gz"), ("C:\\skills\\team.zip", "team.zip"),
+    ("C://skills/team.zip", "team.zip"), ("/srv/private://inner/team.zip", "team.zip"),
+    ("git+file:///srv/private/skills.git@feature/x#folder/below", "skills.git@feature/x#folder/below"),
+    ("git+file:///srv/private/skills.git/", "skills.git"), ("GIT+FILE:///srv/private/skills", "skills"),
+    *((elsewhere, elsewhere) for elsewhere in (
+        "HTTP://skills.example/team", "git+https://git.example/acme/skills@main#folder", "https://skills.example/team",
+        "oci://registry.example/team/skills:1.0", "oci+http://localhost:5000/team/skills:1.0", "an unknown site")),
+])  # fmt: skip
 def test_of_what_lies_on_the_disk_others_read_the_last_name_alone(given: str, seen: str) -> None:
     assert identity.shown_origin(given) == seen

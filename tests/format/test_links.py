@@ -15,41 +15,25 @@ from tables import each_row
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
 
 
-def targets(body: str) -> list[str]:
-    return [found.target for found in references(body) if found.kind != "outside"]
-
-
-def linked(body: str) -> dict[str, str]:
-    return linked_files(references(body), FILES, "SKILL.md")
-
-
-@pytest.mark.requirement("S76-19")
-@each_row(
-    ("body", "expected"),
-    [
-        ("[A](a.md)", Reference("a.md", "A", 0, "link")),
-        ("[A](<references/b c.md>)", Reference("references/b c.md", "A", 0, "link")),
-        ("[A](references/b%20c.md)", Reference("references/b c.md", "A", 0, "link")),
-        ("[A](references/%C3%BC.md)", Reference("references/ü.md", "A", 0, "link")),
-        ("[A](references/ü.md)", Reference("references/ü.md", "A", 0, "link")),
-        ("[A](./a.md)", Reference("a.md", "A", 0, "link")),
-        ("[A](references/../a.md)", Reference("a.md", "A", 0, "link")),
-        ("[A](a.md#part)", Reference("a.md", "A", 0, "link")),
-        ("[A](a.md?raw=1)", Reference("a.md", "A", 0, "link")),
-        ('[A](a.md "title")', Reference("a.md", "A", 0, "link")),
-        ("[A](references/)", Reference("references", "A", 0, "link")),
-        ("[A][ref]\n\n[ref]: a.md", Reference("a.md", "A", 0, "link")),
-        ("[ref]\n\n[ref]: a.md", Reference("a.md", "ref", 0, "link")),
-        ("![A](assets/logo.png)", Reference("assets/logo.png", "A", 0, "image")),
-        ("text\n\n- item\n\n  [A](a.md)", Reference("a.md", "A", 4, "link")),
-        ("> [A](a.md)", Reference("a.md", "A", 0, "link")),
-        ("# [A](a.md)", Reference("a.md", "A", 0, "link")),
-        ("[*A* `b` **c**](a.md)", Reference("a.md", "A b c", 0, "link")),
-        ("[two\nlines](a.md)", Reference("a.md", "two lines", 0, "link")),
-        ("`a.md`", Reference("a.md", "", 0, "code")),
-        ("`'a.md'`", Reference("a.md", "", 0, "code")),
-    ],
-)
+@pytest.mark.requirement("S76-19", "AS-17")
+@each_row(("body", "expected"), [
+    *((f"[A]({written})", Reference(target, "A", 0, "link")) for written, target in (
+        ("a.md", "a.md"), ("<references/b c.md>", "references/b c.md"), ("references/b%20c.md", "references/b c.md"),
+        ("references/%C3%BC.md", "references/ü.md"), ("references/ü.md", "references/ü.md"), ("./a.md", "a.md"),
+        ("references/../a.md", "a.md"), ("a.md#part", "a.md"), ("a.md?raw=1", "a.md"), ('a.md "title"', "a.md"),
+        ("references/", "references"), ("%2561.md", "%61.md"), ("%252e%252e/a.md", "%2e%2e/a.md"),
+        ("100%25.md", "100%.md"))),
+    ("[A][ref]\n\n[ref]: a.md", Reference("a.md", "A", 0, "link")),
+    ("[ref]\n\n[ref]: a.md", Reference("a.md", "ref", 0, "link")),
+    ("![A](assets/logo.png)", Reference("assets/logo.png", "A", 0, "image")),
+    ("text\n\n- item\n\n  [A](a.md)", Reference("a.md", "A", 4, "link")),
+    ("one\n\n[A](a.md)\nmore", Reference("a.md", "A", 2, "link")),
+    ("| a |\n\n1. x\n2. [B](b.md)", Reference("b.md", "B", 3, "link")),
+    ("> [A](a.md)", Reference("a.md", "A", 0, "link")), ("# [A](a.md)", Reference("a.md", "A", 0, "link")),
+    ("[*A* `b` **c**](a.md)", Reference("a.md", "A b c", 0, "link")),
+    ("[two\nlines](a.md)", Reference("a.md", "two lines", 0, "link")),
+    ("`a.md`", Reference("a.md", "", 0, "code")), ("`'a.md'`", Reference("a.md", "", 0, "code")),
+])  # fmt: skip
 def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Reference):
     assert expected in references(body)
 
@@ -62,38 +46,17 @@ def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Refere
     "just a.md", "",
 ])  # fmt: skip
 def test_what_does_not_point_into_the_bundle_is_no_reference(body: str):
-    assert targets(body) == []
-
-
-def test_a_target_is_decoded_once():
-    assert targets("[A](%2561.md)") == ["%61.md"]
-    assert targets("[A](%252e%252e/a.md)") == ["%2e%2e/a.md"]
-    assert targets("[A](100%25.md)") == ["100%.md"]
-
-
-@pytest.mark.requirement("S76-19")
-def test_the_words_of_a_code_span_may_name_files():
-    assert linked("Run `python scripts/run.py --input a.md` first.") == {"scripts/run.py": "", "a.md": ""}
+    assert not [found for found in references(body) if found.kind != "outside"]
 
 
 @pytest.mark.requirement("S76-19")
 def test_linked_files_come_in_order_of_appearance_with_their_first_text():
-    body = "`scripts/run.py`, then [second](a.md), ![](assets/logo.png), [later](a.md) and [Run it](scripts/run.py)\n"
-    assert list(linked(body).items()) == [("scripts/run.py", "Run it"), ("a.md", "second"), ("assets/logo.png", "")]
-
-
-def test_skill_md_directories_and_strangers_count_for_no_file():
-    assert linked("[self](SKILL.md), [dir](references), [gone](gone.md), `ls`") == {}
-
-
-@pytest.mark.requirement("AS-17")
-def test_lines_are_those_of_the_block():
-    body = "one\n\n[A](a.md)\nmore `scripts/run.py`\n\n| a |\n\n1. x\n2. [B](b.md)\n"
-    assert [(found.target, found.line) for found in references(body) if "." in found.target] == [
-        ("a.md", 2),
-        ("scripts/run.py", 2),
-        ("b.md", 8),
-    ]
+    body = (
+        "`python scripts/run.py --in a.md`, [second](a.md), ![](assets/logo.png), [later](a.md), [Run](scripts/run.py)"
+    )
+    no_files = ", [self](SKILL.md), [dir](references), [gone](gone.md), `ls`"
+    found = linked_files(references(body + no_files), FILES, "SKILL.md")
+    assert list(found.items()) == [("scripts/run.py", "Run"), ("a.md", "second"), ("assets/logo.png", "")]
 
 
 _MARKS = [*"[]()`/\\<>\n*_?# ü\0", "![", "``", "~~~", "# ", "- ", "    ", "===", "[x]: ", "\n\n", "&amp;"]
@@ -118,7 +81,9 @@ def test_no_body_is_too_odd(body: str):
     assert set(files) <= set(FILES) - {"SKILL.md"}
 
 
-# The heading
+# Headings
+
+_COMMENTS = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
 
 
 @each_row(("body", "expected"), [
@@ -130,16 +95,11 @@ def test_no_body_is_too_odd(body: str):
     ("<!-- note -->\n# Title\n", "Title"), ("```sh\n# a comment\n```\n\n# Title\n", "Title"),
     ("> # Quoted\n\n# Title", "Title"), ("- # Item\n\n# Title", "Title"), ("# ", None), ("#", None),
     ("#Title", None), ("    # Code", None), ("## Second", None), ("Text\n\n===\n", None),
-    ("```\n# a comment\n", None), ("Text only.", None), ("", None),
+    ("```\n# a comment\n", None), ("Text only.", None), ("", None), (_COMMENTS + "# Title\n\nText\n", "Title"),
+    (_COMMENTS + "Long title\n==========\n", "Long title"),
 ])  # fmt: skip
 def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
     assert heading(body) == expected
-
-
-def test_a_heading_is_found_behind_many_comments():
-    comments = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
-    assert heading(comments + "# Title\n\nText\n") == "Title"
-    assert heading(comments + "Long title\n==========\n") == "Long title"
 
 
 @each_row("body", [
@@ -160,35 +120,22 @@ def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
     assert quick == parsed
 
 
-# All headings
-
-
-@each_row(
-    ("body", "expected"),
-    [
-        ("# Title", ("Title",)),
-        ("# Title\n\nText only.", ("Title",)),
-        ("# Title\n\n## Steps\n\nDo.\n\n### Details\n#### Too deep\n", ("Title", "Steps", "Details")),
-        ("Text first.\n\n## Steps", ("Steps",)),
-        ("## Steps ##\n### C# and F#\n", ("Steps", "C# and F#")),
-        ("# *Very* `good` [title](a.md) ![of](b.png) [it][ref]\n## b", ("Very good title of it", "b")),
-        ("# snake_case_name\n# A  B\tC\n", ("snake_case_name", "A B C")),
-        ("Title\n=====\n\nSteps\n-----\n\nText\n", ("Title", "Steps")),
-        ("Text\n\n---\n\n## After a rule", ("After a rule",)),
-        ("| a | b |\n---\n\n- item\n---\n> quote\n---\n", ()),
-        ("# One\n---\n", ("One",)),
-        ("# T\n\n```sh\n# a comment\n```\n\n## After", ("T", "After")),
-        ("# T\n\n1. Do\n\n   ```sh\n# a comment\n   ```\n## After", ("T", "After")),
-        ("````md\n```\n# inside\n````\n## After", ("After",)),
-        ("~~~\n# inside\n```\n# inside\n~~~\n## After", ("After",)),
-        ("```\n# never closed\n## neither", ()),
-        ("#Title\n#\n# \n## #\n", ()),
-        ("# Ünïcode 日本語\n## 👋", ("Ünïcode 日本語", "👋")),
-        ("", ()),
-    ],
-)
-def test_the_headings_are_told_in_order_as_plain_text(body: str, expected: tuple[str, ...]):
-    assert headings(body) == expected
+@each_row(("body", "expected"), [
+    ("# Title\n\nText only.", "Title"), ("Text first.\n\n## Steps", "Steps"),
+    ("# Title\n\n## Steps\n\nDo.\n\n### Details\n#### Too deep\n", "Title|Steps|Details"),
+    ("## Steps ##\n### C# and F#\n", "Steps|C# and F#"),
+    ("# *Very* `good` [title](a.md) ![of](b.png) [it][ref]\n## b", "Very good title of it|b"),
+    ("# snake_case_name\n# A  B\tC\n", "snake_case_name|A B C"),
+    ("Title\n=====\n\nSteps\n-----\n\nText\n", "Title|Steps"), ("Text\n\n---\n\n## After a rule", "After a rule"),
+    ("| a | b |\n---\n\n- item\n---\n> quote\n---\n", ""), ("# One\n---\n", "One"),
+    ("# T\n\n```sh\n# a comment\n```\n\n## After", "T|After"),
+    ("# T\n\n1. Do\n\n   ```sh\n# a comment\n   ```\n## After", "T|After"),
+    ("````md\n```\n# inside\n````\n## After", "After"), ("~~~\n# inside\n```\n# inside\n~~~\n## After", "After"),
+    ("```\n# never closed\n## neither", ""), ("#Title\n#\n# \n## #\n", ""),
+    ("# Ünïcode 日本語\n## 👋", "Ünïcode 日本語|👋"), ("", ""),
+])  # fmt: skip
+def test_the_headings_are_told_in_order_as_plain_text(body: str, expected: str):
+    assert "|".join(headings(body)) == expected
 
 
 def test_so_many_headings_are_told_and_so_long():
@@ -215,16 +162,13 @@ def test_what_a_body_costs_is_bounded_whatever_it_holds(shape: str, monkeypatch:
     assert sum(each.count("[") for each in given) <= links._MOST_BRACKETS
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ("[", "]", "](", "][", "]:", "(", ")", "a.md", "b.md", "/", "..", "#", "?", ":", "x", "&#97;", "%61", "\\",
-             "<", ">", "> ", "- ", "1. ", " ", "\n", "\r", "\r\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md",
-             "[r]", "~~~\n")
-        ),
-        max_size=30,
-    ).map("".join)
+_LINK_PARTS = (
+    "[", "]", "](", "][", "]:", "(", ")", "a.md", "b.md", "/", "..", "#", "?", ":", "x", "&#97;", "%61", "\\", "<", ">",
+    "> ", "- ", "1. ", " ", "\n", "\r", "\r\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md", "[r]", "~~~\n",
 )  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_LINK_PARTS), max_size=30).map("".join))
 @example("[x](\n> b.md)")
 @example("> [r]\n>\n> [r]:\n> b.md")
 @example("word\r\r[r]: b.md\r\r[r]")
@@ -237,11 +181,10 @@ def test_what_leads_to_known_paths_without_parsing_does_so_when_parsed(body: str
         assert {found.target for found in references(body) if found.kind != "code"} <= {"a.md"}
 
 
-@each_row(
-    "body",
-    ["plain", "[x](a.md)", "![x]( ./a.md#part)", '[x](a.md "title")', "[x](https://e.org/b.md)", "[x](/b.md)",
-     "[x]()", "[x](../../b.md)", "`b.md`"],
-)  # fmt: skip
+@each_row("body", [
+    "plain", "[x](a.md)", "![x]( ./a.md#part)", '[x](a.md "title")', "[x](https://e.org/b.md)", "[x](/b.md)", "[x]()",
+    "[x](../../b.md)", "`b.md`",
+])  # fmt: skip
 def test_usual_links_need_no_parser(body: str) -> None:
     assert not links.may_lead_elsewhere(body, {"a.md"}.__contains__)
 

@@ -14,20 +14,8 @@ from steps import growth
 from tables import each_row
 
 _FRAMES = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
-_PIECES = st.sampled_from(
-    [
-        *"<>/ \n\t=\"'-_:x&",
-        "skill",
-        "SKILL",
-        "_files",
-        "active_skills",
-        "stdout",
-        'name="a"',
-        "\u200b",
-        "\u00ad",
-        "&lt;",
-    ]
-)
+_WORDS = ("skill", "SKILL", "_files", "active_skills", "stdout", 'name="a"', "\u200b", "\u00ad", "&lt;")
+_PIECES = st.sampled_from([*"<>/ \n\t=\"'-_:x&", *_WORDS])
 WILD = st.lists(_PIECES | st.text(max_size=3), max_size=40).map("".join)
 
 
@@ -38,17 +26,13 @@ def tags(text: str) -> list[str]:
     return [slash + name.lower() for slash, name in found if name.lower() in _FRAMES]
 
 
-def test_content_stays_as_it_was_written() -> None:
+def test_content_stays_as_it_was_written_and_attributes_cannot_leave_their_quotes() -> None:
     body = "# Title\n\nUse `a < b && c` and <b>bold</b>, <skill-dir>, </skills> and <skill_name/>.\n"
     assert element("skill", {"name": "x"}, body) == f'<skill name="x">\n{body}\n</skill>'
-
-
-def test_attributes_cannot_leave_their_quotes() -> None:
     assert element("skill", {"b": '"><x>&\n\r\u2028'}, "") == '<skill b="&quot;&gt;&lt;x&gt;&amp;   ">\n\n</skill>'
-
-
-def test_text_is_written_out() -> None:
     assert escaped("<a & b>") == "&lt;a &amp; b&gt;"
+    with pytest.raises(ValueError, match="quote"):  # a frame has to be among those that are made harmless
+        element("quote", {}, "text")
 
 
 @pytest.mark.requirement("S40-48")
@@ -73,12 +57,6 @@ def test_a_reader_finds_exactly_our_elements(one: str, other: str) -> None:
     assert tags(said) == ["active_skills", "skill", "/skill", "skill", "/skill", "/active_skills"]
     assert contained(contained(one)) == contained(one)
     assert contained(one).replace("&lt;", "<") == one.replace("&lt;", "<")
-
-
-def test_a_tag_that_content_could_forge_is_refused() -> None:
-    """A new frame has to be among those that are made harmless."""
-    with pytest.raises(ValueError, match="quote"):
-        element("quote", {}, "text")
 
 
 @each_row("shape", ["<", "< ", "<skill", "<s\u200b", "</ ", "<\n\u200b/"])

@@ -17,11 +17,8 @@ from tables import each_row
 DIGEST = "sha256:" + 64 * "a"
 TEXT = some.text(some.characters(exclude_categories=["Cs"]), max_size=30)
 SKILLS = some.dictionaries(TEXT, some.just(DIGEST), max_size=4)
-SOURCES = some.lists(
-    some.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS),
-    max_size=4,
-    unique_by=lambda each: (each.given, each.revision),
-)
+SOURCE = some.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS)
+SOURCES = some.lists(SOURCE, max_size=4, unique_by=lambda each: (each.given, each.revision))
 
 
 @given(SOURCES)
@@ -32,46 +29,31 @@ def test_what_is_written_is_what_is_read(sources: list[LockedSource]) -> None:
 def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
     text = to_toml([LockedSource("git+https://git.example/skills", "4c0c", {"b": DIGEST, "a/x": DIGEST})])
     assert text.splitlines()[1:] == [
-        "version = 1",
-        "",
-        "[[source]]",
-        'from = "git+https://git.example/skills"',
-        'revision = "4c0c"',
-        "",
-        "[source.skills]",
-        f'"a/x" = "{DIGEST}"',
-        f'b = "{DIGEST}"',
-    ]
+        "version = 1", "", "[[source]]", 'from = "git+https://git.example/skills"', 'revision = "4c0c"', "",
+        "[source.skills]", f'"a/x" = "{DIGEST}"', f'b = "{DIGEST}"',
+    ]  # fmt: skip
 
 
-@each_row(
-    ("text", "words"),
-    [
-        ("", "version"),
-        ("version = 2\n", "version is 2"),
-        ("version = 1\nversion = 1\n", "line 2"),
-        ("version = 1\nmore = 1\n", "unknown keys: more"),
-        ("version = 1\nsource = 3\n", "not a list of tables"),
-        ("version = 1\nsource = [3]\n", "source 1 is not a table"),
-        ("version = 1\n[[source]]\nrevision = 'x'\n", "source 1 needs 'from'"),
-        ("version = 1\n[[source]]\nfrom = ''\n", "source 1 needs 'from'"),
-        ("version = 1\n[[source]]\nfrom = 'x'\nrevision = 3\n", "source 1 needs 'from'"),
-        ("version = 1\n[[source]]\nfrom = 'x'\nskills = 3\n", "source 1 needs 'from'"),
-        ("version = 1\n[[source]]\nfrom = 'x'\nextra = 3\n", "unknown keys: extra"),
-        ("version = 1\n[[source]]\nfrom = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
-        ("version = 1\n[[source]]\nfrom = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
-        ("version = 1\n[[source]]\nfrom = 'x'\n[[source]]\nfrom = 'x'\n", "twice"),
-        ("version = 1\nx = " + "[" * 2_000, "lock file"),
-    ],
-)
+_SOURCE = "version = 1\n[[source]]\n"
+
+
+@each_row(("text", "words"), [
+    ("", "version"), ("version = 2\n", "version is 2"), ("version = 1\nversion = 1\n", "line 2"),
+    ("version = 1\nmore = 1\n", "unknown keys: more"), ("version = 1\nsource = 3\n", "not a list of tables"),
+    ("version = 1\nsource = [3]\n", "source 1 is not a table"),
+    *((_SOURCE + entry, "source 1 needs 'from'")
+      for entry in ("revision = 'x'\n", "from = ''\n", "from = 'x'\nrevision = 3\n", "from = 'x'\nskills = 3\n")),
+    (_SOURCE + "from = 'x'\nextra = 3\n", "unknown keys: extra"),
+    (_SOURCE + "from = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
+    (_SOURCE + "from = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
+    (_SOURCE + "from = 'x'\n[[source]]\nfrom = 'x'\n", "twice"), ("version = 1\nx = " + "[" * 2_000, "lock file"),
+])  # fmt: skip
 def test_anything_else_is_one_line_that_says_where(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "skills.lock"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         read(path)
-    assert words in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert words in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_is_no_file_of_text_is_one_line(tmp_path: Path) -> None:
@@ -92,12 +74,10 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path
     path.write_text("old")
     path.chmod(0o640)
     link.symlink_to(path)
-    before = path.open()
-    with before:
+    with path.open() as before:
         write(link, [LockedSource("skills", "", {"a": DIGEST})])
         assert before.read() == "old"
-    assert link.is_symlink()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert link.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o640
     assert read(link) == (LockedSource("skills", "", {"a": DIGEST}),)
     assert sorted(os.listdir(tmp_path)) == ["link.lock", "skills.lock"]
 

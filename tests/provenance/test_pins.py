@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_skills_server.catalog.gates import GateRefusal, all_of
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import problem
-from mcp_skills_server.model import Skill
 from mcp_skills_server.provenance.lock import Pins
 from wire import write_skill
 
@@ -35,32 +35,35 @@ def codes(registry: Registry) -> dict[str, str]:
     return {each.skill: each.code for each in registry.snapshot.problems}
 
 
-@pytest.mark.parametrize("change", ["edit", "script", "more", "less", "name"])
-def test_a_skill_with_other_files_is_not_served_until_it_is_again_what_it_was(root: Path, change: str) -> None:
-    gate = Pins(locked(root), {})
-    script = root / "other" / "scripts" / "run.py"
-    if change == "edit":
-        write_skill(root / "other", description="Does another thing when it is asked to.")
-    elif change == "script":
-        script.write_text("print(2)\n")
-    elif change == "more":
-        (root / "other" / "more.md").write_text("More.\n")
-    elif change == "less":
-        script.unlink()
-    else:
-        script.rename(script.with_name("runs.py"))
+@pytest.mark.parametrize(("path", "raw"), [
+    ("SKILL.md", b"---\nname: other\ndescription: Does another thing when it is asked to.\n---\n"),
+    ("scripts/run.py", b"print(2)\n"), ("more.md", b"More.\n"), ("scripts/run.py", None),
+])  # fmt: skip
+def test_a_skill_with_other_files_is_not_served_until_it_is_again_what_it_was(
+    root: Path, path: str, raw: bytes | None
+) -> None:
+    gate, changed = Pins(locked(root), {}), root / "other" / path
+    before = changed.read_bytes() if changed.exists() else None
+    put(changed, raw)
     with Registry([root], gate=gate) as registry:
         assert sorted(registry.snapshot.skills) == ["kept"]
         assert codes(registry) == {"other": "lock-differs"}
-        (root / "other" / "more.md").unlink(missing_ok=True)
-        script.with_name("runs.py").unlink(missing_ok=True)
-        write_skill(root / "other", scripts__run_py="print(1)\n")
+        put(changed, before)
         registry.refresh([str(root / "other")])
-        assert sorted(registry.snapshot.skills) == ["kept", "other"]
-        assert registry.problems() == []
+        assert sorted(registry.snapshot.skills) == ["kept", "other"] and registry.problems() == []
+
+
+def put(path: Path, raw: bytes | None) -> None:
+    """Write a file, or delete it."""
+    if raw is None:
+        path.unlink()
+    else:
+        path.write_bytes(raw)
 
 
 def test_a_skill_that_is_not_locked_is_not_served(root: Path) -> None:
+    with Registry([root], gate=Pins({}, {})) as registry:
+        assert not registry.snapshot.skills
     gate = Pins(locked(root), {})
     write_skill(root / "new")
     with Registry([root], gate=gate) as registry:
@@ -70,17 +73,11 @@ def test_a_skill_that_is_not_locked_is_not_served(root: Path) -> None:
 
 
 def test_a_skill_that_is_refused_hides_none_of_a_later_root(root: Path, tmp_path: Path) -> None:
-    gate_of = locked(root)
     first = tmp_path / "first"
     write_skill(first / "other", description="Comes first, and nobody locked it.")
-    with Registry([first, root], gate=Pins({str(first): {}, **gate_of}, {})) as registry:
+    with Registry([first, root], gate=Pins({str(first): {}, **locked(root)}, {})) as registry:
         assert registry.snapshot.skills["other"].root == 1
         assert codes(registry) == {"other": "lock-missing"}
-
-
-def test_of_a_root_that_no_entry_names_nothing_is_served(root: Path) -> None:
-    with Registry([root], gate=Pins({}, {})) as registry:
-        assert not registry.snapshot.skills
 
 
 def test_a_skill_that_another_revision_of_its_source_has_is_no_problem(root: Path) -> None:
@@ -107,11 +104,9 @@ def test_a_broken_skill_is_said_to_be_broken_and_not_to_be_unlocked(root: Path) 
 
 
 def test_a_skill_passes_where_all_gates_let_it() -> None:
+    nothing: Any = None
     refusal = GateRefusal(problem("lock-missing", "no"))
-    skill: Skill = None  # type: ignore[assignment]
-    reader: Registry = None  # type: ignore[assignment]
     assert all_of([]) is None
-    both = all_of([lambda *_: None, lambda *_: refusal])
-    assert both is not None and both(reader, skill) is refusal
-    neither = all_of([lambda *_: None, lambda *_: None])
-    assert neither is not None and neither(reader, skill) is None
+    for second in (refusal, None):
+        both = all_of([lambda *_: None, lambda *_, second=second: second])
+        assert both is not None and both(nothing, nothing) is second

@@ -19,19 +19,15 @@ def fixed(fields: str) -> str:
     return made.removeprefix(HEAD).removesuffix("\n---\nText.\n")
 
 
-@each_row(
-    ("fields", "expected"),
-    [
-        ("allowed-tools: Bash(git add, git commit), Read", "allowed-tools: Bash(git add, git commit) Read"),
-        ('allowed-tools: ["Read", "Bash(git:*)"]', 'allowed-tools: "Read Bash(git:*)"'),
-        ("allowed-tools:\n  - Read\n  - Grep", "allowed-tools: Read Grep"),
-        ("allowed-tools:\n  - Read\nlicense: MIT", "allowed-tools: Read\nlicense: MIT"),
-        ("metadata:\n  version: 1.10", 'metadata:\n  version: "1.10"'),
-        ("author: me", 'metadata:\n  author: "me"'),
-        ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
-        ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
-    ],
-)
+@each_row(("fields", "expected"), [
+    ("allowed-tools: Bash(git add, git commit), Read", "allowed-tools: Bash(git add, git commit) Read"),
+    ('allowed-tools: ["Read", "Bash(git:*)"]', 'allowed-tools: "Read Bash(git:*)"'),
+    ("allowed-tools:\n  - Read\n  - Grep", "allowed-tools: Read Grep"),
+    ("allowed-tools:\n  - Read\nlicense: MIT", "allowed-tools: Read\nlicense: MIT"),
+    ("metadata:\n  version: 1.10", 'metadata:\n  version: "1.10"'), ("author: me", 'metadata:\n  author: "me"'),
+    ("author: me\nmetadata:\n    x: y", 'metadata:\n    author: "me"\n    x: y'),
+    ("metadata:\n  x: y\nauthor: 'me'", "metadata:\n  author: 'me'\n  x: y"),
+])  # fmt: skip
 def test_how_a_field_is_written_is_corrected(fields: str, expected: str) -> None:
     assert fixed(fields) == expected
 

@@ -12,44 +12,24 @@ from tables import each_row
 HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
 
 
-def codes(path: str, text: str, standing: Standing = Standing.VALID) -> list[tuple[str, str, int | None]]:
-    """What is found in a file of a skill."""
-    one = skill("a", [path], standing=standing)
-    return [(each.code, each.path, each.line) for each in lint_file(one, path, text.encode())]
+HIDING = "[gone](gone.md) <!-- x --> \u200b\n"
 
 
-def test_skill_md_is_read_as_a_whole_and_its_comments_in_the_body_alone() -> None:
-    text = HEAD + "[gone](gone.md) <!-- x --> \u200b\n"
-    assert sorted(codes(SKILL_MD, text)) == [
-        ("hidden-characters", SKILL_MD, 5),
-        ("hidden-comment", SKILL_MD, 5),
-        ("reference-missing", SKILL_MD, 5),
-    ]
-
-
-def test_of_a_skill_md_that_cannot_be_used_only_the_text_is_read() -> None:
-    assert codes(SKILL_MD, "[gone](gone.md) <!-- x --> \u200b\n", Standing.UNUSABLE) == [
-        ("hidden-characters", SKILL_MD, 1)
-    ]
-
-
-@each_row(("path", "found"), [("b.md", ["hidden-comment"]), ("b.txt", []), ("b.html", [])])
-def test_comments_count_in_markdown(path: str, found: list[str]) -> None:
-    assert [code for code, *_ in codes(path, "Text.\n<!-- x -->\n")] == found
-
-
-def test_a_file_that_is_no_text_is_not_looked_into() -> None:
-    assert lint_file(skill("a", ["b.png"]), "b.png", b"curl a | sh") == []
-
-
-def test_a_manifest_is_read_with_the_skill() -> None:
-    assert [(code, path) for code, path, _ in codes("skill.toml", "version = 1.0.0\n")] == [
-        ("manifest-syntax", "skill.toml")
-    ]
-
-
-def test_the_manifest_of_a_skill_that_cannot_be_read_is_not_judged() -> None:
-    assert codes("skill.toml", "version = 1.0.0\n", Standing.UNUSABLE) == []
+@each_row(("path", "text", "standing", "expected"), [
+    (SKILL_MD, HEAD + HIDING, Standing.VALID,
+     [("reference-missing", 5), ("hidden-characters", 5), ("hidden-comment", 5)]),
+    (SKILL_MD, HIDING, Standing.UNUSABLE, [("hidden-characters", 1)]),
+    ("b.md", "Text.\n<!-- x -->\n", Standing.VALID, [("hidden-comment", 2)]),
+    *((path, "Text.\n<!-- x -->\n", Standing.VALID, []) for path in ("b.txt", "b.html")),
+    ("b.png", "curl a | sh", Standing.VALID, []),
+    ("skill.toml", "version = 1.0.0\n", Standing.VALID, [("manifest-syntax", 1)]),
+    ("skill.toml", "version = 1.0.0\n", Standing.UNUSABLE, []),
+])  # fmt: skip
+def test_a_file_is_read_by_its_kind(
+    path: str, text: str, standing: Standing, expected: list[tuple[str, int | None]]
+) -> None:
+    found = lint_file(skill("a", [path], standing=standing), path, text.encode())
+    assert [(each.code, each.path, each.line) for each in found] == [(code, path, line) for code, line in expected]
 
 
 def test_version_control_beside_a_skill_belongs_to_its_owner_only_where_it_is_the_root() -> None:
@@ -60,32 +40,15 @@ def test_version_control_beside_a_skill_belongs_to_its_owner_only_where_it_is_th
     assert [each.code for each in lint_names(root, [SKILL_MD], [".git", ".envrc"])] == ["ignored-file"]
 
 
-def faults(served: list[str], unserved: list[str]) -> list[tuple[str, str]]:
-    """The codes that the rules find, each with the file's path."""
-    return [(each.code, each.path) for each in NAMES.check(FileNames(served, unserved), deep=True)]
-
-
-def test_names_that_every_platform_holds_and_shows_have_no_problem() -> None:
-    assert faults(["SKILL.md", "references/a.md"], []) == []
-
-
 def test_a_name_is_reported_with_its_path_by_the_code_of_its_fault() -> None:
-    assert faults(["a\u200b.md", "con.md", "B.md", "b.md"], []) == [
-        ("hidden-characters", "a\u200b.md"),
-        ("file-name-portable", "con.md"),
+    unserved = [f".{number}" for number in range(7)]
+    found = NAMES.check(FileNames(["SKILL.md", "a\u200b.md", "con.md", "B.md", "b.md"], unserved), deep=True)
+    assert [(each.code, each.path) for each in found] == [
+        ("ignored-file", ""), ("hidden-characters", "a\u200b.md"), ("file-name-portable", "con.md"),
         ("file-name-portable", "b.md"),
-    ]
-
-
-def test_a_hidden_character_in_a_name_is_not_deleted_but_the_file_renamed() -> None:
-    (problem,) = NAMES.check(FileNames(["a\u200b.md"], []), deep=True)
-    assert problem.hint == "rename the file without it"
-
-
-def test_what_is_not_served_is_named_once_for_the_whole_skill() -> None:
-    (problem,) = NAMES.check(FileNames([], [f".{number}" for number in range(7)]), deep=True)
-    assert (problem.code, problem.path) == ("ignored-file", "")
-    assert problem.message.endswith("not served: .0, .1, .2, .3, .4 and 2 more")
+    ]  # fmt: skip
+    assert found[0].message.endswith("not served: .0, .1, .2, .3, .4 and 2 more")
+    assert found[1].hint == "rename the file without it"
 
 
 def shared(*skills: Skill) -> list[tuple[str, str, str]]:
@@ -93,15 +56,10 @@ def shared(*skills: Skill) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.requirement("S40-37")
-def test_skills_that_share_a_name_are_told_each() -> None:
-    assert shared(skill("a/x"), skill("b/x"), skill("b/y")) == [("name-shared", "a/x", ""), ("name-shared", "b/x", "")]
-
-
-def test_a_skill_that_is_not_listed_shares_no_name() -> None:
-    assert shared(skill("a/x"), skill("b/x", standing=Standing.LENIENT)) == []
-
-
-def test_of_very_many_that_share_a_name_a_few_are_named() -> None:
+def test_listed_skills_that_share_a_name_are_told_each_with_a_few_of_the_others() -> None:
+    hidden = skill("c/y", standing=Standing.LENIENT)
+    found = shared(skill("a/x"), skill("b/x"), skill("b/y"), hidden)
+    assert found == [("name-shared", "a/x", ""), ("name-shared", "b/x", "")]
     first, *_ = CATALOG.check(snapshot(*(skill(f"{number}/x") for number in range(9))), deep=True)
     assert first.message == "the name x is also that of 1/x, 2/x, 3/x, 4/x, 5/x and 3 more"
 

@@ -176,7 +176,7 @@ def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: 
     with ExitStack() as stack:
         with authorization_server() as issuer:
             know_the_page(issuer)
-            server = stack.enter_context(page_serving(skills, "--config", _oauth_page(tmp_path, issuer.url)))
+            server = stack.enter_context(page_serving(skills, "--config", oauth_page(tmp_path, issuer.url)))
             begun = get(server, "/ui/oauth/begin")
             back = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
         reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun.headers))

@@ -17,25 +17,14 @@ from tools.interop.setup import MCPB, MODULES
 
 import mcp_skills_server
 import published
-from forkserver import run
-from wire import COMMAND, FIXTURES, ROOT, write_skill
+from commands.calls import run
+from wire import FIXTURES, ROOT, Wire, write_skill
 
 VALIDATOR = MODULES / MCPB / "dist" / "cli" / "cli.js"
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
-}
-LIST = {"jsonrpc": "2.0", "id": 2, "method": "skills/list", "params": {}}
-
-
-def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return run([*COMMAND, *map(str, words)], capture_output=True, text=True)
 
 
 def test_a_bundle_has_what_its_format_wants_and_starts_with_its_skills(tmp_path: Path) -> None:
-    done = called("bundle", FIXTURES, "--output", tmp_path / "s.mcpb", "--name", "acme", "--package-version", "1.2.3")
+    done = run("bundle", FIXTURES, "--output", tmp_path / "s.mcpb", "--name", "acme", "--package-version", "1.2.3")
     assert done.returncode == 0 and "wrote 17 skills" in done.stderr, done.stderr
     with zipfile.ZipFile(tmp_path / "s.mcpb") as archive:
         archive.extractall(tmp_path / "unpacked")
@@ -45,29 +34,22 @@ def test_a_bundle_has_what_its_format_wants_and_starts_with_its_skills(tmp_path:
     assert manifest["server"]["type"] == "uv" and (tmp_path / "unpacked" / manifest["server"]["entry_point"]).is_file()
     project = tomllib.loads((tmp_path / "unpacked/pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["dependencies"] == [f"mcp-skills-server=={mcp_skills_server.__version__}"]
-    started = subprocess.run(
-        [sys.executable, tmp_path / "unpacked/src/server.py"],
-        input="".join(json.dumps(each) + "\n" for each in (HELLO, {**HELLO, **LIST})),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd="/",
-        check=False,
-    )
-    listed = next(json.loads(line) for line in started.stdout.splitlines() if json.loads(line).get("id") == 2)
-    names = [each["name"] for each in listed["result"]["skills"]]
-    assert len(names) == len({*names}) == 17
+    wire = Wire([sys.executable, str(tmp_path / "unpacked/src/server.py")])
+    try:
+        wire.open()
+        names = [each["name"] for each in wire.every_skill()]
+        assert len(names) == len({*names}) == 17
+    finally:
+        wire.kill()
 
 
 @pytest.mark.skipif(not VALIDATOR.exists(), reason="make interop installs the validator of bundles")
 @pytest.mark.needs_program("node")
 def test_the_validator_of_bundles_takes_it(tmp_path: Path) -> None:
-    assert called("bundle", FIXTURES, "--output", tmp_path / "s.mcpb").returncode == 0
+    assert run("bundle", FIXTURES, "--output", tmp_path / "s.mcpb").returncode == 0
 
     def judged(*words: str | Path) -> str:
-        done = run(["node", str(VALIDATOR), *map(str, words)], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return subprocess.check_output(["node", VALIDATOR, *words], text=True, cwd=tmp_path)
 
     judged("unpack", "s.mcpb", "unpacked")
     assert "passes" in judged("validate", "unpacked/manifest.json")
@@ -81,7 +63,7 @@ def test_the_same_skills_give_the_same_bundle(tmp_path: Path) -> None:
     for place in ("one", "two"):
         skill = write_skill(tmp_path / place / "skills" / "a", scripts__run_sh="#!/bin/sh\n")
         (skill / "scripts/run.sh").chmod(0o755)
-        assert called("bundle", tmp_path / place / "skills", "--output", tmp_path / f"{place}.mcpb").returncode == 0
+        assert run("bundle", tmp_path / place / "skills", "--output", tmp_path / f"{place}.mcpb").returncode == 0
     raw = (tmp_path / "one.mcpb").read_bytes()
     assert raw == (tmp_path / "two.mcpb").read_bytes()
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
@@ -90,24 +72,18 @@ def test_the_same_skills_give_the_same_bundle(tmp_path: Path) -> None:
 
 
 def test_a_plugin_has_its_skills_right_below(tmp_path: Path) -> None:
-    done = called("plugin", FIXTURES, "--output", tmp_path / "p", "--name", "acme")
-    assert done.returncode == 0, done.stderr
+    assert run("plugin", FIXTURES, "--output", tmp_path / "p", "--name", "acme").returncode == 0
     assert {each.name for each in (tmp_path / "p").iterdir()} == {"plugin.json", "skills"}
     about = json.loads((tmp_path / "p/plugin.json").read_bytes())
     assert published.faults(published.AGENT_PLUGIN, about) == [] and about["name"] == "acme"
     assert all((each / "SKILL.md").is_file() for each in (tmp_path / "p/skills").iterdir())
-    assert called("validate", tmp_path / "p/skills").returncode == 0
-    assert called("plugin", FIXTURES, "--output", tmp_path / "q", "--server").returncode == 0
+    assert run("validate", tmp_path / "p/skills").returncode == 0
+    assert run("plugin", FIXTURES, "--output", tmp_path / "q", "--server").returncode == 0
     servers = json.loads((tmp_path / "q/mcp.json").read_bytes())
     assert published.faults(published.AGENT_PLUGIN_MCP, servers) == []
-    entry = servers["mcpServers"]["skills"]
-    assert entry["args"] == ["mcp-skills-server", "serve", "${PLUGIN_ROOT}/skills"]
-
-
-def test_another_reader_of_agent_plugins_takes_it(tmp_path: Path) -> None:
-    assert called("plugin", FIXTURES, "--output", tmp_path / "p", "--name", "acme", "--server").returncode == 0
-    read = agent_plugins.Plugin(tmp_path / "p")
-    assert read.manifest.name == "acme" and read.manifest.version == "0.1.0"
+    assert servers["mcpServers"]["skills"]["args"] == ["mcp-skills-server", "serve", "${PLUGIN_ROOT}/skills"]
+    read = agent_plugins.Plugin(tmp_path / "q")  # another reader
+    assert read.manifest.name == "skills" and read.manifest.version == "0.1.0"
     assert len(read.skills) == 17 and read.mcp is not None and [*read.mcp.servers] == ["skills"]
 
 
@@ -116,24 +92,24 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(tmp_path: Path) -> Non
     write_skill(tmp_path / "Skills of Mine" / "bad", name="other")
     root, output = tmp_path / "Skills of Mine", tmp_path / "out"
     for command in ("bundle", "plugin"):
-        done = called(command, root, "--output", output)
+        done = run(command, root, "--output", output)
         assert done.returncode == 1 and "bad: left out" in done.stderr and not output.exists()
         for wrong in (("--name", "Not A Name"), ("--name", "a--b"), ("--package-version", "one")):
-            done = called(command, root, "--output", output, "--allow-partial", *wrong)
+            done = run(command, root, "--output", output, "--allow-partial", *wrong)
             assert done.returncode == 2 and done.stderr.count("\n") == 1 and not output.exists()
     (tmp_path / "empty").mkdir()
-    assert called("plugin", tmp_path / "empty", "--output", output).returncode == 2
+    assert run("plugin", tmp_path / "empty", "--output", output).returncode == 2
     output.mkdir()
-    assert "already exists" in called("plugin", root, "--output", output, "--allow-partial").stderr
+    assert "already exists" in run("plugin", root, "--output", output, "--allow-partial").stderr
     assert [*output.iterdir()] == []
-    done = called("plugin", root, "--output", tmp_path / "made", "--allow-partial")
+    done = run("plugin", root, "--output", tmp_path / "made", "--allow-partial")
     assert done.returncode == 0 and json.loads((tmp_path / "made/plugin.json").read_bytes())["name"] == "skills-of-mine"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
-    done = called("plugin", FIXTURES, "--output", tmp_path / "closed" / "p")
+    done = run("plugin", FIXTURES, "--output", tmp_path / "closed" / "p")
     assert done.returncode == 2 and "cannot be written" in done.stderr
 
 

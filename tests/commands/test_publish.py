@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import forkserver
+from commands.calls import run
 from publish.test_static import files, times, whole
-from wire import DEADLINE, ROOT, write_skill
+from tables import each_row
+from wire import write_skill
 
 
-def publish(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mcp_skills_server", "publish", *map(str, arguments)]
-    done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=ROOT, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+def publish(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return run("publish", *words)
 
 
 def refused(*arguments: str | Path) -> str:
@@ -73,13 +71,11 @@ def test_what_is_left_out_is_told(root: Path, tmp_path: Path) -> None:
     assert "Bad: not published: " in done.stderr and "foreign: published only by discovery 0.2.0: " in done.stderr
 
 
-def test_a_push_without_a_skill_that_is_there_reaches_no_registry(root: Path, tmp_path: Path) -> None:
+def test_a_push_without_a_skill_that_is_there_reaches_no_registry(root: Path) -> None:
     write_skill(root / "Bad")
     with socket.create_server(("127.0.0.1", 0)) as registry:
         registry.setblocking(False)
-        target = f"oci+http://127.0.0.1:{registry.getsockname()[1]}/team/skills"
-        command = [sys.executable, "-m", "mcp_skills_server", "push", str(root), target]
-        done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=ROOT, check=False)
+        done = run("push", root, f"oci+http://127.0.0.1:{registry.getsockname()[1]}/team/skills")
         assert done.returncode == 1 and "nothing was pushed" in done.stderr and "Bad: not pushed" in done.stderr
         with pytest.raises(BlockingIOError):
             registry.accept()
@@ -95,7 +91,7 @@ def test_several_roots_and_a_base(root: Path, tmp_path: Path) -> None:
     assert all(entry["url"].startswith(base + "/.well-known/") for entry in index["skills"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "base",
     ["cdn.example.com", "ftp://x", "https://", "https://x/?a", "https://x#a", "https://u:p@x", "//x", "/a b", "["],
 )

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from commands.calls import run, seen
-from commands.test_terminal import terminal
+from commands.calls import run, seen, terminal
 from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import DEADLINE, FIXTURES
+from wire import FIXTURES
 
 
 @pytest.fixture
@@ -177,7 +176,7 @@ def test_several_sources_are_updated_and_the_worst_counts(site: Publisher, tmp_p
 
 def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None:
     with terminal("fetch", site.url, "--allow-private", "--output", tmp_path) as person:
-        assert "2/2" in person.read() and "2 added" in person.seen and person.process.wait(DEADLINE) == 0
+        assert person.end() == 0 and "2/2" in person.seen and "2 added" in person.seen
 
 
 def test_publish_fetch_and_serve_keep_the_number_of_skills(tmp_path: Path) -> None:

@@ -23,8 +23,7 @@ def platform(tmp_path: Path) -> Platform:
 @pytest.fixture
 def skills(tmp_path: Path) -> Path:
     write_skill(tmp_path / "skills" / "one")
-    write_skill(tmp_path / "skills" / "two")
-    return tmp_path / "skills"
+    return write_skill(tmp_path / "skills" / "two").parent
 
 
 def run(command: object, platform: Platform, *words: str | Path) -> Result:

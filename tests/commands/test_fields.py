@@ -172,18 +172,8 @@ def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(mon
     assert not passed_over
 
 
-def test_every_command_that_reads_roots_takes_a_configuration() -> None:
-    for name in (
-        "lock",
-        "outdated",
-        "update",
-        "diff",
-        "list",
-        "show",
-        "validate",
-        "publish",
-        "push",
-        "approve",
-        "verify",
-    ):
-        assert "config" in {each.name for each in commands()[name].params}, name
+@each_row("command", [
+    "lock", "outdated", "update", "diff", "list", "show", "validate", "publish", "push", "approve", "verify",
+])  # fmt: skip
+def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> None:
+    assert "config" in {each.name for each in commands()[command].params}

@@ -10,20 +10,17 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from tools.hosts import __main__ as command
 from tools.hosts import facts, setting
 from tools.hosts.model import NEEDED, Script, Seen, Tool
 from tools.hosts.setting import Trace
 from tools.pages import between_markers
 
-from mcp_skills_server.cli import cli
+from commands.calls import seen
+from tables import each_row
 from wire import DEADLINE
 
 OURS = [Tool(name, "Loads.") for name in NEEDED]
-
-
-# Measures.
 
 
 def test_lines_are_found_in_text_and_in_json() -> None:
@@ -34,7 +31,7 @@ def test_lines_are_found_in_text_and_in_json() -> None:
     assert facts.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "wanted"),
     [
         ('{"session":"x","active_skills":[]}', "structuredContent"),
@@ -42,18 +39,12 @@ def test_lines_are_found_in_text_and_in_json() -> None:
         ("Active skills: a.\n\n<skill name='a'>", "text"),
         ("<untrusted>\n<skill name='a'>", "text"),
         ('<skill name="a">\n{"active_skills": []}', "text and structuredContent"),
-        (
-            '{"content":[{"text":"Active skills: a."}],"structuredContent":{"active_skills":[]}}',
-            "text and structuredContent",
-        ),
+        ('{"content":[{"text":"Active skills: a."}],"x":{"active_skills":[]}}', "text and structuredContent"),
         ("Permission denied", "neither text nor structure as sent"),
     ],
 )
 def test_the_form_of_a_result(result: str, wanted: str) -> None:
     assert facts.form(result) == wanted
-
-
-# The folders.
 
 
 def test_the_made_up_folder_is_the_same_each_time_and_all_its_skills_are_good(tmp_path: Path) -> None:
@@ -63,16 +54,10 @@ def test_the_made_up_folder_is_the_same_each_time_and_all_its_skills_are_good(tm
     assert files[0] == files[1]
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files[0])
     setting.write(tmp_path / "a", setting.ADDED, "# Count\n")
-    done = CliRunner().invoke(cli, ["validate", "--format", "json", str(tmp_path / "a")])
-    said = json.loads(done.stdout)
+    said = seen("validate", tmp_path / "a")
     assert (said["ok"], said["skills"]) == (True, setting.MANY + 1)
-    assert [(each["skill"], each["code"]) for each in said["notes"] if each["code"] == "body-long"] == [
-        ("body-of-60000", "body-long")
-    ]
+    assert [each["skill"] for each in said["notes"] if each["code"] == "body-long"] == ["body-of-60000"]
     assert min([*first, setting.ADDED]) == setting.ADDED
-
-
-# The traffic.
 
 
 def test_messages_are_read_while_they_are_written(tmp_path: Path) -> None:
@@ -92,18 +77,13 @@ def test_messages_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert trace.wait(lambda: trace.notices() == 1, 5) and not trace.wait(lambda: False, 0)
 
 
-# The verdict.
-
-
 def finished(tmp_path: Path, answers: dict[str, str]) -> facts.Run:
     """A run in which everything was offered and this came back."""
     trace = Trace(tmp_path / "trace")
     if not trace.folder.exists():
         trace.write_program(["server"])
-    sent = {
-        "result": {"instructions": "Rule.", "tools": [{"name": each.name, "description": "Loads."} for each in OURS]}
-    }
-    (trace.folder / "out.1").write_text(json.dumps(sent) + "\n")
+    tools = [{"name": each.name, "description": "Loads."} for each in OURS]
+    (trace.folder / "out.1").write_text(json.dumps({"result": {"instructions": "Rule.", "tools": tools}}) + "\n")
     (trace.folder / "in.1").write_text('{"method": "initialize", "params": {"protocolVersion": "2025-06-18"}}\n')
     seen = Seen("Rule.", OURS, [])
     script = Script(deque(), lambda: True, first=seen, equipped=seen, answers=answers)
@@ -120,27 +100,24 @@ GOOD = {
 }
 
 
-def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
-    result = facts.Result("1")
-    facts.judge_calls(result, finished(tmp_path, GOOD))
-    assert result.failures == []
-    assert result.facts["a body of 60,000 characters"] == "whole"
-
-
-@pytest.mark.parametrize("label", ["search", "load", "read", "propose", f"load {setting.LONG[0]}"])
-@pytest.mark.parametrize("answer", [None, "Permission denied"])
-def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str | None) -> None:
-    answers = {key: value for key, value in GOOD.items() if key != label} | ({label: answer} if answer else {})
+def judged(tmp_path: Path, answers: dict[str, str]) -> facts.Result:
     result = facts.Result("1")
     facts.judge_calls(result, finished(tmp_path, answers))
-    assert len(result.failures) == 1
+    return result
 
 
-def test_a_long_body_that_is_cut_is_a_fact_and_no_failure(tmp_path: Path) -> None:
-    cut = GOOD | {f"load {setting.LONG[1]}": setting.long_body(setting.LONG[1])[:30_000]}
-    result = facts.Result("1")
-    facts.judge_calls(result, finished(tmp_path, cut))
-    assert result.failures == [] and result.facts["a body of 60,000 characters"].startswith("lines 1-")
+def test_a_good_run_has_no_failure_and_a_long_body_that_is_cut_is_none(tmp_path: Path) -> None:
+    good = judged(tmp_path, GOOD)
+    assert good.failures == [] and good.facts["a body of 60,000 characters"] == "whole"
+    cut = judged(tmp_path, GOOD | {f"load {setting.LONG[1]}": setting.long_body(setting.LONG[1])[:30_000]})
+    assert cut.failures == [] and cut.facts["a body of 60,000 characters"].startswith("lines 1-")
+
+
+@each_row("label", ["search", "load", "read", "propose", f"load {setting.LONG[0]}"])
+def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str) -> None:
+    missing = {key: value for key, value in GOOD.items() if key != label}
+    for answers in (missing, missing | {label: "Permission denied"}):
+        assert len(judged(tmp_path, answers).failures) == 1
 
 
 def test_a_server_that_was_never_asked_is_said(tmp_path: Path) -> None:
@@ -150,9 +127,6 @@ def test_a_server_that_was_never_asked_is_said(tmp_path: Path) -> None:
     (run.trace.folder / "err.1").write_text("no such folder\n")
     (run.trace.folder / "in.1").unlink()
     assert "the server was not asked (it said 'no such folder'); the host ended with 0" in run.lost()
-
-
-# The programs and where they run.
 
 
 def test_a_host_that_is_not_there_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,14 +157,20 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     assert ended.code == 1 and ended.reason() == "ended with 1: no key"
 
 
-def test_what_is_asked_for_is_told_by_the_first_call_that_is_refused(tmp_path: Path) -> None:
-    load, long = f"load {setting.LONG[0]}", setting.long_body(setting.LONG[0])
-    assert facts.refusal(finished(tmp_path, {load: "No.\nNever."})) == "refused: No."
-    assert facts.refusal(finished(tmp_path, {load: long, "propose": "It waits for a person."})) == "runs all the same"
-    kept = '{"name": "count-twice", "state":"pending"}'
-    assert facts.refusal(finished(tmp_path, {load: long, "propose": kept})) == "runs all the same"
-    said = facts.refusal(finished(tmp_path, {load: long, "propose": "Ask. " * 50}))
-    assert said.startswith("loads all the same; skills_propose is refused: Ask.") and said.endswith("Ask. ...")
+@each_row(
+    ("load", "propose", "said"),
+    [
+        ("No.\nNever.", None, "refused: No."),
+        (setting.long_body(setting.LONG[0]), "It waits for a person.", "runs all the same"),
+        (setting.long_body(setting.LONG[0]), '{"name": "count-twice", "state":"pending"}', "runs all the same"),
+        (setting.long_body(setting.LONG[0]), "Ask. " * 50, "loads all the same; skills_propose is refused: Ask."),
+    ],
+)
+def test_what_is_asked_for_is_told_by_the_first_call_that_is_refused(
+    tmp_path: Path, load: str, propose: str | None, said: str
+) -> None:
+    answers = {f"load {setting.LONG[0]}": load} | ({"propose": propose} if propose else {})
+    assert facts.refusal(finished(tmp_path, answers)).startswith(said)
 
 
 def test_what_left_the_group_of_a_run_is_ended(tmp_path: Path) -> None:
@@ -205,9 +185,6 @@ def test_what_left_the_group_of_a_run_is_ended(tmp_path: Path) -> None:
     while command_line.exists() and command_line.read_bytes():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-# The table.
 
 
 def test_the_table_takes_the_place_of_the_old_one() -> None:

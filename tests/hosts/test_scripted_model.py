@@ -8,20 +8,9 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-from tools.hosts.model import (
-    FREE,
-    NEEDED,
-    Api,
-    Script,
-    Seen,
-    Step,
-    Tool,
-    Turn,
-    read_request,
-    serving,
-)
+from tools.hosts.model import FREE, NEEDED, Api, Script, Seen, Step, Tool, Turn, read_request, serving
 
+from tables import each_row
 from wire import DEADLINE
 
 CALL = Turn(name="skills_load", arguments={"names": ["ä"]})
@@ -31,20 +20,27 @@ PATHS: dict[Api, str] = {
     "chat": "/v1/chat/completions",
     "gemini": "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse",
 }
+
+
+def text(words: str, kind: str = "text") -> dict[str, str]:
+    return {"type": kind, "text": words}
+
+
+LOAD_TOOL = {"name": "mcp__skills__skills_load", "description": "LOADS"}
 # The same conversation in each API: instructions, a question, a call, its result; one tool of ours.
 BODIES: dict[Api, dict[str, Any]] = {
     "anthropic": {
         "stream": True,
-        "system": [{"type": "text", "text": "INSTRUCTIONS"}],
-        "tools": [{"name": "mcp__skills__skills_load", "description": "LOADS", "input_schema": {}}],
+        "system": [text("INSTRUCTIONS")],
+        "tools": [{**LOAD_TOOL, "input_schema": {}}],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "QUESTION"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "MINE"}, {"type": "tool_use", "id": "1"}]},
+            {"role": "user", "content": [text("QUESTION")]},
+            {"role": "assistant", "content": [text("MINE"), {"type": "tool_use", "id": "1"}]},
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "RESULT"}]},
-                    {"type": "text", "text": "REMINDER"},
+                    {"type": "tool_result", "tool_use_id": "1", "content": [text("RESULT")]},
+                    text("REMINDER"),
                 ],
             },
         ],
@@ -57,29 +53,29 @@ BODIES: dict[Api, dict[str, Any]] = {
                 "type": "namespace",
                 "name": "mcp__skills",
                 "description": "REMINDER",
-                "tools": [{"type": "function", "name": "mcp__skills__skills_load", "description": "LOADS"}],
+                "tools": [{"type": "function", **LOAD_TOOL}],
             }
         ],
         "input": [
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "QUESTION"}]},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "MINE"}]},
+            {"type": "message", "role": "user", "content": [text("QUESTION", "input_text")]},
+            {"type": "message", "role": "assistant", "content": [text("MINE", "output_text")]},
             {"type": "function_call", "call_id": "1", "name": "skills_load", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "1", "output": "RESULT"},
         ],
     },
     "chat": {
         "stream": True,
-        "tools": [{"type": "function", "function": {"name": "mcp__skills__skills_load", "description": "LOADS"}}],
+        "tools": [{"type": "function", "function": LOAD_TOOL}],
         "messages": [
             {"role": "system", "content": "INSTRUCTIONS"},
-            {"role": "user", "content": [{"type": "text", "text": "QUESTION"}, {"type": "text", "text": "REMINDER"}]},
+            {"role": "user", "content": [text("QUESTION"), text("REMINDER")]},
             {"role": "assistant", "content": "MINE", "tool_calls": [{"id": "1"}]},
             {"role": "tool", "tool_call_id": "1", "content": "RESULT"},
         ],
     },
     "gemini": {
         "systemInstruction": {"parts": [{"text": "INSTRUCTIONS"}]},
-        "tools": [{"functionDeclarations": [{"name": "mcp__skills__skills_load", "description": "LOADS"}]}],
+        "tools": [{"functionDeclarations": [LOAD_TOOL]}],
         "contents": [
             {"role": "user", "parts": [{"text": "QUESTION"}, {"text": "REMINDER"}]},
             {"role": "model", "parts": [{"text": "MINE"}, {"functionCall": {"name": "x", "args": {}}}]},
@@ -87,10 +83,9 @@ BODIES: dict[Api, dict[str, Any]] = {
         ],
     },
 }
-EVERY_API = pytest.mark.parametrize("api", BODIES)
 
 
-@EVERY_API
+@each_row("api", BODIES)
 def test_a_request_is_read(api: Api) -> None:
     seen = read_request(api, BODIES[api])
     assert all(word in seen.text for word in ("INSTRUCTIONS", "QUESTION", "REMINDER"))
@@ -102,7 +97,7 @@ def test_a_request_is_read(api: Api) -> None:
 
 
 def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:
-    tool = {"name": "mcp__skills__skills_load", "description": "LOADS", "defer_loading": True}
+    tool = {**LOAD_TOOL, "defer_loading": True}
     reference = {"type": "tool_reference", "tool_name": "mcp__skills__skills_load"}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [reference]}]}
     assert not read_request("anthropic", {"tools": [tool], "messages": []}).tools
@@ -110,8 +105,6 @@ def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:
     assert [each.name for each in seen.tools] == ["mcp__skills__skills_load"]
     assert list(seen.results) == ["mcp__skills__skills_load"]
 
-
-# The conversation.
 
 OURS = [Tool(f"mcp__skills__{name}", name) for name in NEEDED]
 LOAD = Step("load", "skills_load", {"names": ["a"]})
@@ -132,7 +125,7 @@ def test_steps_come_in_order_and_their_answers_are_kept() -> None:
     assert talk.answers == {"load": '{"session": "s-1_x"}', "read": "bytes"}
 
 
-@pytest.mark.parametrize("search", ["ToolSearch", "tool_search"])
+@each_row("search", ["ToolSearch", "tool_search"])
 def test_deferred_tools_are_searched_for_freely_first(search: str) -> None:
     talk = script(LOAD)
     host = [Tool(search, "")]
@@ -170,16 +163,11 @@ def test_tools_behind_a_bridge_are_called_through_it() -> None:
 
 
 def test_tools_that_never_come_end_the_conversation() -> None:
-    talk = script(LOAD)
-    assert talk.decide(Seen("", [Tool("bash", "")], [])).name == ""
-    assert talk.equipped is None and talk.found is None
-    talk = script(LOAD)
-    turns = [talk.decide(Seen("", [Tool("ToolSearch", "")], [""] * number)) for number in range(10)]
-    assert turns[0].name == "ToolSearch" and turns[-1].name == ""
-    assert talk.equipped is None and talk.found == 0
-
-
-# The server.
+    for host, found in (("bash", None), ("ToolSearch", 0)):
+        talk = script(LOAD)
+        turns = [talk.decide(Seen("", [Tool(host, "")], [""] * number)).name for number in range(10)]
+        assert turns[0] == ("ToolSearch" if host == "ToolSearch" else "") and turns[-1] == ""
+        assert talk.equipped is None and talk.found == found
 
 
 def test_the_server_records_and_answers() -> None:

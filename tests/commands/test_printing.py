@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.testing import CliRunner
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 import mcp_skills_server
 from commands.calls import run
 from mcp_skills_server.commands.logs import ClientLineRateLimit
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.commands.printing import say, say_json, say_lines
 from mcp_skills_server.errors import REPEATS
 from tables import each_row
 from wire import write_skill
@@ -26,26 +28,13 @@ from wire import write_skill
 EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
 
 
-def printed(*work: object) -> str:
-    """What a command prints that calls each of these functions with its argument."""
-
-    @click.command()
-    def command() -> None:
-        for function, argument in zip(work[::2], work[1::2], strict=True):
-            function(argument)  # type: ignore[operator]
-
-    return CliRunner().invoke(command).output
+def printed(function: Callable[[Any], None], value: object) -> str:
+    return CliRunner().invoke(click.Command("x", callback=lambda: function(value))).output
 
 
-@each_row("function", [say, say_lines, remark])
-def test_nothing_steers_a_terminal(function: object) -> None:
-    out = printed(function, EVIL)
-    assert out.rstrip("\n").isprintable()
-    assert "\\u{1b}[2J" in out
-
-
-def test_lines_and_tabs_of_a_body_stay() -> None:
+def test_lines_and_tabs_of_a_body_stay_and_nothing_steers_a_terminal() -> None:
     assert printed(say_lines, "one\n\ttwo\x1b") == "one\n\ttwo\\u{1b}\n"
+    assert printed(say, EVIL) == printed(say_lines, EVIL) and printed(say, EVIL).rstrip("\n").isprintable()
 
 
 @given(st.text(max_size=40) | st.just(EVIL))

@@ -107,20 +107,14 @@ def test_what_is_wrong_with_a_set_is_one_line(skills: Path) -> None:
     assert "there is no trigger set" in refusal("evaluate", skills)
 
 
-@each_row(
-    ("text", "message"),
-    [
-        ("[", "cannot be read as JSON"),
-        ("3", "has no trigger set"),
-        ("[3]", "is not a list of objects"),
-        ('[{"query": "a"}]', "does not say whether it should trigger"),
-        ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
-        ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"),
-        ('{"evals": 1}', "is not a list of objects"),
-        (json.dumps([{"query": "x" * 10_001, "should_trigger": True}]), "10,001 characters"),
-        ("[" * 100_000, "cannot be read as JSON"),
-    ],
-)
+@each_row(("text", "message"), [
+    ("[", "cannot be read as JSON"), ("3", "has no trigger set"), ("[3]", "is not a list of objects"),
+    ('[{"query": "a"}]', "does not say whether it should trigger"),
+    ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
+    ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"), ('{"evals": 1}', "is not a list of objects"),
+    (json.dumps([{"query": "x" * 10_001, "should_trigger": True}]), "10,001 characters"),
+    ("[" * 100_000, "cannot be read as JSON"),
+])  # fmt: skip
 def test_a_set_of_another_shape_is_refused_with_its_place(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_cases(text.encode(), "a.json")

@@ -108,15 +108,10 @@ def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: i
     assert shown.startswith(f"c.toml:{line}: {key}") and shown.endswith(f"; {fault.hint}") and shown.isprintable()
 
 
-@each_row(
-    ("raw", "said"),
-    [
-        (b"\n\xff = 1", "c.toml:2: this is not UTF-8"),
-        (b"a = " + b"[" * 5000, "nested too deeply"),
-        (b"port = " + b"9" * 5000, "this is not TOML"),
-        (b"\x00", "c.toml:1: this is not TOML"),
-    ],
-)
+@each_row(("raw", "said"), [
+    (b"\n\xff = 1", "c.toml:2: this is not UTF-8"), (b"a = " + b"[" * 5000, "nested too deeply"),
+    (b"port = " + b"9" * 5000, "this is not TOML"), (b"\x00", "c.toml:1: this is not TOML"),
+])  # fmt: skip
 def test_wild_bytes_are_one_line_too(raw: bytes, said: str) -> None:
     error = faults_of(raw)
     assert said in str(error) and str(error).isprintable()

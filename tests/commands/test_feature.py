@@ -169,21 +169,13 @@ SERVER: Any = SimpleNamespace()
 """Whoever asks for the catalogue of this server has taken a wrong option."""
 
 
-@each_row(
-    ("embeddings", "model", "said"),
-    [
-        ("http://example.org/v1", "m", "with https, or with http on this machine"),
-        ("ftp://localhost/v1", "m", "with https"),
-        ("https://", "m", "with https"),
-        ("https://[::1", "m", "cannot be read"),
-        ("https://example.org:port/", "m", "cannot be read"),
-        ("https://user:s3cret@example.org/v1", "m", KEY_VARIABLE),
-        ("https://example.org/v1", None, "--embeddings-model"),
-        ("/nowhere", None, "model.safetensors"),
-        ("/nowhere", "m", "a folder has only one"),
-        (None, "m", "give --embeddings URL too"),
-    ],
-)
+@each_row(("embeddings", "model", "said"), [
+    ("http://example.org/v1", "m", "with https, or with http on this machine"),
+    ("ftp://localhost/v1", "m", "with https"), ("https://", "m", "with https"), ("https://[::1", "m", "cannot be read"),
+    ("https://example.org:port/", "m", "cannot be read"), ("https://user:s3cret@example.org/v1", "m", KEY_VARIABLE),
+    ("https://example.org/v1", None, "--embeddings-model"), ("/nowhere", None, "model.safetensors"),
+    ("/nowhere", "m", "a folder has only one"), (None, "m", "give --embeddings URL too"),
+])  # fmt: skip
 def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)

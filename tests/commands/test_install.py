@@ -291,18 +291,12 @@ def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch
     assert entry("cursor", location(HOSTS["cursor"], platform))["args"][-2:] == [str(skills), str(skills.parent)]
 
 
-@each_row(
-    ("host", "folder", "twice"),
-    [
-        ("claude-code", "home/.claude/skills", True),
-        ("claude-code", "home/.claude/skills/pdf", True),
-        ("claude-code", "project/.claude/skills", True),
-        ("claude-code", "home/.agents/skills", False),
-        ("claude-code", "home/.claude/skills-of-mine", False),
-        ("opencode", "home/.config/opencode/skills", True),
-        ("claude-desktop", "home/.claude/skills", False),
-    ],
-)
+@each_row(("host", "folder", "twice"), [
+    ("claude-code", "home/.claude/skills", True), ("claude-code", "home/.claude/skills/pdf", True),
+    ("claude-code", "project/.claude/skills", True), ("claude-code", "home/.agents/skills", False),
+    ("claude-code", "home/.claude/skills-of-mine", False), ("opencode", "home/.config/opencode/skills", True),
+    ("claude-desktop", "home/.claude/skills", False),
+])  # fmt: skip
 def test_a_folder_that_the_host_reads_by_itself(tmp_path: Path, host: str, folder: str, twice: bool) -> None:
     platform = machine(tmp_path)
     (tmp_path / folder).mkdir(parents=True)
@@ -360,16 +354,10 @@ def test_the_command(platform: Platform, skills: Path, tmp_path: Path, monkeypat
     assert "no such file" in refused(platform, "cursor", skills, "--command", "bin/nothing")
 
 
-@each_row(
-    ("host", "name", "said"),
-    [
-        ("vscode", "${HOME}", "'$'"),
-        ("vscode", "a$b", None),
-        ("gemini-cli", "a$b", "'$'"),
-        ("codex", "${HOME}", None),
-        ("opencode", "{file:x}", "'{'"),
-    ],
-)
+@each_row(("host", "name", "said"), [
+    ("vscode", "${HOME}", "'$'"), ("vscode", "a$b", None), ("gemini-cli", "a$b", "'$'"), ("codex", "${HOME}", None),
+    ("opencode", "{file:x}", "'{'"),
+])  # fmt: skip
 def test_a_host_that_replaces_variables_is_told_of(tmp_path: Path, host: str, name: str, said: str | None) -> None:
     (tmp_path / name).mkdir()
     warned = told(machine(tmp_path), host, tmp_path / name)
@@ -425,28 +413,18 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
     assert location(HOSTS[host], platform).read_text(encoding="utf-8") == SAMPLES[host]
 
 
-@each_row(
-    ("host", "content", "words"),
-    [
-        ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"),
-        ("claude-code", CODE[:200], "not valid JSON"),
-        ("claude-desktop", '{\n// no\n"a": 1}', "line 2"),
-        ("vscode", '{}\n/* "a"', "line 2 is not closed"),
-        ("gemini-cli", '{"a": 1,}', "not valid JSON"),
-        ("cursor", '{"a": NaN}', "NaN"),
-        ("cursor", "[]", "not a JSON object"),
-        ("vscode", '{"servers": null}', "'servers'"),
-        ("cursor", '{"mcpServers": {}, "mcpServers": {}}', "twice"),
-        ("cursor", '{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "deep"),
-        ("cursor", '{"a": ' + "1" * 5000 + "}", "not valid JSON"),
-        ("codex", b'\xef\xbb\xbf\na = "\xfc"\n', "line 2"),
-        ("cursor", '{"mcpServers": {}}'.encode("utf-16"), "UTF-8"),
-        ("cursor", b" " * ((16 << 20) + 1), "16 MiB"),
-        ("codex", 'model = "x"\nmodel = "y"\n', "not valid TOML"),
-        ("codex", "[[mcp_servers]]\n", "'mcp_servers'"),
-        ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
-    ],
-)
+@each_row(("host", "content", "words"), [
+    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
+    ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
+    ("gemini-cli", '{"a": 1,}', "not valid JSON"), ("cursor", '{"a": NaN}', "NaN"),
+    ("cursor", "[]", "not a JSON object"), ("vscode", '{"servers": null}', "'servers'"),
+    ("cursor", '{"mcpServers": {}, "mcpServers": {}}', "twice"),
+    ("cursor", '{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "deep"),
+    ("cursor", '{"a": ' + "1" * 5000 + "}", "not valid JSON"), ("codex", b'\xef\xbb\xbf\na = "\xfc"\n', "line 2"),
+    ("cursor", '{"mcpServers": {}}'.encode("utf-16"), "UTF-8"), ("cursor", b" " * ((16 << 20) + 1), "16 MiB"),
+    ("codex", 'model = "x"\nmodel = "y"\n', "not valid TOML"), ("codex", "[[mcp_servers]]\n", "'mcp_servers'"),
+    ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
+])  # fmt: skip
 def test_a_broken_file_is_left_alone(
     platform: Platform, skills: Path, host: str, content: str | bytes, words: str
 ) -> None:

@@ -92,14 +92,10 @@ def test_publish_shows_how_far_it_is_and_only_there(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1 and "%" not in done.stderr
 
 
-@each_row(
-    ("words", "said"),
-    [
-        (["ui"], "there is nothing to serve"),
-        (["ui", "no-such-folder"], "no-such-folder"),
-        (["ui", "fixtures/skills", "--usage", "mysql:x"], "write sqlite:FILE"),
-    ],
-)
+@each_row(("words", "said"), [
+    (["ui"], "there is nothing to serve"), (["ui", "no-such-folder"], "no-such-folder"),
+    (["ui", "fixtures/skills", "--usage", "mysql:x"], "write sqlite:FILE"),
+])  # fmt: skip
 def test_what_cannot_be_shown_is_one_line(words: list[str], said: str) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and said in done.stderr

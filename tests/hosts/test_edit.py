@@ -57,19 +57,11 @@ def test_the_command_that_is_meant_now_is_ours_only_as_it_is_written_here() -> N
     assert not starts_this_server(["/opt/python", "-m", "other", "serve"], python)
 
 
-@each_row(
-    ("entry", "wanted"),
-    [
-        ({"command": "a", "args": ["b", "c"]}, ["a", "b", "c"]),
-        ({"command": "a"}, ["a"]),
-        ({"type": "local", "command": ["a", "b"]}, ["a", "b"]),
-        ({"url": "https://example.com"}, []),
-        ({"command": "a", "args": [1]}, []),
-        ({"command": 3}, []),
-        (["a"], []),
-        (None, []),
-    ],
-)
+@each_row(("entry", "wanted"), [
+    ({"command": "a", "args": ["b", "c"]}, ["a", "b", "c"]), ({"command": "a"}, ["a"]),
+    ({"type": "local", "command": ["a", "b"]}, ["a", "b"]), ({"url": "https://example.com"}, []),
+    ({"command": "a", "args": [1]}, []), ({"command": 3}, []), (["a"], []), (None, []),
+])  # fmt: skip
 def test_the_words_of_an_entry(entry: object, wanted: list[str]) -> None:
     assert command_line_of(entry) == wanted
 

@@ -34,18 +34,14 @@ def test_lines_are_found_in_text_and_in_json() -> None:
     assert facts.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
 
 
-@each_row(
-    ("result", "wanted"),
-    [
-        ('{"session":"x","active_skills":[]}', "structuredContent"),
-        ('Wall time: 1\nOutput:\n{"active_skills":[{"instructions":"<skill name=\\"x\\">"}]}', "structuredContent"),
-        ("Active skills: a.\n\n<skill name='a'>", "text"),
-        ("<untrusted>\n<skill name='a'>", "text"),
-        ('<skill name="a">\n{"active_skills": []}', "text and structuredContent"),
-        ('{"content":[{"text":"Active skills: a."}],"x":{"active_skills":[]}}', "text and structuredContent"),
-        ("Permission denied", "neither text nor structure as sent"),
-    ],
-)
+@each_row(("result", "wanted"), [
+    ('{"session":"x","active_skills":[]}', "structuredContent"),
+    ('Wall time: 1\nOutput:\n{"active_skills":[{"instructions":"<skill name=\\"x\\">"}]}', "structuredContent"),
+    ("Active skills: a.\n\n<skill name='a'>", "text"), ("<untrusted>\n<skill name='a'>", "text"),
+    ('<skill name="a">\n{"active_skills": []}', "text and structuredContent"),
+    ('{"content":[{"text":"Active skills: a."}],"x":{"active_skills":[]}}', "text and structuredContent"),
+    ("Permission denied", "neither text nor structure as sent"),
+])  # fmt: skip
 def test_the_form_of_a_result(result: str, wanted: str) -> None:
     assert facts.form(result) == wanted
 

@@ -85,8 +85,7 @@ def test_junit_has_a_suite_for_each_skill(skills: Path) -> None:
 
 
 @each_row(
-    ("place", "more"),
-    [("refunds.json", {}), ("any.json", {"skill": "refunds"}), ("skills/refunds/sets/any.json", {})],
+    ("place", "more"), [("refunds.json", {}), ("any.json", {"skill": "refunds"}), ("skills/refunds/sets/any.json", {})]
 )
 def test_a_file_says_which_skill_it_is_about(skills: Path, place: str, more: dict[str, str]) -> None:
     file = trigger_set(skills.parent / place, ("refunds", True), **more)

@@ -13,13 +13,7 @@ import pytest
 from commands.calls import invoke, refusal, seen
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import (
-    READERS,
-    ConfigurationError,
-    oauth_settings,
-    parameters,
-    parse,
-)
+from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.runtime_options import make_runtime
 from mcp_skills_server.commands.serve import ServeOptions, serve

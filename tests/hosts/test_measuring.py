@@ -229,10 +229,7 @@ BODIES: dict[Api, dict[str, Any]] = {
             {"role": "assistant", "content": [text("MINE"), {"type": "tool_use", "id": "1"}]},
             {
                 "role": "user",
-                "content": [
-                    {"type": "tool_result", "tool_use_id": "1", "content": [text("RESULT")]},
-                    text("REMINDER"),
-                ],
+                "content": [{"type": "tool_result", "tool_use_id": "1", "content": [text("RESULT")]}, text("REMINDER")],
             },
         ],
     },

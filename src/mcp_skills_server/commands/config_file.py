@@ -326,9 +326,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
                 'issuer = "https://login.example"',
             ),
             "audience": _Key(
-                f'the aud of its tokens, such as "{_ENDPOINT}"',
-                _text,
-                f'audience = "{_ENDPOINT}"',
+                f'the aud of its tokens, such as "{_ENDPOINT}"', _text, f'audience = "{_ENDPOINT}"'
             ),
             "resource": _Key(
                 f'the https URL of the endpoint for clients, such as "{_ENDPOINT}"',

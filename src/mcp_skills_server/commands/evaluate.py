@@ -88,10 +88,7 @@ class EvaluateOptions(RootOptions):
 
 class OverlapOptions(TableOptions):
     least: float = option(
-        0.5,
-        "Leave out pairs with less in common.",
-        type=click.FloatRange(0, 1),
-        metavar="SHARE",
+        0.5, "Leave out pairs with less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
     )
 
 

@@ -135,8 +135,7 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
     )
     session_idle: float = seconds(1800, "Idle timeout of a legacy session.", least=1)
     max_sessions: int = count(
-        1000,
-        "Maximum of legacy sessions; over it, the client with most loses its oldest idle one.",
+        1000, "Maximum of legacy sessions; over it, the client with most loses its oldest idle one."
     )
     max_connections: int = count(
         1000,
@@ -144,9 +143,7 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         "The process's limit of open files applies, too.",
     )
     request_timeout: float = seconds(
-        30,
-        "Time limit for receiving a request's head, and for its body.",
-        above=True,
+        30, "Time limit for receiving a request's head, and for its body.", above=True
     )
     max_body: int = count(1 << 20, "Size limit of a request.", metavar="BYTES")
 

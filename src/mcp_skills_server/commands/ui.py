@@ -15,11 +15,7 @@ from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import (
-    FollowOptions,
-    ProposalOptions,
-    optional_roots,
-)
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, optional_roots
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, exit_now

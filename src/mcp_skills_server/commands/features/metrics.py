@@ -102,8 +102,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         out: dict[str, Gauge] = {
             "skills_build_info": Gauge("The running version.", {__version__: 1}, "version"),
             "skills_tokens_expiring": Gauge(
-                "Tokens that expire within 14 days, or have expired.",
-                expiring,
+                "Tokens that expire within 14 days, or have expired.", expiring
             ),
             "skills_source_age_seconds": Gauge(
                 "Seconds since a source was last found to be current.", ages, "source"
@@ -116,15 +115,13 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
                 len(snapshot.all_problems),
             ),
             "skills_sources_failing": Gauge(
-                "Roots whose last poll failed.",
-                count_failing(registry, states),
+                "Roots whose last poll failed.", count_failing(registry, states)
             ),
         }
         has_files = reloader is not None and reloader.has_files
         is_taken = reloader is None or not has_files or not reloader.refused
         out[f"{_RELOAD}_successful"] = Gauge(
-            "1 if the last reload was applied in full, else 0.",
-            float(is_taken),
+            "1 if the last reload was applied in full, else 0.", float(is_taken)
         )
         if reloader is not None and has_files:
             when = "When configuration and tokens were last read."

@@ -163,12 +163,10 @@ class UsageCounts(UsageOptions, Feature):
             return {}
         return {
             "skills_usage_waiting": Gauge(
-                "Different counts of uses in the queue to be written.",
-                self._usage.waiting,
+                "Different counts of uses in the queue to be written.", self._usage.waiting
             ),
             "skills_usage_lost": Gauge(
-                "Uses that were not counted, because the queue was full.",
-                self._usage.lost,
+                "Uses that were not counted, because the queue was full.", self._usage.lost
             ),
         }
 

@@ -34,24 +34,20 @@ _WORDS: Final = "mcp_skills_server.words"
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Properties of an option beyond those of click.
-
-    Attributes:
-        heading: the heading of the option in the help.
-        is_secret: its value is never shown.
-        is_live: a running server applies a new value from the configuration file.
-        in_file: a configuration file may set it.
-        if_empty: words for the value to set when its variable is empty, which is refused since it
-            would open the server to everyone.
-        path: a regular expression for a value with a path, which is its first group.
-    """
+    """Properties of an option beyond those of click."""
 
     heading: str = "Other options"
+    """The heading of the option in the help."""
     is_secret: bool = False
+    """True if its value is never shown."""
     is_live: bool = False
+    """True if a running server applies a new value from the configuration file."""
     in_file: bool = True
+    """True if a configuration file may set it."""
     if_empty: str = ""
+    """The value to set if its variable is empty, which is refused: it would open the server."""
     path: str = ""
+    """A regular expression for a value with a path, which is its first group."""
 
     @property
     def is_http_only(self) -> bool:
@@ -97,13 +93,10 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         names: its names on the command line; by default the field's name with hyphens.
         more: further arguments of `click.Option`, and attributes of `Traits` except the heading.
     """
-    known = {} if more.get("required") else {"default": default}
-    return cast(
-        "_T",
-        _Declared(
-            default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}
-        ),
-    )
+    settings = {"help": words, "show_default": True, **more}
+    if not more.get("required"):
+        settings["default"] = default
+    return cast("_T", _Declared(default, names or ("--{}",), settings))
 
 
 def count(default: int, words: str, **more: Any) -> int:

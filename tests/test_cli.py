@@ -26,7 +26,7 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, read, servin
         (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
         (["serve", "README.md"], "README.md: not a folder"),
         (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
-        (["show", "fixtures/skills"], "name of a skill"),
+        (["show", "fixtures/skills"], "and then a skill"),
         (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
         (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
         (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),

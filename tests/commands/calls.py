@@ -64,9 +64,10 @@ class Terminal:
         begin = (
             "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
         )
+        plain = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", begin, *COMMAND, *map(str, words)], cwd=cwd, start_new_session=True,
-            env={**os.environ, **environment}, **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams},
+            env={**plain, **environment}, **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams},
         )  # fmt: skip
         os.close(theirs)
         self.seen = ""

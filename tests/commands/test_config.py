@@ -332,8 +332,14 @@ def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     [
         (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
         (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
-        (["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not"),
-        (["--oauth-issuer", "", "--oauth-audience", "https://b.example"], "--oauth-issuer: it does not take this value"),
+        (
+            ["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"],
+            "--oauth-issuer: it does not",
+        ),
+        (
+            ["--oauth-issuer", "", "--oauth-audience", "https://b.example"],
+            "--oauth-issuer: it does not take this value",
+        ),
         (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
         (["--oauth-issuer", ""], "--oauth-audience is missing"),
     ],

@@ -75,7 +75,7 @@ def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_co
     handler.close()
     handler.close()  # as logging does once more at the end
     kept = ["INFO: first", *(f"INFO: line {number}" for number in range(5))]
-    dropped = "WARNING: 3 lines of the log were dropped here, because the reader of stderr does not keep up"
+    dropped = "WARNING: 3 lines of the log were dropped: the reader of stderr is too slow"
     assert stream.text.splitlines() == [*kept, dropped, "INFO: last"]
 
 

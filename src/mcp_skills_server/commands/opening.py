@@ -433,7 +433,7 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
     grants = Grants(configuration.grants, local=local)
     if local and not grants.permissions(None).grants:
         logger.warning(
-            '%s grants nothing to the user who starts the server; write a [[grant]] of who = ["%s"]',
+            '%s grants nothing to the user who starts the server; write a [[grant]] for "%s"',
             configuration.file,
             LOCAL,
         )

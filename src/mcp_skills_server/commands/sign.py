@@ -92,9 +92,8 @@ def sign(options: SignOptions, directory: str) -> int:
         try:
             replace_file(file, made, 0o644)  # the usual mode of a skill's files
         except OSError as error:
-            raise UsageError(
-                f"{file}: cannot be written ({error.strerror}); check the folder's permissions"
-            ) from None
+            hint = "check the folder's permissions"
+            raise UsageError(f"{file}: cannot be written ({error.strerror}); {hint}") from None
         registry.refresh([place])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}
@@ -122,13 +121,10 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
     identity = None
     if options.identity is not None:
-        identity = signatures.Identity(
-            options.identity, options.issuer or "", path_or_none(options.trust_root)
-        )
+        root = path_or_none(options.trust_root)
+        identity = signatures.Identity(options.identity, options.issuer or "", root)
     elif not options.keys:
-        raise UsageError(
-            "verify needs --key FILE, the signer's public key, or --identity and --issuer"
-        )
+        raise UsageError("verify needs --key FILE, a public key, or --identity and --issuer")
     verifier = signatures.Verifier([*map(Path, options.keys)], identity)
     registry = load_registry(roots, options)
     failed = 0

@@ -69,6 +69,5 @@ def _append(file: Path, line: str) -> None:
     try:
         replace_file(file, whole.encode(), mode)
     except OSError as error:
-        raise UsageError(
-            f"{file}: cannot be written ({error.strerror}); give another --token-file"
-        ) from None
+        hint = "give another --token-file"
+        raise UsageError(f"{file}: cannot be written ({error.strerror}); {hint}") from None

@@ -79,12 +79,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         site_states=mirrors.states if mirrors is not None else list,
     )
     runtime = Runtime(registry)
-    page = PagePart(
-        runtime,
-        settings,
-        UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts),
-        views,
-    )
+    shown = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts)
+    page = PagePart(runtime, settings, shown, views)
 
     def listening(place: str) -> None:
         address = f"http://{place}/ui/enter?once={secret}"

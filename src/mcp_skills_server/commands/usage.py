@@ -62,23 +62,15 @@ def usage(options: ShowUsageOptions) -> None:
         where = options.usage or "in the user's state directory"
         if where == OFF:
             where = f"--usage {OFF}"
-        raise UsageError(
-            f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here"
-        )
+        hint = "serve with --usage sqlite:FILE, and name it here"
+        raise UsageError(f"{where}: there are no counts; {hint}")
     report = store.report(options.by, days)
     if options.format == "json":
+        lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
         say_json(
-            {
-                "since_days": days,
-                "by": options.by,
-                "lines": [
-                    {**asdict(each), "days": [*each.days], "last": _moment(each.last)}
-                    for each in report.lines
-                ],
-                "searches": report.searches,
-                "empty_searches": report.empty,
-                "questions": [{"text": text, "times": times} for text, times in report.questions],
-            }
+            {"since_days": days, "by": options.by, "lines": lines, "searches": report.searches}
+            | {"empty_searches": report.empty}
+            | {"questions": [{"text": text, "times": times} for text, times in report.questions]}
         )
     else:
         _show(report, options.by, most=len(report.lines) if options.all else _SHOWN)

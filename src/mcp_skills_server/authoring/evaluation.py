@@ -208,7 +208,10 @@ class Summary(NamedTuple):
 
 
 def evaluate(
-    cases: Sequence[tuple[Skill, TriggerCase]], judge: Judge, snapshot: Snapshot, threshold: float
+    cases: Sequence[tuple[Skill, TriggerCase]],
+    judge: Judge,
+    snapshot: Snapshot,
+    threshold: float = 0.5,
 ) -> Iterator[CaseResult]:
     """Judge each case for its skill, and yield the results in the same order.
 

@@ -26,6 +26,7 @@ from mcp_skills_server.commands.fields import (
     output_format,
     seconds,
     takes,
+    text,
 )
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
@@ -69,11 +70,10 @@ class EvaluateOptions(RootOptions):
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
-    judge: str | None = option(
-        None,
+    judge: str | None = text(
         "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
         "the ranking of skills_search decides.",
-        metavar="COMMAND",
+        "COMMAND",
     )
     runs: int = count(3, "With --judge: how often each prompt is judged.")
     threshold: float = option(

@@ -14,7 +14,7 @@ from typing import cast
 import anyio
 import click
 
-from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes
+from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes, text
 from mcp_skills_server.commands.options import GitOptions, path_or_none
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.dialects import wellknown
@@ -70,8 +70,8 @@ class FetchOptions(GitOptions):
     )
     allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag("Also fetch over plain http.")
-    token_env: str | None = option(
-        None, "The environment variable with a bearer token, sent only to the site.", metavar="NAME"
+    token_env: str | None = text(
+        "The environment variable with a bearer token, sent only to the site.", "NAME"
     )
     headers: tuple[str, ...] = many(
         "A header, sent only to the site. May be repeated.", "--header", metavar="NAME:VALUE"

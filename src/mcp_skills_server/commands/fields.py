@@ -99,6 +99,11 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     return cast("_T", _Declared(default, names or ("--{}",), settings))
 
 
+def text(words: str, metavar: str, **more: Any) -> str | None:
+    """Return a field for an option with a text, without a default value."""
+    return option(None, words, metavar=metavar, **more)
+
+
 def count(default: int, words: str, **more: Any) -> int:
     """Return a field for a whole number from 1."""
     return option(default, words, type=click.IntRange(min=1), **more)
@@ -108,9 +113,8 @@ def seconds(
     default: float, words: str, *, least: float = 0, above: bool = False, **more: Any
 ) -> float:
     """Return a field for a number of seconds from `least`, exclusive with `above`."""
-    return option(
-        default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more
-    )
+    kind = click.FloatRange(min=least, min_open=above)
+    return option(default, words, type=kind, metavar="SECONDS", **more)
 
 
 def file(words: str, *names: str, **more: Any) -> str | None:
@@ -221,9 +225,7 @@ def values_of(options: Options, *names: str) -> dict[str, Any]:
 
 def traits_of(parameter: click.Parameter) -> Traits:
     """Return the traits of an option, or the default ones for an argument."""
-    if isinstance(parameter, _Option):
-        return parameter.traits
-    return _OTHERS
+    return parameter.traits if isinstance(parameter, _Option) else _OTHERS
 
 
 def located(parameter: click.Parameter, value: str, folder: str) -> str:
@@ -248,8 +250,6 @@ def variables_of(parameter: click.Parameter) -> list[str]:
     own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
     if not isinstance(parameter, _Option):
         return own
-    names = [
-        f"{PREFIX}{each.replace('-', '_').upper()}"
-        for each in (key_of(parameter), parameter.name or "")
-    ]
+    keys = (key_of(parameter), parameter.name or "")
+    names = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
     return [*dict.fromkeys((*names, *own))]

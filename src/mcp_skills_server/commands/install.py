@@ -25,6 +25,7 @@ from mcp_skills_server.commands.fields import (
     option,
     seconds,
     takes,
+    text,
 )
 from mcp_skills_server.commands.look import remark_problems, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
@@ -63,15 +64,11 @@ class InstallOptions(Options):
         "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use "
         "without a person needs."
     )
-    url: str | None = option(
-        None,
-        "Connect the host to the server at this MCP endpoint, instead of starting one.",
-        metavar="URL",
+    url: str | None = text(
+        "Connect the host to the server at this MCP endpoint, instead of starting one.", "URL"
     )
-    token_env: str | None = option(
-        None,
-        "With --url: the environment variable from which the host reads a bearer token.",
-        metavar="VARIABLE",
+    token_env: str | None = text(
+        "With --url: the environment variable from which the host reads a bearer token.", "VARIABLE"
     )
     include: tuple[str, ...] = many(
         "Serve only skills whose path, name or tag matches. May be repeated.", metavar="PATTERN"

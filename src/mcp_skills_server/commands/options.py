@@ -22,6 +22,7 @@ from mcp_skills_server.commands.fields import (
     output_format,
     seconds,
     switch,
+    text,
     variables_of,
 )
 from mcp_skills_server.errors import UsageError
@@ -232,13 +233,12 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
 
 
 class ProposalOptions(Options, heading="Proposals"):
-    proposals: str | None = option(
-        None,
+    proposals: str | None = text(
         "Let models propose skills, and changes of skills in your own folders, and keep what they "
         "propose in this folder; git for a branch each in the working copy of a root. Nothing "
         "changes until a person approves it ('proposals', or the page).",
+        "DIR|git",
         path="(?!git$)(.+)",
-        metavar="DIR|git",
     )
 
 

@@ -19,7 +19,7 @@ import click
 import mcp_skills_server
 from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
-from mcp_skills_server.commands.fields import flag, option, seconds, takes
+from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
@@ -280,9 +280,7 @@ async def _push(reference: OciReference, packed: Sequence[Package], options: Pus
 class PackageOptions(PackOptions):
     """Options that `bundle` and `plugin` share."""
 
-    name: str | None = option(
-        None, "The name in hosts; by default that of the first folder.", metavar="NAME"
-    )
+    name: str | None = text("The name in hosts; by default that of the first folder.", "NAME")
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
 
 

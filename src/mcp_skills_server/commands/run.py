@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import click
 
-from mcp_skills_server.commands.fields import Grouped, flag, option, takes
+from mcp_skills_server.commands.fields import Grouped, flag, takes, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions, named_skill, roots_and_last
 from mcp_skills_server.commands.printing import remark, say, say_lines
@@ -95,9 +95,7 @@ def _say_explained(explained: DryRun) -> None:
 
 
 class ApproveOptions(ApprovalOptions, RootOptions):
-    digest: str | None = option(
-        None, "Approve only this digest, as in the server's message.", metavar="DIGEST"
-    )
+    digest: str | None = text("Approve only this digest, as in the server's message.", "DIGEST")
     revoke: bool = flag("Revoke the approval.")
 
 

@@ -21,6 +21,7 @@ from mcp_skills_server.commands.fields import (
     option,
     seconds,
     switch,
+    text,
 )
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
@@ -217,17 +218,14 @@ def make_runtime(
 
 
 class EmbeddingOptions(Options, heading="Search by meaning"):
-    embeddings: str | None = option(
-        None,
+    embeddings: str | None = text(
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an "
         f"endpoint that speaks OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the "
         "extra [embeddings].",
+        "DIR|URL",
         path="(?!.*://)(.+)",
-        metavar="DIR|URL",
     )
-    embeddings_model: str | None = option(
-        None, "The name of the model at an endpoint.", metavar="NAME"
-    )
+    embeddings_model: str | None = text("The name of the model at an endpoint.", "NAME")
 
 
 class SearchByMeaning(EmbeddingOptions, Feature):

@@ -28,6 +28,7 @@ from mcp_skills_server.commands.fields import (
     seconds,
     switch,
     takes,
+    text,
     traits_of,
     values_of,
     variables_of,
@@ -125,10 +126,9 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         is_live=True,
         if_empty="tokens",
     )
-    tokens: str | None = option(
-        None,
+    tokens: str | None = text(
         "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
-        metavar="LINES",
+        "LINES",
         is_secret=True,
         is_live=True,
         if_empty="tokens",

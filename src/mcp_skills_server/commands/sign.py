@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import many, option, takes
+from mcp_skills_server.commands.fields import many, option, takes, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
     LimitOptions,
@@ -28,8 +28,8 @@ _FILE = click.Path(dir_okay=False)
 
 class SignOptions(LimitOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
-    password_env: str | None = option(
-        None, "The environment variable with the password of the key.", metavar="NAME"
+    password_env: str | None = text(
+        "The environment variable with the password of the key.", "NAME"
     )
     certificates: tuple[str, ...] = many(
         "The key's certificate, then the certificates of its issuers. May be repeated.",
@@ -45,16 +45,12 @@ class VerifyOptions(RootOptions):
         "--key",
         metavar="FILE",
     )
-    identity: str | None = option(
-        None, "The address of a signer without a key, by sigstore.", metavar="NAME"
+    identity: str | None = text("The address of a signer without a key, by sigstore.", "NAME")
+    issuer: str | None = text(
+        "With --identity: the OpenID Connect issuer that vouches for it.", "URL"
     )
-    issuer: str | None = option(
-        None, "With --identity: the OpenID Connect issuer that vouches for it.", metavar="URL"
-    )
-    trust_root: str | None = option(
-        None,
-        "With --identity: a file with the trust root; by default sigstore's own is fetched.",
-        metavar="FILE",
+    trust_root: str | None = text(
+        "With --identity: a file with the trust root; by default sigstore's own is fetched.", "FILE"
     )
 
 

@@ -8,47 +8,16 @@ import os
 import re
 import subprocess
 import sys
-import termios
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
 import forkserver
+from commands.calls import run, seen, terminal
 from mcp_skills_server.cli import COMMANDS, cli, main
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, read, serving, write_skill
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return forkserver.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, encoding="utf-8", timeout=DEADLINE,
-        cwd=ROOT, check=False, stdin=subprocess.DEVNULL, env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def seen(command: str, *arguments: str | Path, **environment: str) -> dict[str, Any]:
-    """What a command says in JSON."""
-    return json.loads(run(command, *arguments, "--format", "json", **environment).stdout)
-
-
-def on_terminal(*words: str | Path, stream: str, **environment: str) -> tuple[str, bytes]:
-    """What a command writes to a terminal of 90 columns, which is its stdout or stderr, and to its stdout."""
-    ours, theirs = os.openpty()
-    termios.tcsetwinsize(theirs, (24, 90))
-    outputs: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, stream: theirs}
-    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment
-    done = forkserver.run([*COMMAND, *map(str, words)], **outputs, timeout=DEADLINE, check=False, env=env)
-    os.close(theirs)
-    shown = b""
-    with suppress(OSError):  # how Linux tells the end of a terminal
-        while piece := os.read(ours, 4096):
-            shown += piece
-    os.close(ours)
-    assert done.returncode in {0, 1}
-    return shown.decode(), done.stdout
 
 
 @each_row(
@@ -57,7 +26,7 @@ def on_terminal(*words: str | Path, stream: str, **environment: str) -> tuple[st
         (["serve", "no/such/folder"], "no/such/folder: no such file or folder"),
         (["serve", "README.md"], "README.md: not a folder"),
         (["serve", "fixtures/skills", "--dialect", "esperanto"], "esperanto"),
-        (["show", "fixtures/skills"], "name of a skill"),
+        (["show", "fixtures/skills"], "and then a skill"),
         (["show", "fixtures/skills", "colour-palets"], "did you mean colour-palettes?"),
         (["list", "no/such.zip"], "no/such.zip: no such file or folder; "),
         (["fetch", "no/such.zip", "--output", "no/such"], "no/such.zip: no such file; give the path of an archive"),
@@ -304,9 +273,9 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
     for number in range(3):
         write_skill(tmp_path / f"skill-{number}")
     assert run("validate", tmp_path).stderr == ""
-    shown, out = on_terminal("validate", tmp_path, stream="stderr")
-    assert "Checking skills" in shown and "100%" in shown
-    assert out == b"3 skills, 0 errors, 0 warnings\n"
+    with terminal("validate", tmp_path) as person:
+        assert person.end() == 0 and "Checking skills" in person.seen and "100%" in person.seen
+        assert person.seen.endswith("3 skills, 0 errors, 0 warnings\r\n")
 
 
 @each_row(
@@ -413,9 +382,9 @@ def test_a_table_on_a_terminal_is_as_wide_as_it_and_has_colours(
     write_skill(tmp_path / "tea", description="x" * 500)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "SKILL.md").write_text("---\nname: other\ndescription: " + "y" * 300 + "\n---\n")
-    text, _ = on_terminal("list", tmp_path, stream="stdout", **environment)
-    assert ("\x1b[31m" in text) is coloured
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    with terminal("list", tmp_path, environment=environment, stderr=subprocess.DEVNULL) as person:
+        assert person.end() == 0 and ("\x1b[31m" in person.seen) is coloured
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", person.seen).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) == 90
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Final, cast
+from typing import Final, NoReturn, cast
 
 import click
 
@@ -73,12 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.BadParameter as error:
-        variable = _source_variable(error)
-        _fail(
-            f"{variable}: {error.message}"
-            if variable
-            else f"{error.format_message()}{_choice(error)} {_help_hint(error)}"
-        )
+        if variable := _source_variable(error):
+            _fail(f"{variable}: {error.message}")
+        _fail(f"{error.format_message()}{_choice(error)} {_help_hint(error)}")
     except click.UsageError as error:
         _fail(f"{error.format_message()} {_help_hint(error)}")
     except click.ClickException as error:
@@ -117,7 +114,7 @@ def _forget_output() -> None:
 
 
 def _help_hint(error: click.UsageError) -> str:
-    return f"See '{error.ctx.command_path if error.ctx is not None else _PROGRAM} --help'."
+    return f"See '{error.ctx.command_path if error.ctx else _PROGRAM} --help'."
 
 
 def _hint(wanted: str, names: Iterable[str]) -> str:
@@ -150,7 +147,7 @@ def _source_variable(error: click.BadParameter) -> str | None:
     return next((name for name in variables_of(parameter) if os.environ.get(name)), None)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     from mcp_skills_server.commands.printing import remark
 
     remark(" ".join(message.split()))
@@ -169,9 +166,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name, _ = COMMANDS[cmd_name]
-        return cast(
-            "click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name)
-        )
+        return getattr(import_module(f"mcp_skills_server.commands.{module}"), name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -185,11 +180,9 @@ class _LazyGroup(click.Group):
         """Write commands below headings, with full first sentences, which click would truncate."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, (_, _, heading) in COMMANDS.items():
-            command = self.get_command(ctx, name)
-            if command is not None:
-                sections.setdefault(heading, []).append(
-                    (name, command.get_short_help_str(limit=400))
-                )
+            if command := self.get_command(ctx, name):
+                row = (name, command.get_short_help_str(limit=400))
+                sections.setdefault(heading, []).append(row)
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)

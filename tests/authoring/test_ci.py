@@ -22,29 +22,21 @@ from wire import DEADLINE, ROOT, write_skill
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
-def run(*words: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def run(*words: object, cwd: Path, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(each) for each in words],
-        cwd=cwd,
-        env={**os.environ, **GIT, **more},
-        capture_output=True,
-        text=True,
-        timeout=10 * DEADLINE,
-        check=False,
-    )
+        [str(each) for each in words], cwd=cwd, env={**os.environ, **GIT, **more}, input=given,
+        capture_output=True, text=True, timeout=10 * DEADLINE, check=False,
+    )  # fmt: skip
 
 
 def test_the_action_and_the_workflow_have_the_shape_that_github_reads() -> None:
     for schema, file in (("github-actions", "action.yml"), ("github-workflows", "examples/ci/skills.yml")):
-        done = run(
-            Path(sys.executable).with_name("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", file, cwd=ROOT
-        )
+        checker = Path(sys.executable).with_name("check-jsonschema")
+        done = run(checker, "--builtin-schema", f"vendor.{schema}", file, cwd=ROOT)
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("description", "expected"), [("Does a thing when asked.", 0), ("When asked. " + "x" * 1025, 1)]
-)
+@each_row(("description", "expected"), [("Does a thing when asked.", 0), ("When asked. " + "x" * 1025, 1)])
 def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, description: str, expected: int) -> None:
     """All but the installation, in place of which this environment stands."""
     write_skill(tmp_path / "work/skills/a", description=description)
@@ -52,8 +44,7 @@ def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, descri
     (tmp_path / "runner/skills/bin").symlink_to(Path(sys.executable).parent)
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     inputs = {name: each["default"] for name, each in action["inputs"].items()} | {"path": "skills"}
-    codes: list[int] = []
-    said = ""
+    codes, said = list[int](), ""
     for step in action["runs"]["steps"][1:]:
         if step.get("if") == "inputs.evaluate == 'true'":
             continue
@@ -61,9 +52,8 @@ def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, descri
             name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], value)
             for name, value in step["env"].items()
         }
-        done = run(
-            "bash", "-e", "-c", step["run"], cwd=tmp_path / "work", RUNNER_TEMP=str(tmp_path / "runner"), **given
-        )
+        given["RUNNER_TEMP"] = str(tmp_path / "runner")
+        done = run("bash", "-e", "-c", step["run"], cwd=tmp_path / "work", **given)
         codes.append(done.returncode)
         said += done.stdout
     assert codes == [0, expected]
@@ -72,10 +62,8 @@ def test_the_steps_of_the_action_annotate_and_write_sarif(tmp_path: Path, descri
     assert len(log["runs"][0]["results"]) == expected
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a", 0), ("b", 1)])
-def test_pre_commit_runs_the_hook(
-    tmp_path: Path, name: str, expected: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+@each_row(("name", "expected"), [("a", 0), ("b", 1)])
+def test_pre_commit_runs_the_hook(tmp_path: Path, name: str, expected: int) -> None:
     """The hook's own environment is that of this test: to install it takes a network and half a minute."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert [each["id"] for each in hooks] == ["validate-skills", "evaluate-skills"]
@@ -87,8 +75,7 @@ def test_pre_commit_runs_the_hook(
     (work / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [{"repo": "local", "hooks": hooks[:1]}]}))
     for words in (("init", "-q"), ("add", ".")):
         assert run("git", *words, cwd=work).returncode == 0
-    home = tmp_path_factory.mktemp("pre-commit")
-    done = run(sys.executable, "-m", "pre_commit", "run", "--all-files", cwd=work, PRE_COMMIT_HOME=str(home))
+    done = run(sys.executable, "-m", "pre_commit", "run", "--all-files", cwd=work, PRE_COMMIT_HOME=f"{tmp_path}/home")
     assert done.returncode == expected, done.stdout + done.stderr
     assert ("name-mismatch" in done.stdout) is bool(expected)
 
@@ -124,11 +111,9 @@ def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.shutdown()
 
 
-def judged(*words: str, cwd: Path, **more: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, *words], input=json.dumps(QUESTION), env={**os.environ, **more}, cwd=cwd,
-        capture_output=True, text=True, timeout=DEADLINE, check=False,
-    )  # fmt: skip
+def judged(judge: str, agent: str, cwd: Path, **more: str) -> Any:
+    program = ROOT / "examples" / "judges" / judge
+    done = run(sys.executable, program, agent, cwd=cwd, given=json.dumps(QUESTION), **more)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -138,7 +123,7 @@ def test_the_judge_for_openai_asks_with_the_catalogue_and_says_the_cost(
 ) -> None:
     address, asked = model
     given = {"OPENAI_BASE_URL": address, "OPENAI_API_KEY": "k", "PRICE_IN": "1", "PRICE_OUT": "10"}
-    found = judged(str(ROOT / "examples/judges/openai.py"), "some-model", cwd=tmp_path, **given)
+    found = judged("openai.py", "some-model", tmp_path, **given)
     assert found == {"skills": ["refunds"], "cost_usd": 0.002}
     (request,) = asked
     assert request["model"] == "some-model"
@@ -161,5 +146,5 @@ def test_the_judge_of_agents_reads_the_last_object_of_an_answer(tmp_path: Path, 
     program.write_text(AGENT.format(python=sys.executable))
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    found = judged(str(ROOT / "examples/judges/program.py"), agent, cwd=tmp_path, PATH=path)
+    found = judged("program.py", agent, tmp_path, PATH=path)
     assert found == {"skills": ["refunds"], "cost_usd": cost}

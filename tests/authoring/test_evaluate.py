@@ -1,4 +1,4 @@
-"""`evaluate`, `try` and `overlap`: trigger sets in the formats of the field, judged by the ranking and by programs."""
+"""`evaluate`, `try`, `overlap` and `context`: trigger sets in the formats of the field, and what a model is shown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.calls import invoke, refusal, seen
+from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.authoring.evaluation import read_cases
 from mcp_skills_server.errors import UsageError
 from tables import each_row
-from wire import FIXTURES, ROOT, write_skill
+from wire import FIXTURES, ROOT, serving, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 NOTES = "Write minutes of meetings. Use when somebody asks what was decided."
@@ -84,8 +85,7 @@ def test_junit_has_a_suite_for_each_skill(skills: Path) -> None:
 
 
 @each_row(
-    ("place", "more"),
-    [("refunds.json", {}), ("any.json", {"skill": "refunds"}), ("skills/refunds/sets/any.json", {})],
+    ("place", "more"), [("refunds.json", {}), ("any.json", {"skill": "refunds"}), ("skills/refunds/sets/any.json", {})]
 )
 def test_a_file_says_which_skill_it_is_about(skills: Path, place: str, more: dict[str, str]) -> None:
     file = trigger_set(skills.parent / place, ("refunds", True), **more)
@@ -106,20 +106,14 @@ def test_what_is_wrong_with_a_set_is_one_line(skills: Path) -> None:
     assert "there is no trigger set" in refusal("evaluate", skills)
 
 
-@each_row(
-    ("text", "message"),
-    [
-        ("[", "cannot be read as JSON"),
-        ("3", "has no trigger set"),
-        ("[3]", "is not a list of objects"),
-        ('[{"query": "a"}]', "does not say whether it should trigger"),
-        ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
-        ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"),
-        ('{"evals": 1}', "is not a list of objects"),
-        (json.dumps([{"query": "x" * 10_001, "should_trigger": True}]), "10,001 characters"),
-        ("[" * 100_000, "cannot be read as JSON"),
-    ],
-)
+@each_row(("text", "message"), [
+    ("[", "cannot be read as JSON"), ("3", "has no trigger set"), ("[3]", "is not a list of objects"),
+    ('[{"query": "a"}]', "does not say whether it should trigger"),
+    ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
+    ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"), ('{"evals": 1}', "is not a list of objects"),
+    (json.dumps([{"query": "x" * 10_001, "should_trigger": True}]), "10,001 characters"),
+    ("[" * 100_000, "cannot be read as JSON"),
+])  # fmt: skip
 def test_a_set_of_another_shape_is_refused_with_its_place(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_cases(text.encode(), "a.json")
@@ -196,3 +190,45 @@ def test_pairs_that_overlap_are_listed(skills: Path) -> None:
     assert done.return_value == 1 and "repayments" in done.stdout
     (pair,) = seen("overlap", skills)["pairs"]
     assert pair["skills"] == ["refunds", "repayments"] and pair["share"] > 0.7 and "customers" in pair["words"]
+
+
+def test_the_instructions_are_those_that_a_server_sends() -> None:
+    with serving(FIXTURES, opened=False) as wire:
+        assert seen("context", FIXTURES)["unasked"][0]["text"] == wire.open()["instructions"]
+
+
+def test_claude_code_is_shown_the_names_of_tools_and_a_bounded_text() -> None:
+    texts = {each["title"]: each["text"] for each in seen("context", FIXTURES, "--host", "claude-code")["unasked"]}
+    assert set(texts) == {"Instructions of the server", "Names of the tools"}
+    assert "skills_load" in texts["Names of the tools"].splitlines()
+    assert len(texts["Instructions of the server"]) <= (HOSTS["claude-code"].text_characters or 0)
+
+
+def test_codex_is_shown_one_line(tmp_path: Path) -> None:
+    write_skill(tmp_path / "refunds")
+    found = seen("context", tmp_path, "--host", "codex")
+    (text,) = found["unasked"]
+    assert "\n" not in text["text"] and text["cut_characters"]
+    assert found["skills"] == {"whole": [], "shortened": [], "absent": ["refunds"]}
+
+
+def test_what_stands_whole_and_what_does_not_is_counted(tmp_path: Path) -> None:
+    for number in range(300):
+        write_skill(tmp_path / f"skill-{number}", description=f"Thing {number}. " + "Many words of no use. " * 30)
+    skills = seen("context", tmp_path, "--host", "gemini-cli")["skills"]
+    assert sum(map(len, skills.values())) == 300 and not skills["whole"]
+
+
+@each_row("host", HOSTS)
+def test_loading_a_skill_brings_its_body(tmp_path: Path, host: str) -> None:
+    write_skill(tmp_path / "a", body="Knock three times.\n")
+    (text,) = seen("context", tmp_path, "--host", host, "--skill", "a")["loaded"]
+    assert "Knock three times." in text["text"]
+    assert "'list' shows what there is" in refusal("context", tmp_path, "--host", host, "--skill", "xyz")
+
+
+def test_a_budget_decides_the_exit_code(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    assert invoke("context", tmp_path, "--budget", "100000").return_value == 0
+    done = invoke("context", tmp_path, "--budget", "10")
+    assert done.return_value == 1 and "more than the budget of 10" in done.stderr

@@ -1,12 +1,33 @@
-"""The seam of features: a small one is a file and a row, and has its option, route, reader, gauge and line of state."""
+"""Features of `serve`: a new one is a file and a row; replicas in Redis; search by meaning."""
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from catalog.forest import DEADLINE, plant, skill_md, skills
+from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.runtime_options import KEY_VARIABLE, SearchByMeaning
+from mcp_skills_server.commands.serve import ServeOptions
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings
+from runtime.embeddings import tiny
+from shared.redis_servers import RealRedis, redis_server, until
+from tables import each_row
 from web.http_wire import http_serving
-from wire import FIXTURES
+from wire import FIXTURES, serving, write_skill
 
 SEEN = """
 from starlette.responses import PlainTextResponse
@@ -55,3 +76,134 @@ def test_a_feature_in_one_file_and_one_row(tmp_path: Path) -> None:
         assert server.send("GET", "/seen").body == b"GET"
         assert b"skills_seen 1.0" in server.send("GET", "/metrics").body
         assert b"seen: 1" in server.send("GET", "/readyz?verbose").body
+
+
+def started(replicas: Replicas, registry: Registry) -> tuple[Replicas, HttpSettings]:
+    """The feature of a server over a folder, and the settings of HTTP that it makes."""
+    opened = SimpleNamespace(registry=registry, mirrors=None)
+    server: Any = SimpleNamespace(options=ServeOptions(transport="http"), opened=opened, quotas=QuotaSettings())
+    replicas.start(server)
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
+    part = replicas.part(server)
+    return replicas, http if part is None else part.configure(http)
+
+
+def test_nothing_is_made_or_imported_for_redis_and_the_page_without_their_options() -> None:
+    code = """
+import sys
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.web import app
+replicas = Replicas()
+replicas.start(None)
+assert replicas.part(None) is None
+print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2", "mcp_skills_server.shared"))))
+"""
+    assert subprocess.check_output([sys.executable, "-c", code]) == b"[]\n"
+
+
+def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_skills_server.commands.features.replicas.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
+        started(Replicas(redis="redis://cache"), Registry([]))
+
+
+@each_row("options", [{"redis_password": "x"}, {"redis_ca": "/ca.pem"}])
+def test_what_is_for_redis_wants_one(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="give --redis URL too"):
+        started(Replicas(**options), Registry([]))
+
+
+@contextmanager
+def followed(redis: RealRedis, tree: Path, count: int) -> Iterator[list[tuple[Registry, Replicas, HttpSettings]]]:
+    """Replicas that hear of no change of their folder but from each other, as on a network's file system."""
+    made: list[tuple[Registry, Replicas, HttpSettings]] = []
+    with ExitStack() as stack:
+        for _ in range(count):
+            registry = Registry([tree], quiet_s=0)
+            registry.load()
+            replicas, http = started(Replicas(redis=redis.url), registry)
+            stack.callback(replicas.stop)
+            made.append((registry, replicas, http))
+        until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith(str(count)))
+        yield made
+
+
+@pytest.mark.needs_program("redis-server")
+def test_what_one_replica_notices_the_others_find(tmp_path: Path) -> None:
+    tree = plant(tmp_path / "skills", skills("a"))
+    with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 3) as replicas:
+        published = int(redis.say("info", "commandstats").partition("cmdstat_publish:calls=")[2].split(",")[0] or 0)
+        assert published == 0
+        plant(tree, {**skills("b"), "a/SKILL.md": skill_md("a", body="Other.")})
+        replicas[0][0].refresh()
+        until(lambda: all("b" in registry.snapshot.skills for registry, *_ in replicas))
+        # Who found it because another said so says nothing.
+        assert redis.say("info", "commandstats").partition("cmdstat_publish:calls=")[2].startswith("1,")
+
+
+@pytest.mark.needs_program("redis-server")
+def test_sessions_are_shared_and_the_state_is_a_line(tmp_path: Path) -> None:
+    from mcp_skills_server.runtime.runtime import Runtime
+
+    tree = plant(tmp_path / "skills", skills("a"))
+
+    async def work(*pair: tuple[Registry, Replicas, HttpSettings]) -> None:
+        sessions, others = (http.make_tool_sessions(Runtime(registry)) for registry, _, http in pair)
+        session = sessions.new()
+        await session.call("skills_load", {"names": ["a"]})
+        await sessions.save(session, "me")
+        found = await others.open(session.session_id, "me")
+        await found.call("skills_list")
+        assert found.active_skills == ["a"]
+        for _, replicas, _ in pair:
+            assert replicas.state().endswith(": connected")
+            link = replicas._link  # closed here, in the loop of its connections: a server ends with its process
+            assert link is not None
+            await link.aclose()
+
+    with redis_server(tmp_path / "redis") as redis, followed(redis, tree, 2) as (one, two):
+        asyncio.run(work(one, two))
+
+
+SERVER: Any = SimpleNamespace()
+"""Whoever asks for the catalogue of this server has taken a wrong option."""
+
+
+@each_row(("embeddings", "model", "said"), [
+    ("http://example.org/v1", "m", "with https, or http on this machine"),
+    ("ftp://localhost/v1", "m", "with https"), ("https://", "m", "with https"), ("https://[::1", "m", "cannot be read"),
+    ("https://example.org:port/", "m", "cannot be read"), ("https://user:s3cret@example.org/v1", "m", KEY_VARIABLE),
+    ("https://example.org/v1", None, "--embeddings-model"), ("/nowhere", None, "model.safetensors"),
+    ("/nowhere", "m", "a folder has only one"), (None, "m", "give --embeddings URL too"),
+])  # fmt: skip
+def test_wrong_use_is_one_line(embeddings: str | None, model: str | None, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
+
+
+@each_row("key", ["", " ", "two\nlines", "\u00fcber"])
+def test_a_key_that_cannot_be_sent_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with pytest.raises(UsageError, match=KEY_VARIABLE):
+        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start(SERVER)
+
+
+def test_a_server_finds_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_skill(tmp_path / "skills" / "alpha", description="All about an automobile")
+    monkeypatch.setenv(KEY_VARIABLE, "s3cret")
+    cache = tmp_path / "cache"
+    with tiny.endpoint() as served:
+        options = ("--embeddings", served.url, "--embeddings-model", "tiny", "--cache-dir", str(cache))
+        with serving(tmp_path / "skills", *options) as wire:
+            served.wait_for(1)
+            asked = {"name": "skills_search", "arguments": {"query": "driving a lorry"}}
+            until = time.monotonic() + DEADLINE
+            found: list[dict[str, Any]] = []
+            while not found and time.monotonic() < until:  # the vectors are made beside the server's work
+                found = wire.request("tools/call", asked)["structuredContent"]["skills"]
+        assert served.headers[0]["authorization"] == "Bearer s3cret"
+    assert served.asked[0] == ["alpha\nThing\nAll about an automobile"]
+    assert [each["name"] for each in found] == ["alpha"]
+    assert (cache / "index" / "skills.sqlite3").exists()

@@ -5,39 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from types import ModuleType
 from typing import Literal, get_type_hints
 
 import click
 import pytest
 from click.core import ParameterSource
-from click.testing import CliRunner
 
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Grouped, Options, _Declared, flag, many, option, switch, takes, traits_of
+from mcp_skills_server.commands.fields import Options, _Declared, traits_of
+from mcp_skills_server.commands.options import WatchOptions
 from tables import each_row
 from wire import ROOT
-
-
-class ColourOptions(Options, heading="Colours"):
-    colours: tuple[str, ...] = many("A colour.", "--colour", metavar="NAME")
-    bright: bool = switch(True, "Bright.")
-
-
-class PaintOptions(ColourOptions):
-    """A command's options."""
-
-    coats: int = option(2, "How often.", type=click.IntRange(min=1))
-    dry: bool = flag("Wait.")
-
-
-@click.command(cls=Grouped)
-@click.argument("wall")
-@takes(PaintOptions)
-def paint(options: PaintOptions, wall: str) -> None:
-    """Paint a wall."""
-    click.echo(f"{wall} {options.coats + 1} {options.colours} {options.bright} {options.dry}")
 
 
 def commands() -> dict[str, click.Command]:
@@ -89,32 +68,11 @@ def test_each_field_has_the_type_of_its_option(name: str) -> None:
     assert not hints
 
 
-def test_a_command_gets_one_object() -> None:
-    done = CliRunner().invoke(paint, ["north", "--colour", "red", "--coats", "4", "--no-bright"])
-    assert done.output == "north 5 ('red',) False False\n"
-    assert "Invalid value for '--coats'" in CliRunner().invoke(paint, ["north", "--coats", "0"]).output
-
-
-def test_the_help_has_the_headings_of_the_classes() -> None:
-    text = CliRunner().invoke(paint, ["--help"]).output
-    assert text.index("Colours:") < text.index("--colour NAME") < text.index("--bright / --no-bright")
-    assert text.index("Other options:") < text.index("--coats") < text.index("--dry") < text.index("--help")
-
-
 def test_options_have_defaults() -> None:
-    options = PaintOptions(coats=3)
-    assert (options.coats, options.colours, options.bright, options.dry) == (3, (), True, False)
+    options = WatchOptions(poll=True)
+    assert (options.poll, options.watch, options.reconcile) == (True, True, 300)
     with pytest.raises(TypeError, match="no wall"):
-        PaintOptions(wall="x")  # type: ignore[call-arg]
-
-
-def test_a_new_command_is_its_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("mcp_skills_server.commands.paint")
-    monkeypatch.setattr(module, "paint", paint, raising=False)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(COMMANDS, "paint", ("paint", "paint", "Serve"))
-    assert "Paint a wall." in CliRunner().invoke(cli, ["--help"]).output
-    assert CliRunner().invoke(cli, ["paint", "east"]).output.startswith("east 3")
+        WatchOptions(wall="x")  # type: ignore[call-arg]
 
 
 def test_the_traits_of_the_options_of_serve() -> None:
@@ -129,8 +87,6 @@ def test_the_traits_of_the_options_of_serve() -> None:
     assert {*traits} - those("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
     assert {"port", "drain", "redis", "ui"} < those("is_http_only") and "tools" not in those("is_http_only")
 
-
-# Of the product's options
 
 SCRIPTS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
 UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -170,11 +126,3 @@ def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(mon
             if source is not ParameterSource.ENVIRONMENT or "some" not in str(value):
                 passed_over.append((name, long, value))
     assert not passed_over
-
-
-@each_row(
-    "command",
-    ["lock", "outdated", "update", "diff", "list", "show", "validate", "publish", "push", "approve", "verify"],
-)
-def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> None:
-    assert "config" in {each.name for each in commands()[command].params}

@@ -1,9 +1,10 @@
-"""`install`: each host's real file gains our entry, keeps everything else, and is never left broken."""
+"""`install`, `install --list` and `doctor`: a host's file gains our entry and keeps the rest, and the entry works."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,12 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mcp_skills_server.commands.install import install
+from mcp_skills_server.commands.install import doctor, install
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import edit, jsontext
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from tables import each_row
-from wire import DEADLINE, FIXTURES, Wire
+from wire import DEADLINE, FIXTURES, Wire, write_skill
 
 # What the hosts themselves write, or show in their documentation. Many have the form of Claude Desktop.
 DESKTOP = """{
@@ -96,6 +97,15 @@ SAMPLES = dict.fromkeys(HOSTS, DESKTOP) | {
     "crush": DESKTOP.replace("mcpServers", "mcp"),
     "zed": VSCODE.replace('"servers": {\n', '"context_servers": {\n'),
 }
+URL = "https://skills.example/mcp"
+REMOTE = {
+    "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
+    "cursor": {"url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "windsurf": {"serverUrl": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "gemini-cli": {"httpUrl": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
+    "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},
+    "opencode": {"type": "remote", "url": URL, "headers": {"Authorization": "Bearer {env:TOKEN}"}, "enabled": True},
+}
 EVERY_HOST = each_row("host", HOSTS)
 
 
@@ -168,23 +178,19 @@ def beside(path: Path) -> list[str]:
     return sorted(each.name for each in path.parent.iterdir() if each.is_file())
 
 
-@pytest.mark.parametrize("more", [[], ["--project"]])
-def test_opencode_has_one_of_two_files(platform: Platform, skills: Path, more: list[str]) -> None:
-    path = location(HOSTS["opencode"], platform, project=bool(more)).with_suffix(".jsonc")
+@each_row("more", [[], ["--project"]])
+def test_opencode_has_one_of_two_files(tmp_path: Path, skills: Path, more: list[str]) -> None:
+    path = location(HOSTS["opencode"], machine(tmp_path), project=bool(more)).with_suffix(".jsonc")
     path.parent.mkdir(parents=True)
     path.write_text("{\n  // mine\n}\n", encoding="utf-8")
-    told(platform, "opencode", skills, *more)
-    assert words("opencode", path)[-1] == str(skills)
-    assert beside(path) == ["opencode.jsonc", "opencode.jsonc.bak"]
+    told(machine(tmp_path), "opencode", skills, *more)
+    assert words("opencode", path)[-1] == str(skills) and beside(path) == ["opencode.jsonc", "opencode.jsonc.bak"]
 
 
 def test_a_file_can_be_named(platform: Platform, skills: Path, tmp_path: Path) -> None:
     told(platform, "cursor", skills, "--config", tmp_path / "deep" / "er" / "my mcp.json")
     assert entry("cursor", tmp_path / "deep" / "er" / "my mcp.json")
     assert not platform.home.exists()
-
-
-# What is written.
 
 
 @EVERY_HOST
@@ -285,18 +291,12 @@ def test_the_roots_become_absolute(platform: Platform, skills: Path, monkeypatch
     assert entry("cursor", location(HOSTS["cursor"], platform))["args"][-2:] == [str(skills), str(skills.parent)]
 
 
-@each_row(
-    ("host", "folder", "twice"),
-    [
-        ("claude-code", "home/.claude/skills", True),
-        ("claude-code", "home/.claude/skills/pdf", True),
-        ("claude-code", "project/.claude/skills", True),
-        ("claude-code", "home/.agents/skills", False),
-        ("claude-code", "home/.claude/skills-of-mine", False),
-        ("opencode", "home/.config/opencode/skills", True),
-        ("claude-desktop", "home/.claude/skills", False),
-    ],
-)
+@each_row(("host", "folder", "twice"), [
+    ("claude-code", "home/.claude/skills", True), ("claude-code", "home/.claude/skills/pdf", True),
+    ("claude-code", "project/.claude/skills", True), ("claude-code", "home/.agents/skills", False),
+    ("claude-code", "home/.claude/skills-of-mine", False), ("opencode", "home/.config/opencode/skills", True),
+    ("claude-desktop", "home/.claude/skills", False),
+])  # fmt: skip
 def test_a_folder_that_the_host_reads_by_itself(tmp_path: Path, host: str, folder: str, twice: bool) -> None:
     platform = machine(tmp_path)
     (tmp_path / folder).mkdir(parents=True)
@@ -354,16 +354,10 @@ def test_the_command(platform: Platform, skills: Path, tmp_path: Path, monkeypat
     assert "no such file" in refused(platform, "cursor", skills, "--command", "bin/nothing")
 
 
-@each_row(
-    ("host", "name", "said"),
-    [
-        ("vscode", "${HOME}", "'$'"),
-        ("vscode", "a$b", None),
-        ("gemini-cli", "a$b", "'$'"),
-        ("codex", "${HOME}", None),
-        ("opencode", "{file:x}", "'{'"),
-    ],
-)
+@each_row(("host", "name", "said"), [
+    ("vscode", "${HOME}", "'$'"), ("vscode", "a$b", None), ("gemini-cli", "a$b", "'$'"), ("codex", "${HOME}", None),
+    ("opencode", "{file:x}", "'{'"),
+])  # fmt: skip
 def test_a_host_that_replaces_variables_is_told_of(tmp_path: Path, host: str, name: str, said: str | None) -> None:
     (tmp_path / name).mkdir()
     warned = told(machine(tmp_path), host, tmp_path / name)
@@ -381,9 +375,6 @@ def test_trust_is_a_switch_of_its_own(platform: Platform, skills: Path) -> None:
     assert path.read_text(encoding="utf-8") == GEMINI
     said = refused(platform, "cursor", skills, "--trust")
     assert "Cursor" in said and "docs/hosts.md" in said
-
-
-# Without writing.
 
 
 @EVERY_HOST
@@ -413,9 +404,6 @@ def test_a_dry_run_prints_a_difference_that_applies(platform: Platform, skills: 
     assert quiet.stdout == "" and "nothing was changed" in quiet.stderr
 
 
-# Uninstall.
-
-
 @EVERY_HOST
 def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, host: str) -> None:
     name = next(iter(parsed(host, placed(platform, host))[HOSTS[host].section]))
@@ -425,43 +413,26 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
     assert location(HOSTS[host], platform).read_text(encoding="utf-8") == SAMPLES[host]
 
 
-# Files that are not as they should be.
-
-BROKEN: dict[str, tuple[str, str | bytes, str]] = {
-    "json syntax": ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"),
-    "cut off": ("claude-code", CODE[:200], "not valid JSON"),
-    "comment": ("claude-desktop", '{\n// no\n"a": 1}', "line 2"),
-    "endless comment": ("vscode", '{}\n/* "a"', "line 2 is not closed"),
-    "trailing comma": ("gemini-cli", '{"a": 1,}', "not valid JSON"),
-    "constant": ("cursor", '{"a": NaN}', "NaN"),
-    "list": ("cursor", "[]", "not a JSON object"),
-    "text": ("cursor", '"mcpServers"', "not a JSON object"),
-    "section": ("cursor", '{"mcpServers": []}', "'mcpServers'"),
-    "section of null": ("vscode", '{"servers": null}', "'servers'"),
-    "twice": ("cursor", '{"mcpServers": {}, "mcpServers": {}}', "twice"),
-    "deep": ("cursor", '{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "deep"),
-    "digits": ("cursor", '{"a": ' + "1" * 5000 + "}", "not valid JSON"),
-    "latin-1": ("cursor", b'{\n"a": "\xfc"}', "line 2"),
-    "latin-1 behind a mark": ("codex", b'\xef\xbb\xbf\na = "\xfc"\n', "line 2"),
-    "utf-16": ("cursor", '{"mcpServers": {}}'.encode("utf-16"), "UTF-8"),
-    "too large": ("cursor", b" " * ((16 << 20) + 1), "16 MiB"),
-    "toml syntax": ("codex", 'model = "x"\nmodel = "y"\n', "not valid TOML"),
-    "toml section": ("codex", "mcp_servers = 1\n", "'mcp_servers'"),
-    "toml array": ("codex", "[[mcp_servers]]\n", "'mcp_servers'"),
-    "toml inline": ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
-    "toml latin-1": ("codex", b'model = "\xfc"\n', "line 1"),
-}
-
-
-@each_row("case", BROKEN)
-def test_a_broken_file_is_left_alone(platform: Platform, skills: Path, case: str) -> None:
-    host, content, words = BROKEN[case]
+@each_row(("host", "content", "words"), [
+    ("cursor", '{\n  "mcpServers": {,}\n}', "line 2"), ("claude-code", CODE[:200], "not valid JSON"),
+    ("claude-desktop", '{\n// no\n"a": 1}', "line 2"), ("vscode", '{}\n/* "a"', "line 2 is not closed"),
+    ("gemini-cli", '{"a": 1,}', "not valid JSON"), ("cursor", '{"a": NaN}', "NaN"),
+    ("cursor", "[]", "not a JSON object"), ("vscode", '{"servers": null}', "'servers'"),
+    ("cursor", '{"mcpServers": {}, "mcpServers": {}}', "twice"),
+    ("cursor", '{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "deep"),
+    ("cursor", '{"a": ' + "1" * 5000 + "}", "not valid JSON"), ("codex", b'\xef\xbb\xbf\na = "\xfc"\n', "line 2"),
+    ("cursor", '{"mcpServers": {}}'.encode("utf-16"), "UTF-8"), ("cursor", b" " * ((16 << 20) + 1), "16 MiB"),
+    ("codex", 'model = "x"\nmodel = "y"\n', "not valid TOML"), ("codex", "[[mcp_servers]]\n", "'mcp_servers'"),
+    ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
+])  # fmt: skip
+def test_a_broken_file_is_left_alone(
+    platform: Platform, skills: Path, host: str, content: str | bytes, words: str
+) -> None:
     path = placed(platform, host, content)
     before = path.read_bytes()
     for more in ([], ["--dry-run"]):
         said = refused(platform, host, skills, *more)
-        assert said.startswith(f"{path}: ") and words in said
-        assert "; " in said.replace(words, "", 1)  # and what to do
+        assert said.startswith(f"{path}: ") and words in said and "; " in said.replace(words, "", 1)  # and what to do
     assert path.read_bytes() == before and beside(path) == [path.name]
 
 
@@ -487,14 +458,14 @@ def test_an_empty_file_is_one_without_servers(platform: Platform, skills: Path, 
     assert list(parsed(host, path)[HOSTS[host].section]) == ["skills"]
 
 
-def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) -> None:
+@each_row("name", ["pipe", "loop", "home", "file/below.json"])
+def test_not_a_regular_file(tmp_path: Path, skills: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").touch()
-    for name in ("pipe", "loop", "home", "file/below.json"):
-        platform.home.mkdir(exist_ok=True)
-        said = refused(platform, "cursor", skills, "--config", tmp_path / name)
-        assert said.startswith(str(tmp_path / name)) and said.endswith("; name the host's file with --config")
+    (tmp_path / "home").mkdir()
+    said = refused(machine(tmp_path), "cursor", skills, "--config", tmp_path / name)
+    assert said.startswith(str(tmp_path / name)) and said.endswith("; name the host's file with --config")
 
 
 @each_row(
@@ -503,30 +474,24 @@ def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) ->
         (["cursor"], "folders to serve"),
         (["cursor", "no/such/folder"], "no/such/folder: no such file or folder"),
         (["cursor", __file__], "not a folder"),
+        (["cursor", "/", "--include", os.fsdecode(b"\xff")], "not UTF-8"),
         (["cursor", "/", "--name", "a b"], "--name"),
-        (["cursor", "/", "--name", ""], "--name"),
         (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
         (["cursor", "--print", "--uninstall"], "exclude each other"),
         (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
         (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
         (["cursor", "/", "--config", ""], "regular file"),
+        (["cursor", "--url", URL, "ROOT"], "exclude each other"),
+        (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
+        (["claude-desktop", "--url", URL], "connector"),
+        (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
     ],
 )
 def test_wrong_usage_is_one_line(
-    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert words in refused(platform, *arguments)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_path_that_is_not_utf8(platform: Platform, tmp_path: Path) -> None:
-    root = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
-    os.mkdir(root)
-    assert "not UTF-8" in refused(platform, "codex", root)
-
-
-# Writing.
+    assert words in refused(machine(tmp_path), *arguments) and not list(tmp_path.iterdir())
 
 
 def test_backups_are_not_written_over(platform: Platform, skills: Path) -> None:
@@ -541,10 +506,11 @@ def test_backups_are_not_written_over(platform: Platform, skills: Path) -> None:
     assert beside(path) == ["mcp.json", "mcp.json.bak", "mcp.json.bak.1"]
 
 
-@pytest.mark.parametrize("mode", [None, 0o600, 0o644])
+@each_row("mode", [None, 0o600, 0o644])
 def test_the_mode_stays_and_a_new_file_is_for_whom_the_mask_lets(
-    platform: Platform, skills: Path, mode: int | None
+    tmp_path: Path, skills: Path, mode: int | None
 ) -> None:
+    platform = machine(tmp_path)
     path = location(HOSTS["claude-code"], platform)
     if mode is not None:
         placed(platform, "claude-code").chmod(mode)
@@ -553,9 +519,7 @@ def test_the_mode_stays_and_a_new_file_is_for_whom_the_mask_lets(
         told(platform, "claude-code", skills)
     finally:
         os.umask(mask)
-    assert stat.S_IMODE(path.stat().st_mode) == (mode or 0o600)
-    if mode is not None:
-        assert stat.S_IMODE(path.with_name(".claude.json.bak").stat().st_mode) == mode
+    assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.glob(".claude.json*")} == {mode or 0o600}
 
 
 def test_a_link_is_followed(platform: Platform, skills: Path, tmp_path: Path) -> None:
@@ -588,8 +552,7 @@ def test_a_failure_in_the_middle_leaves_the_old_file(
 def test_a_file_that_changes_meanwhile_is_left_alone(
     platform: Platform, skills: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = placed(platform, "claude-code")
-    real: Callable[..., bytes] = edit.install
+    path, real = placed(platform, "claude-code"), edit.install
 
     def slow(*arguments: Any) -> bytes:
         path.write_text('{"numStartups": 185}', encoding="utf-8")
@@ -598,20 +561,6 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
     monkeypatch.setattr(edit, "install", slow)
     assert "changed while" in refused(platform, "claude-code", skills)
     assert path.read_text(encoding="utf-8") == '{"numStartups": 185}' and beside(path) == [path.name]
-
-
-# A server that runs elsewhere.
-
-URL = "https://skills.example/mcp"
-REMOTE: dict[str, dict[str, Any]] = {
-    "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
-    "cursor": {"url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
-    "vscode": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
-    "windsurf": {"serverUrl": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
-    "gemini-cli": {"httpUrl": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
-    "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},
-    "opencode": {"type": "remote", "url": URL, "headers": {"Authorization": "Bearer {env:TOKEN}"}, "enabled": True},
-}
 
 
 @each_row("host", REMOTE)
@@ -629,14 +578,72 @@ def test_a_host_reaches_a_server_by_url_in_its_own_shape(platform: Platform, ski
     assert entry(host, path) == REMOTE[host]
 
 
-@each_row(
-    ("arguments", "said"),
-    [
-        (["claude-desktop", "--url", URL], "connector"),
-        (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
-        (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
-        (["cursor", "--url", URL, "ROOT"], "exclude each other"),
-    ],
-)
-def test_what_a_host_cannot_take_is_refused(platform: Platform, arguments: list[str], said: str) -> None:
-    assert said in refused(platform, *arguments)
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "skills" / "one")
+    return write_skill(tmp_path / "skills" / "two").parent
+
+
+def call(command: object, platform: Platform, *words: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(each) for each in words], obj=platform, standalone_mode=False)  # type: ignore[arg-type]
+
+
+def rows(platform: Platform) -> dict[str, list[str]]:
+    lines = call(install, platform, "--list").stdout.splitlines()[1:]
+    return {line.split()[0]: line.split(None, 3)[1:] for line in lines}
+
+
+def test_the_list_has_every_host_and_what_is_stale(platform: Platform, two: Path) -> None:
+    assert rows(platform).keys() == HOSTS.keys()
+    assert all(state[:2] == ["no", "-"] for state in rows(platform).values())
+    for host in ("cursor", "codex", "opencode"):
+        call(install, platform, host, two)
+    found = rows(platform)
+    assert all(found[host][:2] == ["yes", "skills"] and "configured" in found[host][2] for host in ("cursor", "codex"))
+    shutil.rmtree(two)
+    assert f"stale: {two} is gone" in rows(platform)["opencode"][2]
+
+
+def test_an_entry_is_started_and_its_skills_are_counted(platform: Platform, two: Path) -> None:
+    for host in ("cursor", "codex", "opencode"):
+        call(install, platform, host, two)
+    call(install, platform, "vscode", two, "--project", "--exclude", "two")
+    done = call(doctor, platform)
+    assert done.return_value == 0, done.stdout
+    assert done.stdout.count("works: 2 skills") == 3 and done.stdout.count("works: 1 skill,") == 1
+
+
+def test_what_does_not_work_says_why(platform: Platform, two: Path, tmp_path: Path) -> None:
+    call(install, platform, "cursor", two)
+    path = location(HOSTS["cursor"], platform)
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    entry = whole["mcpServers"]["skills"]
+    for change, reason in (
+        ({"args": [*entry["args"], "--no-such-option"]}, "No such option"),
+        ({"command": str(tmp_path / "mcp-skills-server")}, "stale: "),
+        ({"env": {"MCP_SKILLS_DIALECT": "nonsense"}}, "MCP_SKILLS_DIALECT"),
+    ):
+        whole["mcpServers"]["skills"] = {**entry, **change}
+        path.write_text(json.dumps(whole), encoding="utf-8")
+        done = call(doctor, platform, "cursor")
+        assert done.return_value == 1 and reason in done.stdout and done.stdout.count("\n") == 1, done.stdout
+
+
+def test_a_server_that_never_answers_is_given_up(platform: Platform, tmp_path: Path) -> None:
+    silent = tmp_path / "mcp-skills-server"
+    silent.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.write('waiting\\n')\nsys.stdin.read()\n")
+    silent.chmod(0o755)
+    call(install, platform, "cursor", tmp_path, "--command", silent)
+    done = call(doctor, platform, "cursor", "--timeout", "0.5")
+    assert done.return_value == 1 and "did not answer within 0.5 s; it said: waiting" in done.stdout
+
+
+def test_a_broken_file_and_no_entry_are_said(platform: Platform) -> None:
+    assert call(doctor, platform).return_value == 0
+    assert call(doctor, platform, "zed").return_value == 1
+    path = location(HOSTS["zed"], platform)
+    path.parent.mkdir(parents=True)
+    path.write_text("{", encoding="utf-8")
+    done = call(doctor, platform)
+    assert done.return_value == 1 and str(path) in done.stdout
+    assert "zed/settings.json" in " ".join(rows(platform)["zed"])

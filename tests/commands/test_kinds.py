@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from mcp_skills_server.cli import cli
+from commands.calls import code, invoke
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.signatures import sign
 from provenance.test_signatures import keys
 from sources.hostile import KINDS, Member, Place
 from sources.publishers import skill_md
+from tables import each_row
+from wire import write_skill
 
 FETCHED = [
     pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
@@ -26,8 +28,7 @@ FETCHED = [
 @contextmanager
 def folder(path: Path) -> Iterator[Place]:
     def publish(text: str, _: object) -> None:
-        (path / "own" / "good").mkdir(parents=True, exist_ok=True)
-        (path / "own" / "good" / "SKILL.md").write_bytes(skill_md("good", text))
+        write_skill(path / "own" / "good").joinpath("SKILL.md").write_bytes(skill_md("good", text))
 
     publish("first", ())
     yield Place(str(path / "own"), publish)
@@ -41,12 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(cli, [*words, "--allow-private", "--allow-http"], standalone_mode=False)
-
-
-def code(done: Result) -> int:
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code or done.return_value or 0
+    return invoke(*words, "--allow-private", "--allow-http")
 
 
 @pytest.mark.parametrize("name", ["folder", *FETCHED])
@@ -83,10 +79,10 @@ def test_no_command_is_started_for_a_record(here: Path) -> None:
         assert code(run("fetch", place.given, "--output", "to")) == 0
     (record,) = (here / "to" / ".mcp-skills" / "sources").glob("*.json")
     text = record.read_text(encoding="utf-8")
-    assert "mcp+stdio:python" in text
     record.write_text(text.replace("mcp+stdio:python", "mcp+stdio:touch ran"), encoding="utf-8")
     done = run("fetch", "--output", "to", "--update")
-    assert "no command is started for a record" in str(done.exception) and not (here / "ran").exists()
+    assert "mcp+stdio:python" in text and not (here / "ran").exists()
+    assert "no command is started for a record" in str(done.exception)
 
 
 @pytest.mark.parametrize("name", FETCHED)
@@ -102,12 +98,11 @@ def test_what_is_not_signed_is_not_written(name: str, here: Path) -> None:
         assert [path.name for path in (here / "to").iterdir() if path.name[0] != "."] == ["bad"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "way"), [("git+https://git.example/a", "credential helpers"), ("oci://r.example/a:1", "docker login")]
 )
 def test_a_token_is_for_sites_and_the_message_names_the_way(
     given: str, way: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "x")
-    done = run("fetch", given, "--output", "to", "--token-env", "A_TOKEN")
-    assert way in str(done.exception)
+    assert way in str(run("fetch", given, "--output", "to", "--token-env", "A_TOKEN").exception)

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from mcp_skills_server.cli import cli
+from commands.calls import code, invoke, refusal, seen
 from mcp_skills_server.provenance.lock import read
 from tables import each_row
 from web.http_wire import http_serving
@@ -34,19 +34,11 @@ OPTIONS = ("--cache-dir", "cache", "--allow-private", "--allow-http")
 
 
 def run(*words: str) -> Result:
-    done = CliRunner().invoke(cli, [*words, *OPTIONS], standalone_mode=False)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done
-
-
-def code(done: Result) -> int:
-    """The exit code that the program makes of what a command returns."""
-    return done.exit_code or done.return_value or 0
+    return invoke(*words, *OPTIONS)
 
 
 def error(*words: str) -> str:
-    """What a run says that is refused."""
-    return str(CliRunner().invoke(cli, [*words, *OPTIONS]).exception)
+    return refusal(*words, *OPTIONS)
 
 
 def edit(team: Path, name: str = "refunds") -> None:
@@ -119,8 +111,7 @@ def test_outdated_says_what_is_new_and_update_takes_it_in(team: Path) -> None:
     assert code(done) == 1
     assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
-    found = json.loads(run("outdated", "--format", "json").stdout)
-    assert found == [{"from": "skills", "locked": "", "newest": "", **kinds}]
+    assert seen("outdated", *OPTIONS) == [{"from": "skills", "locked": "", "newest": "", **kinds}]
     assert (team / "skills.lock").read_bytes() == before
     assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -37,18 +36,10 @@ class Stream:
         pass
 
 
-@pytest.fixture
-def logger() -> Iterator[logging.Logger]:
-    logger = logging.getLogger("mcp_skills_server")
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    yield logger
-    logger.setLevel(level)
-
-
-def test_lines_are_in_the_order_in_which_things_happened(logger: logging.Logger) -> None:
-    stream, server = Stream(), Events()
+def test_lines_are_in_the_order_in_which_things_happened() -> None:
+    stream, server, logger = Stream(), Events(), logging.getLogger("mcp_skills_server")
     stream.open.set()
+    logger.setLevel(logging.INFO)
     handler = LineQueue(stream)  # type: ignore[arg-type]
     logger.addHandler(handler)
     log_requests(server, logging.INFO)
@@ -84,7 +75,7 @@ def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_co
     handler.close()
     handler.close()  # as logging does once more at the end
     kept = ["INFO: first", *(f"INFO: line {number}" for number in range(5))]
-    dropped = "WARNING: 3 lines of the log were dropped here, because the reader of stderr does not keep up"
+    dropped = "WARNING: 3 lines of the log were dropped: the reader of stderr is too slow"
     assert stream.text.splitlines() == [*kept, dropped, "INFO: last"]
 
 

@@ -1,4 +1,4 @@
-"""`list` and `validate`: what they print where there is nothing to list, and of links."""
+"""`list`, `show` and `validate`: what they print of skills, of many problems, and where there is nothing."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from mcp_skills_server.cli import cli
-from mcp_skills_server.errors import UsageError
+from commands.calls import invoke, refusal, seen
+from mcp_skills_server.codes import problem
+from mcp_skills_server.commands.look import shortened
+from mcp_skills_server.model import Problem
 from tables import each_row
 from wire import FIXTURES, write_skill
 
 
-@pytest.mark.parametrize("command", ["list", "validate"])
+@each_row("command", ["list", "validate"])
 def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> None:
     roots = [tmp_path / name for name in ("one", "two")]
     for root in roots:
         root.mkdir()
-    done = CliRunner().invoke(cli, [command, *map(str, roots)])
-    assert done.stderr.splitlines() == [
+    assert invoke(command, *roots).stderr.splitlines() == [
         f"mcp-skills-server: no skill at {root}: no folder there has a SKILL.md; give the folder that holds your "
         "skills, or begin one with 'new'"
         for root in roots
@@ -37,45 +37,36 @@ def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> No
     ],
 )
 def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, hint: str) -> None:
-    root = tmp_path / "root"
-    write_skill(root / "thing")
+    root = write_skill(tmp_path / "root" / "thing").parent
     (tmp_path / "root-of-others").mkdir()
     (root / "link").symlink_to(target)
-    line = next(each for each in CliRunner().invoke(cli, ["list", str(root)]).stderr.splitlines() if "/link" in each)
+    (line,) = (each for each in invoke("list", root).stderr.splitlines() if "/link" in each)
     assert line.endswith(f"; {hint} [link-outside]")
 
 
 def test_the_list_and_the_page_of_a_skill_count_what_shows_among_several(tmp_path: Path) -> None:
     for path in ("a/dup", "b/dup", "c/other"):
         write_skill(tmp_path / path)
-    lines = CliRunner().invoke(cli, ["list", str(tmp_path)]).stdout.splitlines()[1:]
+    lines = invoke("list", tmp_path).stdout.splitlines()[1:]
     assert {line.split()[0]: line.split()[3] for line in lines} == {"a/dup": "1", "b/dup": "1", "c/other": "0"}
-    seen = json.loads(CliRunner().invoke(cli, ["list", str(tmp_path), "--format", "json"]).stdout)
-    assert [each["problems"] for each in seen["skills"]] == [1, 1, 0]
-    shown = json.loads(CliRunner().invoke(cli, ["show", str(tmp_path), "a/dup", "--format", "json"]).stdout)
-    validated = json.loads(CliRunner().invoke(cli, ["validate", str(tmp_path), "--format", "json"]).stdout)
-    assert shown["problems"] == [each for each in validated["problems"] if each["skill"] == "a/dup"]
-    assert [each["code"] for each in shown["problems"]] == ["name-shared"]
+    shown = seen("show", tmp_path, "a/dup")["problems"]
+    assert [each["code"] for each in shown] == ["name-shared"]
+    assert shown == [each for each in seen("validate", tmp_path)["problems"] if each["skill"] == "a/dup"]
 
 
 def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path) -> None:
-    """Of skills that break every rule there is: `list` counted 45 of 61 problems, and `install` none."""
-    broken = str(FIXTURES.parent / "broken")
-    validated = json.loads(CliRunner().invoke(cli, ["validate", broken, "--format", "json"]).stdout)["problems"]
-    assert {"pipe-to-shell", "shell-injection", "hidden-characters"} < {each["code"] for each in validated}
-    listed = json.loads(CliRunner().invoke(cli, ["list", broken, "--format", "json"]).stdout)
+    broken = FIXTURES.parent / "broken"
+    validated, listed = seen("validate", broken)["problems"], seen("list", broken)
     assert listed["problems"] == validated
+    assert {"pipe-to-shell", "shell-injection", "hidden-characters"} < {each["code"] for each in validated}
     counts = Counter(each["skill"] for each in validated)
-    assert {each["path"]: each["problems"] for each in listed["skills"]} == {
-        each["path"]: counts[each["path"]] for each in listed["skills"]
-    }
-    shown = json.loads(CliRunner().invoke(cli, ["show", broken, "pipe-to-shell", "--format", "json"]).stdout)
-    assert shown["problems"] == [each for each in validated if each["skill"] == "pipe-to-shell"]
-    table = CliRunner().invoke(cli, ["list", broken]).stderr.splitlines()[-1]
+    assert all(each["problems"] == counts[each["path"]] for each in listed["skills"])
+    shown = seen("show", broken, "pipe-to-shell")["problems"]
+    assert shown == [each for each in validated if each["skill"] == "pipe-to-shell"]
+    table = invoke("list", broken).stderr.splitlines()[-1]
     errors = sum(each["severity"] == "error" for each in validated)
     assert f": {errors} errors, {len(validated) - errors} warnings: " in table and "shell-injection" in table
-    config = ["--config", str(tmp_path / "mcp.json")]
-    installed = CliRunner().invoke(cli, ["install", "cursor", broken, *config]).stderr.splitlines()[-1]
+    installed = invoke("install", "cursor", broken, "--config", tmp_path / "mcp.json").stderr.splitlines()[-1]
     assert installed == table and installed.endswith(f"'mcp-skills-server validate {broken}' shows each")
 
 
@@ -92,22 +83,17 @@ def test_list_install_show_and_validate_have_one_list_of_problems(tmp_path: Path
 def test_show_hints_at_what_can_be_asked_for(tmp_path: Path, asked: str, said: str) -> None:
     for path in ("a/dup", "b/dup", "refunds"):
         write_skill(tmp_path / path)
-    done = CliRunner().invoke(cli, ["show", str(tmp_path), asked])
-    assert isinstance(done.exception, UsageError) and str(done.exception) == said
+    assert refusal("show", tmp_path, asked) == said
 
 
 def test_show_says_how_much_of_a_skill_models_are_shown_unasked(tmp_path: Path) -> None:
     for number in range(60):
         write_skill(tmp_path / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")
     write_skill(tmp_path / "own", description="Does it.\ndisable-model-invocation: true")
-    listed = {
-        each: json.loads(CliRunner().invoke(cli, ["show", str(tmp_path), each, "--format", "json"]).stdout)["listed"]
-        for each in ("own", *(f"s{number}" for number in range(0, 60, 6)))
-    }
-    assert listed.pop("own") is None
-    assert {"by name alone"} < {*listed.values()}
+    listed = {each: seen("show", tmp_path, each)["listed"] for each in ("own", *(f"s{n}" for n in range(0, 60, 6)))}
+    assert listed.pop("own") is None and {"by name alone"} < {*listed.values()}
     cut = next(each for each, words in listed.items() if words != "by name alone")
-    lines = CliRunner().invoke(cli, ["show", str(tmp_path), cut]).stdout.splitlines()
+    lines = invoke("show", tmp_path, cut).stdout.splitlines()
     (line,) = (each for each in lines if each.startswith("listed:"))
     assert " characters of its description: Use when " in line
 
@@ -122,7 +108,62 @@ def test_every_command_obeys_the_rules_of_a_source(tmp_path: Path, monkeypatch: 
         ("validate", "1 skill, "),
         ("publish --output site", "published 1 skill "),
     ):
-        done = CliRunner().invoke(cli, [*command.split(), "--config", "c.toml"])
-        assert done.exit_code == 0 and said in done.output and "hidden " not in done.stdout, done.output
+        done = invoke(*command.split(), "--config", "c.toml")
+        assert said in done.output and "hidden " not in done.stdout, done.output
     index = json.loads((tmp_path / "site/.well-known/agent-skills/index.json").read_text(encoding="utf-8"))
     assert [each["name"] for each in index["skills"]] == ["shown"]
+
+
+MOST = 20
+
+
+def of(skill: str, count: int, code: str = "link-outside", folder: str = "top") -> list[Problem]:
+    return [problem(code, "it is one").at(f"{folder}/{skill}/d/{number:05}", skill) for number in range(count)]
+
+
+@each_row(
+    "few",
+    [
+        *(of("a", count) for count in (0, 1, MOST, MOST + 1)),
+        [*of("a", MOST), *of("b", MOST), *of("a", MOST, "file-irregular")],
+    ],
+)
+def test_a_few_of_each_skill_and_kind_are_all_there(few: list[Problem]) -> None:
+    assert list(shortened(few)) == few
+
+
+def test_of_many_the_first_stand_there_and_the_count_of_the_others_in_their_place() -> None:
+    many, others = of("a", 40_000), of("b", 3)
+    *first, rest, one, two, three = shortened([*many, *others])
+    assert first == many[:MOST] and [one, two, three] == others
+    assert str(rest) == (
+        "top/a/d: warning: 39,980 more problems of this kind; '--format json' shows each [link-outside]"
+    )
+    assert rest.skill == "a"
+    *_, rest = shortened([*of("", 30), *of("", 30, folder="/other")])
+    assert rest.path == "." and rest.message.startswith("40 more ")
+
+
+@each_row("form", ["text", "github", "json"])
+def test_a_skill_of_many_bad_files_is_a_few_lines(tmp_path: Path, form: str) -> None:
+    folder = write_skill(tmp_path / "a")
+    for number in range(600):
+        (folder / f"link-{number:03}").symlink_to("/")
+    done = invoke("validate", tmp_path, "--format", form)
+    if form == "json":
+        assert len(json.loads(done.stdout)["problems"]) == 600
+        return
+    lines = done.stdout.splitlines()
+    assert len(lines) <= MOST + 2 and "600 warnings" in done.output
+    assert "link-019" in lines[MOST - 1] and "580 more problems of this kind" in lines[MOST]
+
+
+@each_row(("command", "folder", "name"), [("show", "a", ["a"]), ("list", ".", [])])
+def test_other_commands_print_no_more(tmp_path: Path, command: str, folder: str, name: list[str]) -> None:
+    for each in ("a", "b"):
+        write_skill(tmp_path / each)
+    for number in range(60):
+        (tmp_path / folder / f"link-{number:02}").symlink_to("/")
+    lines = invoke(command, tmp_path, *name).output.splitlines()
+    found = [line for line in lines if "[link-outside]" in line]
+    assert len(found) == MOST + 1 and "40 more problems of this kind" in found[-1]

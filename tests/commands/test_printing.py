@@ -8,63 +8,53 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import forkserver
 import mcp_skills_server
+from commands.calls import run
 from mcp_skills_server.commands.logs import ClientLineRateLimit
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.commands.printing import say, say_json, say_lines
 from mcp_skills_server.errors import REPEATS
 from tables import each_row
+from wire import write_skill
 
 EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
 
 
-def printed(*work: object) -> str:
-    """What a command prints that calls each of these functions with its argument."""
-
-    @click.command()
-    def command() -> None:
-        for function, argument in zip(work[::2], work[1::2], strict=True):
-            function(argument)  # type: ignore[operator]
-
-    return CliRunner().invoke(command).output
+def printed(function: Callable[[Any], None], value: object) -> str:
+    return CliRunner().invoke(click.Command("x", callback=lambda: function(value))).output
 
 
-@each_row("function", [say, say_lines, remark])
-def test_nothing_steers_a_terminal(function: object) -> None:
-    """Escapes, C1 controls and direction overrides are written out."""
-    out = printed(function, EVIL)
-    assert out.rstrip("\n").isprintable()
-    assert "\\u{1b}[2J" in out
-
-
-def test_lines_and_tabs_of_a_body_stay() -> None:
-    """A body is printed with its own lines."""
+def test_lines_and_tabs_of_a_body_stay_and_nothing_steers_a_terminal() -> None:
     assert printed(say_lines, "one\n\ttwo\x1b") == "one\n\ttwo\\u{1b}\n"
+    assert printed(say, EVIL) == printed(say_lines, EVIL) and printed(say, EVIL).rstrip("\n").isprintable()
 
 
 @given(st.text(max_size=40) | st.just(EVIL))
 def test_json_says_the_same_and_steers_no_terminal(text: str) -> None:
-    """Escaping changes no value, whatever the text holds."""
     out = printed(say_json, {"text": text, text: 1, "Grüße": "日本"})
     assert json.loads(out) == {"text": text, text: 1, "Grüße": "日本"}
     assert "Grüße" in out and "日本" in out
     assert all(line.isprintable() for line in out.split("\n"))
 
 
-def test_a_record_is_one_line(tmp_path: Path) -> None:
+def logged(level: str, code: str) -> list[str]:
+    """The lines that code logs from this level on."""
+    setup = f"import logging\nfrom mcp_skills_server.commands.logs import log_to_stderr\nlog_to_stderr({level!r})\n"
+    words = [sys.executable, "-c", setup + textwrap.dedent(code)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
+
+
+def test_a_record_is_one_line() -> None:
     """A file's name in a record begins no record of its own, in a traceback neither."""
-    program = textwrap.dedent(
-        """
-        import logging
-        from mcp_skills_server.commands.logs import log_to_stderr
-        log_to_stderr("info")
+    code = """
         log = logging.getLogger("mcp_skills_server.x")
         log.info("ran %s", "a\\nmcp-skills-server: ERROR: forged\\x1b[2J")
         try:
@@ -72,31 +62,20 @@ def test_a_record_is_one_line(tmp_path: Path) -> None:
         except ValueError:
             log.exception("failed")
         """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    lines = done.stderr.splitlines()
-    assert lines[0] == "mcp-skills-server: INFO: ran a\\u{a}mcp-skills-server: ERROR: forged\\u{1b}[2J"
-    assert lines[1] == "mcp-skills-server: ERROR: failed"
-    assert lines[-1] == "ValueError: b\\u{1b}[2Jc"
-    assert "\x1b" not in done.stderr
+    first, second, *_, last = logged("info", code)
+    assert first == "mcp-skills-server: INFO: ran a\\u{a}mcp-skills-server: ERROR: forged\\u{1b}[2J"
+    assert second == "mcp-skills-server: ERROR: failed" and last == "ValueError: b\\u{1b}[2Jc"
 
 
 def test_debug_is_ours_alone() -> None:
     """At debug other packages log warnings only: their records hold whole messages, with bodies and handles."""
-    program = textwrap.dedent(
-        """
-        import logging
-        from mcp_skills_server.commands.logs import log_to_stderr
-        log_to_stderr("debug")
-        for name in ("mcp.server.lowlevel", "markdown_it", "mcp_skills_server.x"):
+    code = """
+        for name in ("mcp.server.lowlevel", "mcp_skills_server.x"):
             for level in (logging.DEBUG, logging.INFO, logging.WARNING):
                 logging.getLogger(name).log(level, "%s %d", name, level)
         """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert [line.split(": ", 2)[2] for line in done.stderr.splitlines()] == [
+    assert [line.split(": ", 2)[2] for line in logged("debug", code)] == [
         f"mcp.server.lowlevel {logging.WARNING}",
-        f"markdown_it {logging.WARNING}",
         *(f"mcp_skills_server.x {level}" for level in (logging.DEBUG, logging.INFO, logging.WARNING)),
     ]
 
@@ -112,29 +91,17 @@ Body with an escape: @[31m
 """.replace("@", "\x1b")
 
 
-@each_row(
-    "words",
-    [
-        ("list", "."),
-        ("list", ".", "--format", "json"),
-        ("show", ".", "tables"),
-        ("show", ".", "tables", "--format", "json"),
-        ("validate", "."),
-        ("validate", ".", "--format", "json"),
-        ("validate", ".", "--format", "github"),
-        ("list", "no\x1b[2Jsuch"),
-        ("install", "cursor", "folder\x1b[2J", "--print", "--command", "x"),
-    ],
-)
-def test_no_command_hands_on_what_steers_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Whatever a skill's fields, its body and a folder's name hold."""
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "SKILL.md").write_text(EVIL_SKILL, encoding="utf-8")
+@each_row("words", [
+    ["list", "."], ["list", ".", "--format", "json"], ["show", ".", "tables"],
+    ["show", ".", "tables", "--format", "json"], ["validate", "."], ["validate", ".", "--format", "json"],
+    ["validate", ".", "--format", "github"], ["list", "no\x1b[2Jsuch"],
+    ["install", "cursor", "folder\x1b[2J", "--print", "--command", "x"],
+])  # fmt: skip
+def test_no_command_hands_on_what_steers_a_terminal(words: list[str], tmp_path: Path) -> None:
+    write_skill(tmp_path / "tables").joinpath("SKILL.md").write_text(EVIL_SKILL, encoding="utf-8")
     (tmp_path / "folder\x1b[2J").mkdir()
-    done = forkserver.run(
-        [sys.executable, "-m", "mcp_skills_server", *words], cwd=tmp_path, capture_output=True, check=False
-    )
-    printed = (done.stdout + done.stderr).decode()
+    done = run(*words, cwd=tmp_path)
+    printed = done.stdout + done.stderr
     assert printed and all(line.isprintable() for line in printed.split("\n"))
     if "json" in words:
         json.loads(done.stdout)

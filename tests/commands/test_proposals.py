@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from commands.calls import refusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.opening import proposals_at
@@ -19,6 +20,8 @@ from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from proposals.test_intake import DRAFT, base_of, manifest
 from wire import write_skill
+
+REFUSED = (RequestError, UsageError)
 
 
 @pytest.fixture
@@ -51,10 +54,8 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
     change, new = proposed(tmp_path, "coffee"), proposed(tmp_path, "tea/green", scripts__run="#!/bin/sh\necho hi\n")
     listed = run(tmp_path, "list").stdout
     assert change.id in listed and new.id in listed and "token:ann" in listed
-    assert {each["id"]: each["state"] for each in said(run(tmp_path, "list", "--format", "json"))} == {
-        change.id: "pending",
-        new.id: "pending",
-    }
+    states = {each["id"]: each["state"] for each in said(run(tmp_path, "list", "--format", "json"))}
+    assert states == {change.id: "pending", new.id: "pending"}
     shown = run(tmp_path, "show", new.id).stdout
     for words in ("a new skill, pending", "proposed by token:ann", "script: scripts/run", "espresso has the same name",
                   "echo hi"):  # fmt: skip
@@ -62,7 +63,7 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
     assert said(run(tmp_path, "show", change.id, "--format", "json"))["files"] == {SKILL_MD: manifest("coffee")}
     compared = run(tmp_path, "diff", change.id)
     assert compared.return_value == 1 and "-Grind." in compared.stdout and "+# It" in compared.stdout
-    with pytest.raises((RequestError, UsageError), match="--scripts"):
+    with pytest.raises(REFUSED, match="--scripts"):
         run(tmp_path, "approve", new.id)
     audit = tmp_path / "audit"
     run(tmp_path, "approve", change.id, "--message", "good", "--audit-log", str(audit))
@@ -77,34 +78,30 @@ def test_list_show_diff_and_decide(tmp_path: Path, skills: Path) -> None:
     states = {each["id"]: each for each in said(run(tmp_path, "list", "--all", "--format", "json"))}
     assert states[change.id]["state"] == "approved" and states[new.id]["message"] == "no scripts, please"
     assert "approved by local" in run(tmp_path, "show", change.id).stdout
-    with pytest.raises((RequestError, UsageError), match="rejected already"):
+    with pytest.raises(REFUSED, match="rejected already"):
         run(tmp_path, "approve", new.id)
 
 
 def test_the_root_may_be_another_one(tmp_path: Path, skills: Path) -> None:
     made = proposed(tmp_path, "tea")
     skills.rename(tmp_path / "moved")
-    with pytest.raises((RequestError, UsageError), match="skills"):
-        run(tmp_path, "approve", made.id)
-    with pytest.raises((RequestError, UsageError), match="is not a folder served here"):
-        run(tmp_path, "approve", made.id, "--root", str(tmp_path / "moved"))
+    for more, said in (([], "skills"), (["--root", str(tmp_path / "moved")], "is not a folder served here")):
+        with pytest.raises(REFUSED, match=said):
+            run(tmp_path, "approve", made.id, *more)
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path, skills: Path) -> None:
-    with pytest.raises((RequestError, UsageError), match="there is no proposal 'nope'"):
+    with pytest.raises(REFUSED, match="there is no proposal 'nope'"):
         run(tmp_path, "show", "nope")
-    with pytest.raises((RequestError, UsageError), match="by --proposals DIR"):
-        CliRunner().invoke(cli, ["proposals", "list"], catch_exceptions=False)
+    assert "by --proposals DIR" in refusal("proposals", "list")
     made = proposed(tmp_path, "tea")
-    with pytest.raises((RequestError, UsageError), match="--audit-log"):
+    with pytest.raises(REFUSED, match="--audit-log"):
         run(tmp_path, "approve", made.id, "--audit-log", str(tmp_path / "no" / "audit"))
     assert not (skills / "tea").exists(), "what cannot be recorded is not done"
-    words = ["serve", str(skills), "--proposals", str(tmp_path / "kept"), "--no-tools"]
-    with pytest.raises((RequestError, UsageError), match="--no-tools"):
-        CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert "--no-tools" in refusal("serve", skills, "--proposals", tmp_path / "kept", "--no-tools")
 
 
 def test_no_proposal_lies_in_or_around_a_root(tmp_path: Path, skills: Path) -> None:
     for folder in (skills, skills / "inner", tmp_path):
-        with pytest.raises((RequestError, UsageError), match="in or around the root"):
+        with pytest.raises(UsageError, match="in or around the root"):
             proposals_at(str(folder), [str(skills)])

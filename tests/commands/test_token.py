@@ -6,18 +6,14 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner
-
-from mcp_skills_server.cli import cli
-from mcp_skills_server.errors import UsageError
+from commands.calls import invoke, refusal
 from web.http_wire import http_serving
 from wire import write_skill
 
 
 def new(*words: str | Path) -> tuple[str, str]:
     """What it prints on stdout and on stderr."""
-    done = CliRunner().invoke(cli, ["token", "new", *map(str, words)], catch_exceptions=False)
+    done = invoke("token", "new", *words)
     return done.stdout.strip(), done.stderr
 
 
@@ -29,16 +25,14 @@ def test_a_new_token_lets_in_and_is_rotated_without_a_gap(tmp_path: Path) -> Non
     with http_serving(tmp_path / "skills", "--token-file", file) as server:
 
         def status(token: str) -> int:
-            return server.send(
-                "GET", "/.well-known/agent-skills/index.json", headers={"Authorization": f"Bearer {token}"}
-            ).status
+            headers = {"Authorization": f"Bearer {token}"}
+            return server.send("GET", "/.well-known/agent-skills/index.json", headers=headers).status
 
         fresh, _ = new("laptop", "--token-file", file, "--group", "finance")
         server.said("there are 2 of them")
         assert (status(old), status(fresh)) == (200, 200)
         before = file.read_text()
-        with pytest.raises(UsageError, match="laptop appears more than twice"):
-            new("laptop", "--token-file", file)
+        assert "laptop appears more than twice" in refusal("token", "new", "laptop", "--token-file", file)
         assert file.read_text() == before
         file.write_text(before.splitlines()[1] + "\n")
         server.process.send_signal(signal.SIGHUP)
@@ -51,20 +45,16 @@ def test_without_a_file_the_line_is_said(tmp_path: Path) -> None:
     token, said = new("ci", "--expires", "2027-01-31")
     assert "ci=sha256:" in said and "expires=2027-01-31" in said and token not in said
     for words in (["no name"], ["ci", "--expires", "soon"], ["ci", "--group", "a b"]):
-        with pytest.raises(UsageError):
-            new(*words)
+        assert refusal("token", "new", *words)
     wrong = tmp_path / "wrong"
     wrong.write_text("ci=short\n")
     for file in (wrong, tmp_path / "no" / "tokens"):
-        with pytest.raises(UsageError, match=str(file)):
-            new("x", "--token-file", file)
+        assert str(file) in refusal("token", "new", "x", "--token-file", file)
     assert wrong.read_text() == "ci=short\n"
 
 
 def test_a_file_that_is_too_long_is_refused_and_keeps_all_its_lines(tmp_path: Path) -> None:
-    file = tmp_path / "tokens"
-    whole = f"first=sha256:{'1' * 64}\n{'# a remark' * 8}\n" + "# more\n" * 200_000 + f"last=sha256:{'2' * 64}\n"
-    file.write_text(whole)
-    with pytest.raises(UsageError, match="too large for a token file"):
-        new("x", "--token-file", file)
-    assert file.read_text() == whole
+    whole = f"first=sha256:{'1' * 64}\n" + "# more\n" * 200_000 + f"last=sha256:{'2' * 64}\n"
+    (tmp_path / "tokens").write_text(whole)
+    assert "too large for a token file" in refusal("token", "new", "x", "--token-file", tmp_path / "tokens")
+    assert (tmp_path / "tokens").read_text() == whole

@@ -1,38 +1,35 @@
-"""What the program says without arguments, and `serve` without a root."""
+"""First steps: the program without arguments, `serve` without a root, `new` and `completion`."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commands.calls import invoke, refusal, run, terminal
+from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.commands.welcome import bundle
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.validation import rules
+from tables import each_row
 from wire import DEADLINE, write_skill
 
 
-def run(home: Path, *arguments: str, on_terminal: bool = False) -> tuple[int, str]:
-    """The exit code and all output of the program in an empty project of a user with this home folder."""
-    project = home / "project"
-    project.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "mcp_skills_server", *arguments]
-    environment = os.environ | {"HOME": str(home), "USERPROFILE": str(home)}
-    if not on_terminal:
-        done = subprocess.run(
-            words, cwd=project, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
-        )
-        assert done.stdout == ""  # a host that gives no arguments wants a protocol there
-        return done.returncode, done.stderr
-    terminal, end = os.openpty()
-    with subprocess.Popen(words, cwd=project, env=environment, stdin=end, stdout=end, stderr=end) as process:
-        os.close(end)
-        said = b""
-        try:
-            while piece := os.read(terminal, 4096):
-                said += piece
-        except OSError:  # the process has ended
-            pass
-        os.close(terminal)
-    return process.returncode, said.decode()
+def said(home: Path, *words: str) -> tuple[int, str]:
+    """The exit code and stderr of the program in an empty project of a user with this home folder."""
+    (home / "project").mkdir(exist_ok=True)
+    done = run(*words, cwd=home / "project", HOME=str(home), USERPROFILE=str(home))
+    assert done.stdout == ""  # a host that gives no arguments wants a protocol there
+    return done.returncode, done.stderr
 
 
 def test_without_arguments_it_says_what_it_does_and_which_skills_there_are(tmp_path: Path) -> None:
@@ -42,9 +39,9 @@ def test_without_arguments_it_says_what_it_does_and_which_skills_there_are(tmp_p
     (tmp_path / ".codex" / "skills" / "empty").mkdir(parents=True)
     (tmp_path / ".agents").mkdir()
     (tmp_path / ".agents" / "skills").symlink_to(tmp_path / ".claude" / "skills")
-    code, said = run(tmp_path)
-    assert code == 2 and "serve DIR" in said and "install claude-desktop DIR" in said
-    rows = [line.split() for line in said.splitlines() if "install HOST" in line]
+    code, text = said(tmp_path)
+    assert code == 2 and "serve DIR" in text and "install claude-desktop DIR" in text
+    rows = [line.split() for line in text.splitlines() if "install HOST" in line]
     assert sorted((row[0], Path(row[-1]).parent.parent.name) for row in rows) == [
         ("1", "project"),
         ("2", tmp_path.name),  # once, though two folders lead to it
@@ -52,13 +49,123 @@ def test_without_arguments_it_says_what_it_does_and_which_skills_there_are(tmp_p
 
 
 def test_a_machine_without_skills_is_told_how_to_begin(tmp_path: Path) -> None:
-    code, said = run(tmp_path)
-    assert code == 2 and "mcp-skills-server new my-skill" in said
+    code, text = said(tmp_path)
+    assert code == 2 and "mcp-skills-server new my-skill" in text
 
 
 def test_serve_without_a_root_offers_the_folders_to_a_person(tmp_path: Path) -> None:
     write_skill(tmp_path / ".claude" / "skills" / "one")
-    code, said = run(tmp_path, "serve", on_terminal=True)
-    assert code == 2 and "there is nothing to serve" in said and ".claude/skills" in said
-    code, said = run(tmp_path, "serve")
-    assert code == 2 and ".claude/skills" not in said
+    with terminal("serve", environment={"HOME": str(tmp_path)}) as person:
+        assert person.end() == 2
+    assert "there is nothing to serve" in person.seen and ".claude/skills" in person.seen
+    code, text = said(tmp_path, "serve")
+    assert code == 2 and ".claude/skills" not in text
+
+
+@each_row("name", ["refunds", "a", "x" * 64, "yes", "null", "123", "1e3", "0755", "on", "csv-2-json"])
+def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: Path, name: str) -> None:
+    done, skill = invoke("new", name, "--directory", tmp_path / "my skills"), tmp_path / "my skills" / name
+    made, following = done.stderr.splitlines()
+    assert done.stdout == "" and made.startswith("mcp-skills-server: made ") and "references/details.md" in made
+    assert f"mcp-skills-server validate '{skill}' --strict" in following
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {f"my skills/{name}/SKILL.md", f"my skills/{name}/references/details.md"}
+    checked = invoke("validate", skill, "--strict", "--format", "json")
+    found = json.loads(checked.stdout)["problems"]
+    assert {(each["code"], each["severity"]) for each in found} == {("placeholder", "warning")}
+    assert [each["line"] for each in found] == [3, 10] and checked.return_value == 1
+
+
+def test_what_its_author_has_written_is_no_placeholder(tmp_path: Path) -> None:
+    description = "Pays money back. Use when a buyer asks for a refund."
+    invoke("new", "refunds", "--directory", tmp_path, "--description", description)
+    skill = tmp_path / "refunds" / "SKILL.md"
+    begun = skill.read_text(encoding="utf-8").partition("\n# ")[0]
+    skill.write_text(begun + "\n# Refunds\n\nAsk for the [order](references/details.md).\n", encoding="utf-8")
+    assert invoke("validate", skill, "--strict").return_value == 0
+
+
+@each_row(("name", "description", "rule"), [
+    ("Refunds", None, "name-characters"), ("../refunds", None, "name-characters"),
+    ("/tmp/refunds", None, "name-characters"), ("ré", None, "name-characters"), ("a\nb", None, "name-characters"),
+    ("a--b", None, "name-hyphens"), ("a-", None, "name-hyphens"), ("x" * 65, None, "name-length"),
+    ("", None, "name-missing"), ("\udcff", None, "not-utf8"), ("refunds", "", "description-missing"),
+    ("refunds", "too short", "description-vague"), ("refunds", "d" * 1025, "description-length"),
+])  # fmt: skip
+def test_what_breaks_a_rule_is_refused_with_the_rule(
+    tmp_path: Path, name: str, description: str | None, rule: str
+) -> None:
+    more = () if description is None else ("--description", description)
+    assert f"[{rule}]" in refusal("new", "--directory", tmp_path / "skills", *more, "--", name)
+    assert not list(tmp_path.iterdir())
+
+
+@each_row(
+    ("name", "description", "head"),
+    [
+        ("refunds", "Pays money back. Use it.", "refunds\ndescription: Pays money back. Use it."),
+        ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
+        ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
+        ("true", "Tells what is true. Use it.", '"true"\ndescription: "Tells what is true. Use it."'),
+    ],
+)
+def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(name: str, description: str, head: str) -> None:
+    assert bundle(name, description)["SKILL.md"].startswith(f"---\nname: {head}\nmetadata:\n")
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("folder", "file", "link"):
+        assert "exists already" in refusal("new", name, "--directory", tmp_path)
+    assert not list((tmp_path / "folder").iterdir()) and not (tmp_path / "file").read_bytes()
+    assert "cannot be made" in refusal("new", "refunds", "--directory", tmp_path / "file")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
+
+
+def test_half_a_skill_is_never_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    assert "No space left" in refusal("new", "refunds", "--directory", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@given(st.text(min_size=20, max_size=200))
+def test_any_description_is_kept_or_refused(description: str) -> None:
+    try:
+        files = bundle("refunds", description)
+    except UsageError:
+        return
+    document = frontmatter.parse(files["SKILL.md"].encode())
+    assert document.frontmatter is not None and document.frontmatter["description"] == description
+    assert not document.problems and not rules.check(document, "refunds")
+    assert {each.code for each in rules.check_deeply(document, files)} - {"description-when"} == {"placeholder"}
+
+
+@each_row("shell", ["bash", "zsh", "fish"])
+def test_the_script_names_the_program(shell: str) -> None:
+    done = CliRunner().invoke(cli, ["completion", shell], prog_name="mcp-skills-server", standalone_mode=False)
+    assert done.exception is None
+    assert "mcp-skills-server" in done.output and "_MCP_SKILLS_SERVER_COMPLETE" in done.output
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    program = tmp_path / "mcp-skills-server"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m mcp_skills_server "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    asked = """
+        eval "$(mcp-skills-server completion bash)"
+        complete() { COMPREPLY=(); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+                     _mcp_skills_server_completion mcp-skills-server
+                     echo "${COMPREPLY[*]}"; }
+        complete mcp-skills-server ""
+        complete mcp-skills-server val
+        complete mcp-skills-server serve --trans
+    """
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", asked], env=environment, capture_output=True, timeout=DEADLINE, check=True)
+    assert done.stdout.decode().split() == [*COMMANDS, "validate", "--transport"]

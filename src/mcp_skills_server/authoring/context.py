@@ -23,23 +23,18 @@ _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
 class HostContext(NamedTuple):
-    """The way a host shows a server to its model.
-
-    Attributes:
-        client: the client's name in its MCP handshake.
-        version: the measured version of the host, "" for none.
-        instructions: the part of the server's instructions that is shown unasked.
-        tools: the part of the tools that is shown unasked; with "names" the host searches for the
-            rest.
-        text_characters: the length at which the instructions are cut; None for no cut.
-        result_characters: the length at which the result of a tool is cut.
-    """
+    """The way a host shows a server to its model."""
 
     client: str
+    """The client's name in its MCP handshake."""
     version: str
+    """The measured version of the host, "" for none."""
     instructions: Literal["all", "first line", "none"] = "all"
+    """The part of the server's instructions that is shown unasked."""
     tools: Literal["all", "names", "none"] = "all"
+    """The part of the tools that is shown unasked; of "names" the host searches for the rest."""
     text_characters: int | None = None
+    """The length at which the instructions are cut; None for no cut."""
     result_characters: int = 40_000
 
 
@@ -79,10 +74,8 @@ def shown_unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     tools = briefing.tools(handles=True, client=client)
     if host.tools == "all":
         for tool in tools:
-            whole = json.dumps(
-                {key: tool[key] for key in ("name", "description", "inputSchema")},
-                ensure_ascii=False,
-            )
+            shown = {key: tool[key] for key in ("name", "description", "inputSchema")}
+            whole = json.dumps(shown, ensure_ascii=False)
             texts.append(_text(f"Tool {tool['name']}", whole, whole, None))
     elif host.tools == "names" and tools:
         names = "\n".join(str(tool["name"]) for tool in tools)

@@ -47,19 +47,16 @@ def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
     if isinstance(found, dict) and "evals" in found:
         evals = cast("dict[str, Any]", found)
         name = str(evals.get("skill_name") or "")
-        entries = [
-            {"skill_name": name, **each, "should_trigger": True}
-            for each in _entries(evals["evals"], place)
-        ]
-        return [_case(entry, "prompt", f"{place}: evals[{at}]") for at, entry in enumerate(entries)]
-    if isinstance(found, list):
+        about = {"skill_name": name}
         return [
-            _case(entry, "query", f"{place}: entry {at}")
-            for at, entry in enumerate(_entries(found, place))
+            _case(about | each | {"should_trigger": True}, "prompt", f"{place}: evals[{at}]")
+            for at, each in enumerate(_entries(evals["evals"], place))
         ]
-    raise UsageError(
-        f'{place}: has no trigger set; write [{{"query": "...", "should_trigger": true}}]'
-    )
+    if isinstance(found, list):
+        entries = enumerate(_entries(found, place))
+        return [_case(each, "query", f"{place}: entry {at}") for at, each in entries]
+    hint = 'write [{"query": "...", "should_trigger": true}]'
+    raise UsageError(f"{place}: has no trigger set; {hint}")
 
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
@@ -75,9 +72,8 @@ def _entries(found: Any, place: str) -> list[dict[str, Any]]:
         raise UsageError(f"{place}: is not a list of objects")
     entries = cast("list[dict[str, Any]]", found)
     if len(entries) > _MOST_CASES:
-        raise UsageError(
-            f"{place}: has {len(entries):,} cases, at most {_MOST_CASES:,} are read; split the file"
-        )
+        most = f"at most {_MOST_CASES:,} are read; split the file"
+        raise UsageError(f"{place}: has {len(entries):,} cases, {most}")
     return entries
 
 
@@ -86,13 +82,11 @@ def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
     if not isinstance(query, str) or not query.strip():
         raise UsageError(f"{place} has no text {key!r}")
     if len(query) > _LONGEST:
-        raise UsageError(
-            f"{place}: its {key!r} has {len(query):,} characters, at most {_LONGEST:,} are allowed"
-        )
+        most = f"at most {_LONGEST:,} are allowed"
+        raise UsageError(f"{place}: its {key!r} has {len(query):,} characters, {most}")
     if not isinstance(expected, bool):
-        raise UsageError(
-            f'{place} does not say whether it should trigger; add "should_trigger": true or false'
-        )
+        hint = 'add "should_trigger": true or false'
+        raise UsageError(f"{place} does not say whether it should trigger; {hint}")
     named = entry.get("skill") or entry.get("skill_name") or ""
     return TriggerCase(query.strip(), expected, str(named))
 
@@ -151,24 +145,20 @@ class RankingJudge:
 
 
 class CaseResult(NamedTuple):
-    """The verdict on one case.
-
-    Attributes:
-        triggers: the number of runs that chose the skill.
-        passed: True if the outcome is the expected one.
-        rank: the place of the skill in the first run, from 1; None if it was not chosen.
-        winner: the path of the other skill that came first in the first run; "" if none did.
-        words: the words of the prompt that are in the texts of the skill that came first.
-    """
+    """The verdict on one case."""
 
     skill: Skill
     case: TriggerCase
     triggers: int
+    """The number of runs that chose the skill."""
     runs: int
     passed: bool
     rank: int | None
+    """The place of the skill in the first run, from 1; None if it was not chosen."""
     winner: str
+    """The path of the other skill that came first in the first run; "" if none did."""
     words: Sequence[str]
+    """The words of the prompt that are in the texts of the skill that came first."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result with the fields of skill-creator's runner, and more."""
@@ -203,9 +193,7 @@ class Summary(NamedTuple):
     @property
     def pass_rate(self) -> float:
         """The share of cases that passed; 1.0 without cases."""
-        if not self.total:
-            return 1.0
-        return self.passed / self.total
+        return self.passed / self.total if self.total else 1.0
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary with the fields of skill-creator's runner, and more."""
@@ -262,10 +250,9 @@ def summary(results: Sequence[CaseResult]) -> Summary:
     if ranks:
         hit_at_1 = ranks.count(1) / len(ranks)
         hit_at_5 = sum(rank is not None and rank <= PLACES for rank in ranks) / len(ranks)
+    passed = sum(each.passed for each in results)
     false_triggers = sum(not each.passed for each in results if not each.case.should_trigger)
-    return Summary(
-        len(results), sum(each.passed for each in results), hit_at_1, hit_at_5, false_triggers
-    )
+    return Summary(len(results), passed, hit_at_1, hit_at_5, false_triggers)
 
 
 def by_skill(results: Iterable[CaseResult]) -> Mapping[str, list[CaseResult]]:
@@ -280,15 +267,9 @@ def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
     """Return all results as JSON: the fields of skill-creator's runner, and more."""
     skills: list[dict[str, Any]] = []
     for path, found in by_skill(results).items():
-        skill, totals = found[0].skill, summary(found).as_json()
-        skills.append(
-            {
-                "skill_name": skill.name,
-                "path": path,
-                "description": skill.description,
-                "summary": totals,
-            }
-        )
+        skill = found[0].skill
+        about = {"skill_name": skill.name, "path": path, "description": skill.description}
+        skills.append(about | {"summary": summary(found).as_json()})
     return {
         "skills": skills,
         "results": [each.as_json() for each in results],
@@ -301,13 +282,12 @@ def as_junit(results: Sequence[CaseResult]) -> str:
     suites = ElementTree.Element("testsuites", name="trigger evaluation")
     for path, found in by_skill(results).items():
         failed = sum(not each.passed for each in found)
-        suite = ElementTree.SubElement(
-            suites, "testsuite", name=printable(path), tests=str(len(found)), failures=str(failed)
-        )
+        name = printable(path)
+        counts = {"name": name, "tests": str(len(found)), "failures": str(failed)}
+        suite = ElementTree.SubElement(suites, "testsuite", counts)
         for each in found:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname=printable(path), name=printable(each.case.query)
-            )
+            prompt = printable(each.case.query)
+            case = ElementTree.SubElement(suite, "testcase", classname=name, name=prompt)
             if not each.passed:
                 ElementTree.SubElement(case, "failure", message=printable(failure_reason(each)))
     ElementTree.indent(suites)
@@ -316,9 +296,7 @@ def as_junit(results: Sequence[CaseResult]) -> str:
 
 def failure_reason(result: CaseResult) -> str:
     """Return the reason why a case failed, as a phrase."""
-    words = ""
-    if result.words:
-        words = f" by the words {', '.join(result.words)}"
+    words = f" by the words {', '.join(result.words)}" if result.words else ""
     if not result.case.should_trigger:
         return f"it triggers the skill and should not{words}"
     if result.runs > 1:

@@ -36,7 +36,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
         if each.severity == "note"
     ]
     usable = [
-        skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
+        each for each in skills if each.standing > Standing.UNUSABLE and SKILL_MD in each.files
     ]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, so that no other file has to be read.
@@ -52,9 +52,8 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             nearest.setdefault(one, (other, near.share))
             counts[one] += 1
     for skill, (other, share) in nearest.items():
-        found.append(
-            _overlap(skill, other, share, counts[skill] - 1).at(_place(registry, skill), skill.path)
-        )
+        note = _overlap(skill, other, share, counts[skill] - 1)
+        found.append(note.at(_place(registry, skill), skill.path))
     return found
 
 
@@ -97,20 +96,16 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
 def _unused_files(unused: Sequence[str]) -> Problem:
     """Return the note that no text of a skill names these files."""
     more = f" and {len(unused) - _MOST_NAMED} more" if len(unused) > _MOST_NAMED else ""
-    return problem(
-        "file-unused",
-        f"no text of the skill names {', '.join(map(literal, unused[:_MOST_NAMED]))}{more}",
-    )
+    names = ", ".join(map(literal, unused[:_MOST_NAMED]))
+    return problem("file-unused", f"no text of the skill names {names}{more}")
 
 
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
     """Return the note that the descriptions of a skill and of `more + 1` others overlap."""
     others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
     words = f"{share:.0%} of the words that decide are also those of {others}"
-    return problem(
-        "description-overlap",
-        f"{words}, which a model may take for {literal(skill.name or skill.path)}",
-    )
+    name = literal(skill.name or skill.path)
+    return problem("description-overlap", f"{words}, which a model may take for {name}")
 
 
 def _words(text: str) -> Iterator[str]:

@@ -47,14 +47,12 @@ def _words_of_command(option: str, command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(
-            f"{option} {command}: cannot be split into words ({error}); close the quotation mark"
-        ) from None
+        reason = f"cannot be split into words ({error}); close the quotation mark"
+        raise UsageError(f"{option} {command}: {reason}") from None
     program = shutil.which(words[0]) if words else None
     if program is None:
-        raise UsageError(
-            f"{option} {command}: there is no such program; install it, or give its path"
-        )
+        hint = "install it, or give its path"
+        raise UsageError(f"{option} {command}: there is no such program; {hint}")
     return [program, *words[1:]]
 
 
@@ -72,15 +70,14 @@ def _run(
     except OSError as error:
         raise UsageError(f"{name} could not be started ({error.strerror})") from None
     if ended.returncode not in ok_codes:
-        lines = ended.stderr.decode(errors="replace").strip().splitlines() or [
-            "it printed nothing on stderr"
-        ]
-        raise UsageError(f"{name} ended with {ended.returncode}: {clipped(printable(lines[-1]))}")
+        said = ended.stderr.decode(errors="replace").strip() or "it printed nothing on stderr"
+        line = clipped(printable(said.splitlines()[-1]))
+        raise UsageError(f"{name} ended with {ended.returncode}: {line}")
     return ended.stdout
 
 
 class CommandJudge:
-    """A judge that runs an external program.
+    """A judge that runs an external program, `runs` times for each prompt.
 
     Args:
         command: the program with its arguments, in the quoting of a shell.
@@ -89,7 +86,7 @@ class CommandJudge:
         runs: the number of runs for each prompt.
         concurrency: the most runs at once.
         timeout_s: the time limit of one run.
-        answers: the cache of answers between processes; None for no cache.
+        answers: the cache of answers between processes.
 
     Attributes:
         cost_usd: the cost of the runs of this process, as far as the program reports it.
@@ -110,7 +107,7 @@ class CommandJudge:
         runs: int,
         concurrency: int,
         timeout_s: float,
-        answers: Index | None,
+        answers: Index,
     ) -> None:
         self.runs = runs
         self.concurrency = concurrency
@@ -141,22 +138,17 @@ class CommandJudge:
             UsageError: the program fails, times out, or prints something else.
         """
         key = hashlib.sha256(self._mark + json.dumps([query, run]).encode()).digest()
-        output = None
-        if self._answers is not None:
-            kept = self._answers.memos(_KIND, [key])
-            if key in kept:
-                output = kept[key].decode()
+        output = self._answers.memos(_KIND, [key]).get(key)
         is_new = output is None
         if output is None:
             given = json.dumps({"query": query, **self._shown}).encode()
-            output = _run(self._words, self._timeout_s, given).decode(errors="replace")
-        names, cost = _parsed(output)
+            output = _run(self._words, self._timeout_s, given)
+        names, cost = _parsed(output.decode(errors="replace"))
         if is_new:
             with self._lock:
                 self.program_runs += 1
                 self.cost_usd += cost
-            if self._answers is not None:
-                self._answers.keep_memos(_KIND, {key: output.encode()})
+            self._answers.keep_memos(_KIND, {key: output})
         return [self._paths[name] for name in names if name in self._paths]
 
 
@@ -168,9 +160,8 @@ def _parsed(output: str) -> tuple[list[str], float]:
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"the judge printed invalid JSON ({error}): {clipped(printable(text))}"
-        ) from None
+        shown = clipped(printable(text))
+        raise UsageError(f"the judge printed invalid JSON ({error}): {shown}") from None
     cost = 0.0
     if isinstance(found, dict):
         fields = cast("dict[str, Any]", found)
@@ -206,9 +197,8 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     try:
         return list(_read_sarif(raw, folder, show))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(
-            f"{os.path.basename(words[0])} did not write valid SARIF 2.1.0 ({clipped(str(error))})"
-        ) from None
+        reason = f"did not write valid SARIF 2.1.0 ({clipped(str(error))})"
+        raise UsageError(f"{os.path.basename(words[0])} {reason}") from None
 
 
 def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator[Problem]:

@@ -27,9 +27,7 @@ def github(problem: Problem) -> str:
             text = text.replace(character, f"%{ord(character):02X}")
         return text
 
-    line = ""
-    if problem.line is not None:
-        line = f",line={problem.line}"
+    line = "" if problem.line is None else f",line={problem.line}"
     return (
         f"::{_GITHUB[problem.severity]} file={escaped(problem.path, ':,')}{line},"
         f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
@@ -56,13 +54,11 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
     for each in problems:
         of_skill.setdefault(each.skill, []).append(each)
     failed = sum(any(each.severity != "note" for each in found) for found in of_skill.values())
-    suite = ElementTree.Element(
-        "testsuite", name="skills", tests=str(len(of_skill)), failures=str(failed)
-    )
+    counts = {"name": "skills", "tests": str(len(of_skill)), "failures": str(failed)}
+    suite = ElementTree.Element("testsuite", counts)
     for path, found in of_skill.items():
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="skills", name=printable(path or "(no skill)")
-        )
+        name = printable(path or "(no skill)")
+        case = ElementTree.SubElement(suite, "testcase", classname="skills", name=name)
         counted = [each for each in found if each.severity != "note"]
         if counted:
             failure = ElementTree.SubElement(case, "failure", message=printable(counted[0].text))
@@ -95,9 +91,8 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
 
 def _fingerprint(problem: Problem) -> str:
     """Return a hash of a finding without its line, so that lines added above do not change it."""
-    return hashlib.sha256(
-        "\0".join((problem.code, problem.path, problem.message)).encode()
-    ).hexdigest()
+    text = "\0".join((problem.code, problem.path, problem.message))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _rule(code: str) -> dict[str, Any]:

@@ -33,9 +33,10 @@ def token_counter() -> tuple[Callable[[str], int], str]:
         # an optional package, which is no declared dependency
         tiktoken: Any = import_module("tiktoken")
         encoding: Any = tiktoken.get_encoding(_ENCODING)
-    # not installed, or without its vocabulary: the exception depends on the version
-    except Exception:
+    except Exception:  # not installed, or without its vocabulary: a class for each version
         return estimated_tokens, f"an estimate: {ESTIMATE_RULE}"
-    return lambda text: len(
-        encoding.encode(text, disallowed_special=())
-    ), f"counted by tiktoken, {_ENCODING}"
+
+    def count(text: str) -> int:
+        return len(encoding.encode(text, disallowed_special=()))
+
+    return count, f"counted by tiktoken, {_ENCODING}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,8 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Grouped, located, seconds, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import OpenedRoots, make_views, open_served
-from mcp_skills_server.commands.options import FollowOptions, RootType
+from mcp_skills_server.commands.opening import make_views, open_served
+from mcp_skills_server.commands.options import FollowOptions, optional_roots
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import exit_now, print_waiting_hint
 from mcp_skills_server.commands.runtime_options import (
@@ -57,7 +58,7 @@ class AcpOptions(FollowOptions, EmbeddingOptions, AllowOptions, SandboxOptions):
 
 
 @click.command(cls=_BeforeTheAgent)
-@click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
+@optional_roots
 @takes(AcpOptions)
 @click.pass_context
 def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> None:
@@ -81,23 +82,21 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
-    opened: list[OpenedRoots] = []
+    with ExitStack() as opened:
 
-    def open_skills() -> tuple[Views, Callable[[], None]]:
-        found = open_served(roots, options)
-        opened.append(found)
-        views = make_views(found.registry, options.config, local=True)
-        Reloader(context, views, found).start()
-        return views, partial(found.load_and_follow, options)
+        def open_skills() -> tuple[Views, Callable[[], None]]:
+            found = open_served(roots, options)
+            opened.callback(found.stop)
+            views = make_views(found.registry, options.config, local=True)
+            Reloader(context, views, found).start()
+            return views, partial(found.load_and_follow, options)
 
-    offer = None
-    if roots or options.lock is not None:
-        words = _words(context, roots) if options.server else []
-        offer = SkillsOffer(words, open_skills)
-    print_waiting_hint("an editor that speaks ACP")
-    code = run(agent, offer, grace=options.grace)
-    for each in opened:
-        each.stop()
+        offer = None
+        if roots or options.lock is not None:
+            words = _words(context, roots) if options.server else []
+            offer = SkillsOffer(words, open_skills)
+        print_waiting_hint("an editor that speaks ACP")
+        code = run(agent, offer, grace=options.grace)
     exit_now(code)
 
 

@@ -131,27 +131,23 @@ def grants(options: GrantsOptions, who: str) -> None:
     for path in paths:
         why = [(grant, line) for grant, line in given if grant.covers(path)]
         if why:
-            may = {"read"}.union(*(grant.may for grant, _ in why))
+            granted = {"read"}.union(*(grant.may for grant, _ in why))
+            may = [each for each in MAY if each in granted]
             by = [
                 _reason(grant, path, names, f"{configuration.file}:{line}") for grant, line in why
             ]
-            found.append(
-                {"skill": path, "may": [each for each in MAY if each in may], "grants": by}
-            )
+            found.append({"skill": path, "may": may, "grants": by})
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
-        say_json(
-            {"who": who, "groups": groups, "skills": found, "withheld": len(paths) - len(found)}
-        )
+        withheld = len(paths) - len(found)
+        say_json({"who": who, "groups": groups, "skills": found, "withheld": withheld})
         return
     rows = [("SKILL", "MAY", "WHY")]
     for each in found:
         skill, may = str(each["skill"]), ",".join(each["may"])
         for reason in each["grants"]:
-            place = os.path.basename(reason["place"])
-            rows.append(
-                (skill, may, f"{place} {','.join(reason['who'])} {','.join(reason['patterns'])}")
-            )
+            place, lists = os.path.basename(reason["place"]), (reason["who"], reason["patterns"])
+            rows.append((skill, may, " ".join([place, *map(",".join, lists)])))
             skill = may = ""
     if found:
         say_table(rows)
@@ -186,11 +182,10 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
 
 
 def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
-    patterns = [each.text for each in grant.skills if each.matches(path)]
     return {
         "place": place,
         "who": [each for each in grant.who if each in names],
-        "patterns": patterns,
+        "patterns": [each.text for each in grant.skills if each.matches(path)],
     }
 
 
@@ -213,25 +208,16 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
 
     for root, rules in configuration.sources.items():
         given = {
-            key: value
-            for key, value in asdict(rules).items()
-            if key != "line" and value not in (None, (), "")
+            field: value
+            for field, value in asdict(rules).items()
+            if field != "line" and value not in (None, (), "")
         }
-        words = [
-            f"{key.removesuffix('_s').replace('_', '-')}={_text(value, ',')}"
-            for key, value in given.items()
-        ]
+        words = [f"{_key(field)}={_text(value, ',')}" for field, value in given.items()]
         add("source", " ".join([_without_secrets(root), *words]), rules.line)
     for grant, line in zip(configuration.grants or (), configuration.grant_lines, strict=True):
-        may, skills = (
-            ["read", *sorted(grant.may - {"read"})],
-            [pattern.text for pattern in grant.skills],
-        )
-        add(
-            "grant",
-            f"who={','.join(grant.who)} skills={','.join(skills)} may={','.join(may)}",
-            line,
-        )
+        may = ["read", *sorted(grant.may - {"read"})]
+        skills = ",".join(pattern.text for pattern in grant.skills)
+        add("grant", f"who={','.join(grant.who)} skills={skills} may={','.join(may)}", line)
     for key, line in configuration.lines.items():
         table, _, name = key.partition(".")
         if table == "quota":
@@ -244,10 +230,10 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     from mcp_skills_server.commands.config_file import oauth_settings
 
     configuration: Configuration | None = context.params["config"]
-    if (
-        "oauth_issuer" not in context.params
-        or (found := oauth_settings(configuration, context.params)) is None
-    ):
+    found = None
+    if "oauth_issuer" in context.params:
+        found = oauth_settings(configuration, context.params)
+    if found is None:
         return []
     place = "default"
     if configuration is not None and configuration.oauth is not None:
@@ -255,23 +241,17 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     given = {
         each.name: _origin(each, context)
         for each in command.params
-        if context.params.get(each.name or "")
-    }
-    shown = {
-        "issuer": found.issuer,
-        "audience": found.audience,
-        "resource": found.resource,
-        "groups-claim": found.groups_claim,
-        "principal-claim": found.principal_claim,
-        "scopes": found.scopes,
-        "request-scopes": found.requested_scopes,
-        "algorithms": found.algorithms,
-        "skew": found.skew_s,
+        if context.params[each.name or ""]
     }
     return [
-        _Row(f"oauth.{key}", _text(value), given.get(f"oauth_{key}", place))
-        for key, value in shown.items()
+        _Row(f"oauth.{_key(name)}", _text(value), given.get(f"oauth_{name}", place))
+        for name, value in asdict(found).items()
     ]
+
+
+def _key(field: str) -> str:
+    """Return the key of a field, without the unit at its end."""
+    return field.removesuffix("_s").replace("_", "-")
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:
@@ -307,17 +287,12 @@ def _without_secrets(text: str) -> str:
 
 
 def _origin(parameter: click.Parameter, context: click.Context) -> str:
-    source, configuration = (
-        context.get_parameter_source(parameter.name or ""),
-        context.params["config"],
-    )
+    source = context.get_parameter_source(parameter.name or "")
+    configuration = context.params["config"]
     if source is ParameterSource.COMMANDLINE:
         return "option"
     if source is ParameterSource.ENVIRONMENT:
-        names = variables_of(parameter)
-        return next(
-            (f"environment {each}" for each in names if os.environ.get(each)), "environment"
-        )
+        return "environment " + next(filter(os.environ.get, variables_of(parameter)), "")
     if source is ParameterSource.DEFAULT_MAP and configuration is not None:
         return f"{configuration.file}:{configuration.lines.get(parameter.name or '', 0)}"
     return "default"

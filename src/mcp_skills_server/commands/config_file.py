@@ -94,24 +94,15 @@ class SourceRules:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The parsed content of a configuration file.
-
-    Attributes:
-        file: its absolute path.
-        values: values of options by field name; paths are absolute.
-        sources: rules of single roots, by the root as in `values`.
-        lines: line of each key of `values`, of the table `oauth`, and of each key of `quotas`, as
-            `quota.streams`.
-        oauth: values of the table `[oauth]` by key; None if it is missing.
-        grants: the tables `[[grant]]`; None if there are none.
-        grant_lines: line of each of `grants`.
-        quotas: the table `[quota]`, or the defaults.
-    """
+    """The parsed content of a configuration file; paths are absolute."""
 
     file: str
     values: Mapping[str, Any]
+    """Values of options by field name."""
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
+    """Rules of single roots, by the root as in `values`."""
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The line of each key of `values`, of `oauth`, and of keys such as `quota.streams`."""
     oauth: Mapping[str, Any] | None = None
     grants: tuple[Grant, ...] | None = None
     grant_lines: tuple[int, ...] = field(default=(), compare=False)
@@ -131,8 +122,8 @@ class Configuration:
 class _WrongValueError(SkillsServerError, ValueError):
     """A value is invalid for its key. The message does not repeat it, since it may be a secret."""
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "it does not take this value")
+    def __init__(self, reason: str = "it does not take this value") -> None:
+        super().__init__(reason)
 
 
 class _Key(NamedTuple):
@@ -153,14 +144,8 @@ class _Table(NamedTuple):
 
 
 def _in_words(value: Any) -> str:
-    kinds = {
-        bool: "true or false",
-        str: "text",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "a table",
-    }
+    kinds = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
+    kinds |= dict.fromkeys((int, float), "a number")
     return kinds.get(cast("type[Any]", type(value)), "a date or a time")
 
 
@@ -318,17 +303,12 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "oauth": _Table(
         {
             "issuer": _Key(
-                (
-                    "the https URL of the issuer as its metadata has it, such as "
-                    '"https://login.example"'
-                ),
+                'the https URL of the issuer as in its metadata, such as "https://login.example"',
                 _text_that(lambda url: is_secure(url) and not urlsplit(url).query),
                 'issuer = "https://login.example"',
             ),
             "audience": _Key(
-                f'the aud of its tokens, such as "{_ENDPOINT}"',
-                _text,
-                f'audience = "{_ENDPOINT}"',
+                f'the aud of its tokens, such as "{_ENDPOINT}"', _text, f'audience = "{_ENDPOINT}"'
             ),
             "resource": _Key(
                 f'the https URL of the endpoint for clients, such as "{_ENDPOINT}"',
@@ -353,9 +333,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
             "request-scopes": _Key(
                 'a list of scopes to ask the issuer for, such as ["api://skills/read"]', _SCOPES
             ),
-            "ui-resource": _Key(
-                "true or false: whether the page sends the parameter resource of RFC 8707", _flag
-            ),
+            "ui-resource": _FLAG,
         },
         "write a table [oauth] with issuer and audience",
     ),
@@ -388,11 +366,8 @@ def oauth_settings(
         UsageError: an option has an invalid value, or an issuer or an audience is missing.
     """
     table = configuration and configuration.oauth
-    options = {
-        key: value
-        for key in ("issuer", "audience", "resource")
-        if (value := values[f"oauth_{key}"]) is not None
-    }
+    options = {key: values[f"oauth_{key}"] for key in ("issuer", "audience", "resource")}
+    options = {key: value for key, value in options.items() if value is not None}
     if table is None and not options:
         return None
     given = {**(table or {}), **options}
@@ -405,10 +380,8 @@ def oauth_settings(
         known = _TABLES["oauth"].keys[key]
         try:
             known.read(value)
-        except _WrongValueError:
-            raise UsageError(
-                f"--oauth-{key} does not take this value; give {known.takes}"
-            ) from None
+        except _WrongValueError as error:
+            raise UsageError(f"--oauth-{key}: {error}; give {known.takes}") from None
     return OAuthSettings(**_as_fields({"resource": given["audience"], **given}))
 
 
@@ -432,12 +405,8 @@ def read(path: str, *, again: bool = False) -> Configuration:
         hint = "give the path of a TOML file that you may read"
         raise _one_fault(path, 0, f"it cannot be read ({error.strerror})", hint) from None
     if len(raw) > _MOST_BYTES:
-        raise _one_fault(
-            path,
-            0,
-            f"it has more than {_MOST_BYTES:,} bytes",
-            "give the path of a configuration file",
-        )
+        what = f"it has more than {_MOST_BYTES:,} bytes"
+        raise _one_fault(path, 0, what, "give the path of a configuration file")
     return parse(raw, path)
 
 
@@ -456,8 +425,7 @@ def parse(raw: bytes, path: str) -> Configuration:
     except RecursionError:
         raise _one_fault(path, 0, "it is nested too deeply", _PAGE) from None
     except ValueError as error:  # also a number that is too long
-        reason = _AT.sub("", str(error))
-        found = _AT.search(str(error))
+        reason, found = _AT.sub("", str(error)), _AT.search(str(error))
         line = raw.rstrip().count(b"\n") + 1
         if found is not None and found[1]:
             line = int(found[1])
@@ -465,10 +433,8 @@ def parse(raw: bytes, path: str) -> Configuration:
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
     reading = _FileReading(lines_of(text))
     options = {key: each for key, each in given.items() if key not in _TABLES}
-    known = parameters()
-    values = reading.values(
-        options, {key: _key(each) for key, each in known.items()}, [*known, *_TABLES]
-    )
+    known = {key: _key(each) for key, each in parameters().items()}
+    values = reading.values(options, known, [*known, *_TABLES])
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
@@ -557,10 +523,7 @@ class _FileReading:
                 what = "only an MCP server at an address (mcp+https://) is sent a token"
                 self.blame(("source", number, "token-env"), what, "leave it out")
             if "refresh" in source and not kind.is_asked:
-                what = (
-                    f"a {kind.name} is not polled: a folder is watched, and a site says how "
-                    "long its index holds"
-                )
+                what = f"a {kind.name} is not polled: it is watched, or says how long it is fresh"
                 self.blame(("source", number, "refresh"), what, "leave it out")
         for number, grant in enumerate(tables["grant"]):
             skills = [each.text for each in grant.get("skills", ())]
@@ -569,9 +532,8 @@ class _FileReading:
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
                 self.blame(("grant", number, "may"), what, hint)
         if isinstance(oauth, dict) and not _has_resource(cast("dict[str, Any]", oauth)):
-            self.blame(
-                ("oauth", "audience"), f"this {_NO_RESOURCE}", f'add resource = "{_ENDPOINT}"'
-            )
+            hint = f'add resource = "{_ENDPOINT}"'
+            self.blame(("oauth", "audience"), f"this {_NO_RESOURCE}", hint)
 
 
 def _configuration(

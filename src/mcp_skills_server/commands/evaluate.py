@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import anyio
 import click
@@ -26,6 +26,7 @@ from mcp_skills_server.commands.fields import (
     output_format,
     seconds,
     takes,
+    text,
 )
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
@@ -69,11 +70,10 @@ class EvaluateOptions(RootOptions):
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
-    judge: str | None = option(
-        None,
+    judge: str | None = text(
         "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
         "the ranking of skills_search decides.",
-        metavar="COMMAND",
+        "COMMAND",
     )
     runs: int = count(3, "With --judge: how often each prompt is judged.")
     threshold: float = option(
@@ -88,10 +88,7 @@ class EvaluateOptions(RootOptions):
 
 class OverlapOptions(TableOptions):
     least: float = option(
-        0.5,
-        "Leave out pairs with less in common.",
-        type=click.FloatRange(0, 1),
-        metavar="SHARE",
+        0.5, "Leave out pairs with less in common.", type=click.FloatRange(0, 1), metavar="SHARE"
     )
 
 
@@ -114,31 +111,25 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     registry = load_registry(roots, options)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
-        raise UsageError(
-            "there is no trigger set: no skill has an evals/*.json; write one, or name one with "
-            "--cases FILE"
-        )
+        hint = "write one, or name one with --cases FILE"
+        raise UsageError(f"there is no trigger set: no skill has an evals/*.json; {hint}")
     with Runtime(registry) as runtime:
         by_program = _program(options, runtime)
         judge = by_program or RankingJudge(runtime.searches.of(registry))
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
-        cost = (
-            {}
-            if by_program is None
-            else {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
-        )
-        say_json(evaluation.as_json(results) | cost)
+        found = evaluation.as_json(results)
+        if by_program is not None:
+            found |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
+        say_json(found)
     elif options.form == "junit":
         say_lines(evaluation.as_junit(results))
     else:
         _say_results(results)
     if by_program is not None:
-        remark(
-            f"{by_program.program_runs:,} runs of the judge, {by_program.cost_usd:.4f} USD as far "
-            "as it says so"
-        )
+        cost = f"{by_program.cost_usd:.4f} USD as far as it says so"
+        remark(f"{by_program.program_runs:,} runs of the judge, {cost}")
     return int(evaluation.summary(results).pass_rate < options.min_pass)
 
 
@@ -165,9 +156,8 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
     """Return the cases in the skills' evals folders; report and skip other JSON files there."""
     found: list[tuple[Skill, TriggerCase]] = []
     for skill in _usable(registry):
-        cases, troubles = evaluation.own_cases(
-            registry.read, skill, registry.roots[skill.root].show
-        )
+        show = registry.roots[skill.root].show
+        cases, troubles = evaluation.own_cases(registry.read, skill, show)
         found += cases
         for each in troubles:
             remark(f"passed over: {each}")
@@ -183,15 +173,12 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
                 with file.open("rb") as opened:
                     raw = opened.read(_MOST_BYTES + 1)
             except OSError as error:
-                raise UsageError(
-                    f"{name}: cannot be read ({error.strerror}); name a file with a trigger set"
-                ) from None
+                hint = "name a file with a trigger set"
+                raise UsageError(f"{name}: cannot be read ({error.strerror}); {hint}") from None
             if len(raw) > _MOST_BYTES:
                 raise UsageError(f"{name}: has more than {_MOST_BYTES:,} bytes; split it")
-            found += [
-                (_skill_of(registry, case.skill, file), case)
-                for case in evaluation.read_cases(raw, name)
-            ]
+            cases = evaluation.read_cases(raw, name)
+            found += [(_skill_of(registry, case.skill, file), case) for case in cases]
     return found
 
 
@@ -209,10 +196,8 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
             continue
     if len(snapshot.skills) == 1:
         return next(iter(snapshot.skills.values()))
-    raise UsageError(
-        f"{file}: nothing says which skill {named or 'it'} is; name the file as the skill, or add "
-        '"skill": "NAME"'
-    )
+    hint = 'name the file as the skill, or add "skill": "NAME"'
+    raise UsageError(f"{file}: nothing says which skill {named or 'it'} is; {hint}")
 
 
 def _say_results(results: Sequence[CaseResult]) -> None:
@@ -223,9 +208,8 @@ def _say_results(results: Sequence[CaseResult]) -> None:
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
-        rows.append(
-            (path, str(totals.total), str(totals.passed), *shares, str(totals.false_triggers))
-        )
+        counts = (str(totals.total), str(totals.passed))
+        rows.append((path, *counts, *shares, str(totals.false_triggers)))
     say_table(rows, colours)
     for each in results:
         if not each.passed:
@@ -254,24 +238,15 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     Examples:
       mcp-skills-server try ~/skills "refund the customer"
     """
-    usage = (
-        "try takes one or more roots and then a prompt, as in 'try ~/skills \"refund the "
-        "customer\"'"
-    )
+    usage = "try takes one or more roots and then a prompt, as in 'try ~/skills \"pay it back\"'"
     given, prompt = roots_and_last(arguments, usage)
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
         hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
     places = [(hit.skill.path, hit.score, dict(matched_fields(hit.skill, prompt))) for hit in hits]
     if options.form == "json":
-        say_json(
-            {
-                "prompt": prompt,
-                "places": [
-                    {"path": path, "score": score, "words": words} for path, score, words in places
-                ],
-            }
-        )
+        found = [{"path": path, "score": score, "words": words} for path, score, words in places]
+        say_json({"prompt": prompt, "places": found})
     elif places:
         rows = [("PLACE", "SKILL", "SCORE", "WORDS")]
         for place, (path, score, found) in enumerate(places, 1):
@@ -300,12 +275,9 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
     found = pairs(_usable(load_registry(roots, options)), options.least)
     if options.form == "json":
         shown = [
-            {
-                "skills": [first.path, each.other.path],
-                "share": round(each.share, 4),
-                "words": list(each.words),
-            }
-            for first, each in found
+            {"skills": [skill.path, near.other.path], "share": round(near.share, 4)}
+            | {"words": list(near.words)}
+            for skill, near in found
         ]
         say_json({"pairs": shown})
     elif found:
@@ -320,14 +292,7 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
 
 
 class ContextOptions(TextOptions):
-    host: str = choice(
-        "generic",
-        "claude-code",
-        "codex",
-        "gemini-cli",
-        "opencode",
-        words="The host. generic: one that cuts nothing.",
-    )
+    host: str = choice(*contexts.HOSTS, words="The host. generic: one that cuts nothing.")
     skills: tuple[str, ...] = many(
         "Also show the result of loading this skill. May be repeated.", "--skill", metavar="NAME"
     )
@@ -369,21 +334,13 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         for part in ("whole", "shortened", "absent")
     }
     if options.form == "json":
-        texts: dict[str, Any] = {
-            key: [
-                {
-                    "title": each.title,
-                    "text": each.text,
-                    "cut_characters": each.cut_characters,
-                    "tokens": count(each.text),
-                }
-                for each in found
-            ]
-            for key, found in (("unasked", shown), ("loaded", brought))
-        }
+        unasked, loaded = (
+            [each._asdict() | {"tokens": count(each.text)} for each in found]
+            for found in (shown, brought)
+        )
         say_json(
-            {"host": options.host, "version": host.version, **texts, "skills": names}
-            | {"tokens": total, "token_rule": rule, "ok": not over}
+            {"host": options.host, "version": host.version, "unasked": unasked, "loaded": loaded}
+            | {"skills": names, "tokens": total, "token_rule": rule, "ok": not over}
         )
         return int(over)
     for each in (*shown, *brought):
@@ -394,11 +351,10 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         say_lines(each.text)
         say("")
     say(f"{options.host}: {total:,} tokens unasked ({rule})")
-    counts = (
-        f"{len(names['whole']):,} stand with their description, {len(names['shortened']):,} "
-        "with less"
+    whole, less, absent = (f"{len(each):,}" for each in names.values())
+    say(
+        f"of the skills {whole} stand with their description, {less} with less, {absent} are absent"
     )
-    say(f"of the skills {counts}, {len(names['absent']):,} are absent: skills_search finds them")
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)

@@ -14,7 +14,7 @@ from typing import cast
 import anyio
 import click
 
-from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes
+from mcp_skills_server.commands.fields import count, flag, many, option, seconds, takes, text
 from mcp_skills_server.commands.options import GitOptions, path_or_none
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.dialects import wellknown
@@ -39,20 +39,10 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
 )
 
-_FRAMING = frozenset(
-    (
-        "host",
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "accept-encoding",
-        "te",
-        "upgrade",
-        "range",
-        "expect",
-    )
+_FRAMING = re.compile(
+    "host|connection|content-length|transfer-encoding|accept-encoding|te|upgrade|range|expect"
 )
-"""Headers that change the response or its framing."""
+"""Matches headers that change the response or its framing."""
 
 
 class FetchOptions(GitOptions):
@@ -80,8 +70,8 @@ class FetchOptions(GitOptions):
     )
     allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag("Also fetch over plain http.")
-    token_env: str | None = option(
-        None, "The environment variable with a bearer token, sent only to the site.", metavar="NAME"
+    token_env: str | None = text(
+        "The environment variable with a bearer token, sent only to the site.", "NAME"
     )
     headers: tuple[str, ...] = many(
         "A header, sent only to the site. May be repeated.", "--header", metavar="NAME:VALUE"
@@ -127,9 +117,7 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     """
     output = options.output
     if options.only_list and url is None:
-        raise UsageError(
-            "fetch --list needs the URL of a site, as in 'fetch https://example.com --list'"
-        )
+        raise UsageError("--list needs the URL of a site, as in 'fetch https://example.com --list'")
     if output is None and not options.only_list:
         raise UsageError("fetch needs --output DIR, the folder for the skills")
     if url is None and not options.update:
@@ -139,9 +127,8 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     settings = _settings(options)
     if url is not None:
         return _fetch(url, settings, options)
-    return max(
-        _fetch(given, each, options) for given, each in _recorded_sources(str(output), settings)
-    )
+    recorded = _recorded_sources(str(output), settings)
+    return max(_fetch(given, each, options) for given, each in recorded)
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -189,14 +176,10 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
     """Yield the headers of the options. No error shows a value, which may be a secret."""
     for header in given:
         name, colon, value = (part.strip() for part in header.partition(":"))
-        if (
-            not colon
-            or not re.fullmatch(r"[A-Za-z0-9-]+", name)
-            or not value.isascii()
-            or not value.isprintable()
-        ):
+        is_plain = value.isascii() and value.isprintable()
+        if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not is_plain:
             raise UsageError("--header takes NAME:VALUE in ASCII, such as 'X-Team:billing'")
-        if name.lower() in _FRAMING:
+        if _FRAMING.fullmatch(name.lower()):
             raise UsageError(f"--header cannot set {name}")
         yield name, value
     if token_env is not None:
@@ -218,18 +201,13 @@ def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, F
     for each in known:
         # the folder may be from anyone, and a command's arguments are not recorded
         if each.given.startswith(COMMAND):
-            raise UsageError(
-                f"{folder}: no command is started for a record; give it again, as in "
-                f"{COMMAND}COMMAND"
-            )
+            raise UsageError(f"{folder}: no command is started for a record; give {COMMAND}COMMAND")
     if settings.trust.headers and len({each.source for each in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
+    wanted = [None if each.wanted is None else frozenset(each.wanted) for each in known]
     return [
-        (
-            each.given,
-            replace(settings, wanted=None if each.wanted is None else frozenset(each.wanted)),
-        )
-        for each in known
+        (each.given, replace(settings, wanted=names))
+        for each, names in zip(known, wanted, strict=True)
     ]
 
 
@@ -239,10 +217,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
     try:
         if options.only_list:
             if kind not in {"folder", "site"}:
-                raise UsageError(
-                    f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this "
-                    "one has"
-                )
+                raise UsageError(f"--list is for sites; 'mcp-skills-server list {url}' lists this")
             from mcp_skills_server.sources import site  # the HTTP client takes a while to load
 
             return _list(anyio.run(site.look, url, settings)[1], settings)
@@ -268,10 +243,7 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
     """Open the source of a URL, to fetch its skills into this folder."""
     kind = kind_of(url)
     if kind.name == "folder" and is_archive(url) and not os.path.exists(url):
-        raise UsageError(
-            f"{url}: no such file; give the path of an archive, or the URL of a site or a "
-            "repository"
-        )
+        raise UsageError(f"{url}: no such file; give the path of an archive, or a URL")
     chosen = SourceSettings(
         cache_directory(),
         fetch=settings,
@@ -284,9 +256,9 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
 
         return site.Site(url, chosen)
     if settings.trust.headers:
-        way = (
-            "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
-        )
+        way = "git has credential helpers"
+        if kind.name == "oci":
+            way = "registries have 'docker login'"
         raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
     if kind.is_path:
         url = os.path.abspath(url)  # recorded for --update, which may be called from another folder
@@ -315,32 +287,27 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
     """Print the report of a fetch on stderr."""
     where, source, size = report.url, "the source", ""
     if report.version != "tree":
-        where, source, size = (
-            shown(report.url),
-            "the index",
-            f" ({report.bytes:,} bytes downloaded)",
-        )
+        where, source = shown(report.url), "the index"
+        size = f" ({report.bytes:,} bytes downloaded)"
     for line in (*report.warnings, *map(str, report.pointer_problems(origin))):
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")
     for name in report.gone:
-        fate = "stays; --prune removes it"
-        if name in report.pruned:
-            fate = "was removed"
+        fate = "was removed" if name in report.pruned else "stays; --prune removes it"
         remark(f"{name}: it is gone from {source}, and {fate}")
     for refusal in report.refused:
         remark(f"refused: {refusal}")
-    counts = (
-        (len(report.added), "added"),
-        (len(report.updated), "updated"),
-        (len(report.unchanged), "unchanged"),
-        (len(report.edited), "edited"),
-        (len(report.pruned), "removed"),
-        (len(report.refused), "refused"),
-    )
-    done = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
-    remark(f"{where}: {done}{size}")
+    counts = {
+        "added": report.added,
+        "updated": report.updated,
+        "unchanged": report.unchanged,
+        "edited": report.edited,
+        "removed": report.pruned,
+        "refused": report.refused,
+    }
+    done = ", ".join(f"{len(found)} {word}" for word, found in counts.items() if found)
+    remark(f"{where}: {done or 'nothing to do'}{size}")
 
 
 @contextmanager

@@ -34,24 +34,20 @@ _WORDS: Final = "mcp_skills_server.words"
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Properties of an option beyond those of click.
-
-    Attributes:
-        heading: the heading of the option in the help.
-        is_secret: its value is never shown.
-        is_live: a running server applies a new value from the configuration file.
-        in_file: a configuration file may set it.
-        if_empty: words for the value to set when its variable is empty, which is refused since it
-            would open the server to everyone.
-        path: a regular expression for a value with a path, which is its first group.
-    """
+    """Properties of an option beyond those of click."""
 
     heading: str = "Other options"
+    """The heading of the option in the help."""
     is_secret: bool = False
+    """True if its value is never shown."""
     is_live: bool = False
+    """True if a running server applies a new value from the configuration file."""
     in_file: bool = True
+    """True if a configuration file may set it."""
     if_empty: str = ""
+    """The value to set if its variable is empty, which is refused: it would open the server."""
     path: str = ""
+    """A regular expression for a value with a path, which is its first group."""
 
     @property
     def is_http_only(self) -> bool:
@@ -97,13 +93,15 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         names: its names on the command line; by default the field's name with hyphens.
         more: further arguments of `click.Option`, and attributes of `Traits` except the heading.
     """
-    known = {} if more.get("required") else {"default": default}
-    return cast(
-        "_T",
-        _Declared(
-            default, names or ("--{}",), {"help": words, "show_default": True, **known, **more}
-        ),
-    )
+    settings = {"help": words, "show_default": True, **more}
+    if not more.get("required"):
+        settings["default"] = default
+    return cast("_T", _Declared(default, names or ("--{}",), settings))
+
+
+def text(words: str, metavar: str, **more: Any) -> str | None:
+    """Return a field for an option with a text, without a default value."""
+    return option(None, words, metavar=metavar, **more)
 
 
 def count(default: int, words: str, **more: Any) -> int:
@@ -115,9 +113,8 @@ def seconds(
     default: float, words: str, *, least: float = 0, above: bool = False, **more: Any
 ) -> float:
     """Return a field for a number of seconds from `least`, exclusive with `above`."""
-    return option(
-        default, words, type=click.FloatRange(min=least, min_open=above), metavar="SECONDS", **more
-    )
+    kind = click.FloatRange(min=least, min_open=above)
+    return option(default, words, type=kind, metavar="SECONDS", **more)
 
 
 def file(words: str, *names: str, **more: Any) -> str | None:
@@ -228,9 +225,7 @@ def values_of(options: Options, *names: str) -> dict[str, Any]:
 
 def traits_of(parameter: click.Parameter) -> Traits:
     """Return the traits of an option, or the default ones for an argument."""
-    if isinstance(parameter, _Option):
-        return parameter.traits
-    return _OTHERS
+    return parameter.traits if isinstance(parameter, _Option) else _OTHERS
 
 
 def located(parameter: click.Parameter, value: str, folder: str) -> str:
@@ -255,8 +250,6 @@ def variables_of(parameter: click.Parameter) -> list[str]:
     own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
     if not isinstance(parameter, _Option):
         return own
-    names = [
-        f"{PREFIX}{each.replace('-', '_').upper()}"
-        for each in (key_of(parameter), parameter.name or "")
-    ]
+    keys = (key_of(parameter), parameter.name or "")
+    names = [f"{PREFIX}{each.replace('-', '_').upper()}" for each in keys]
     return [*dict.fromkeys((*names, *own))]

@@ -25,6 +25,7 @@ from mcp_skills_server.commands.fields import (
     option,
     seconds,
     takes,
+    text,
 )
 from mcp_skills_server.commands.look import remark_problems, run_deep_checks
 from mcp_skills_server.commands.opening import load_registry
@@ -63,15 +64,11 @@ class InstallOptions(Options):
         "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use "
         "without a person needs."
     )
-    url: str | None = option(
-        None,
-        "Connect the host to the server at this MCP endpoint, instead of starting one.",
-        metavar="URL",
+    url: str | None = text(
+        "Connect the host to the server at this MCP endpoint, instead of starting one.", "URL"
     )
-    token_env: str | None = option(
-        None,
-        "With --url: the environment variable from which the host reads a bearer token.",
-        metavar="VARIABLE",
+    token_env: str | None = text(
+        "With --url: the environment variable from which the host reads a bearer token.", "VARIABLE"
     )
     include: tuple[str, ...] = many(
         "Serve only skills whose path, name or tag matches. May be repeated.", metavar="PATTERN"
@@ -132,9 +129,8 @@ def install(
     if options.url is not None and not options.uninstall:
         entry = _remote_entry(row, options.url, options.token_env)
     elif not options.uninstall:
-        chosen = [
-            f"--{key}={each}" for key in ("include", "exclude") for each in getattr(options, key)
-        ]
+        chosen = [f"--include={each}" for each in options.include]
+        chosen += [f"--exclude={each}" for each in options.exclude]
         entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
@@ -165,13 +161,12 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
         raise UsageError(
             f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'"
         )
-    given = {
-        f"--{name.replace('_', '-')}": value not in (None, False, ())
-        for name, value in vars(options).items()
-    }
-    given |= {"--print": options.show, "ROOT": bool(roots)}
+    values = {**vars(options), "print": options.show}
+    given = {f"--{name.replace('_', '-')}" for name, value in values.items() if value}
+    if roots:
+        given.add("ROOT")
     for one, other in _EXCLUSIVE:
-        if given[one] and given[other]:
+        if one in given and other in given:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
     if options.trust and host.trust is None:
         raise UsageError(
@@ -215,23 +210,15 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    if (
-        parts.scheme not in {"http", "https"}
-        or not parts.hostname
-        or not url.isascii()
-        or " " in url
-    ):
-        raise UsageError(
-            f"--url {printable(url)}: write the MCP endpoint, such as https://skills.example/mcp"
-        )
+    is_plain = url.isascii() and " " not in url
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not is_plain:
+        hint = "write the MCP endpoint, such as https://skills.example/mcp"
+        raise UsageError(f"--url {printable(url)}: {hint}")
     if parts.username is not None:
-        raise UsageError(
-            "--url: the host's file would hold the password; name a variable with --token-env"
-        )
+        raise UsageError("--url: the file would hold the password; name a variable by --token-env")
     if variable is not None and not VARIABLE_NAME.fullmatch(variable):
-        raise UsageError(
-            f"--token-env {printable(variable)}: write the name of a variable, such as SKILLS_TOKEN"
-        )
+        hint = "write the name of a variable, such as SKILLS_TOKEN"
+        raise UsageError(f"--token-env {printable(variable)}: {hint}")
     return edit.remote_entry_for(host, url, variable)
 
 
@@ -291,15 +278,13 @@ def _command_of(given: str | None) -> list[str]:
         if os.path.basename(given) == given and given:
             return [given]
         if not os.path.isfile(given):
-            raise UsageError(
-                f"--command {printable(given)}: no such file; give the path of mcp-skills-server"
-            )
+            hint = "give the path of mcp-skills-server"
+            raise UsageError(f"--command {printable(given)}: no such file; {hint}")
         return [os.path.abspath(given)]
     running = sys.argv[0]
-    if Path(running).stem == _PROGRAM:
-        found = shutil.which(running) or (running if os.path.isfile(running) else None)
-        if found:
-            return [os.path.abspath(found)]
+    found = shutil.which(running) or running
+    if Path(running).stem == _PROGRAM and os.path.isfile(found):
+        return [os.path.abspath(found)]
     return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
 
 
@@ -347,8 +332,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
             continue
         for entry in entries:
             found += 1
-            began = time.monotonic()
-            trouble, count = entry.fault, 0
+            trouble, count, began = entry.fault, 0, time.monotonic()
             if not trouble:
                 trouble, count = anyio.run(_probe, entry, options.timeout)
             took = time.monotonic() - began
@@ -381,9 +365,9 @@ def _list_entries(platform: Platform) -> None:
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
     """Yield the entries for this server in a host's files, the user's and the project's."""
-    places = [
-        location(host, platform, project=each) for each in (False, True) if host.project or not each
-    ]
+    places = [location(host, platform)]
+    if host.project:
+        places.append(location(host, platform, project=True))
     for path in dict.fromkeys(places):
         try:
             found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
@@ -393,9 +377,8 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             words = edit.command_line_of(entry)
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
-            yield HostEntry(
-                path, name, words, {str(key): str(env[key]) for key in env}, _staleness(words)
-            )
+            texts = {key: str(value) for key, value in env.items()}
+            yield HostEntry(path, name, words, texts, _staleness(words))
 
 
 def _staleness(words: list[str]) -> str:
@@ -404,10 +387,10 @@ def _staleness(words: list[str]) -> str:
     if not shutil.which(program, path=None if os.path.isabs(program) else _BARE_PATH):
         return f"stale: the host finds no program {program}; run 'install' again"
     given = words[words.index("serve") + 1 :] if "serve" in words else []
-    gone = [each for each in given if os.path.isabs(each) and not os.path.exists(each)]
-    return (
-        f"stale: {gone[0]} is gone; run 'install' again with folders that are there" if gone else ""
-    )
+    for each in given:
+        if os.path.isabs(each) and not os.path.exists(each):
+            return f"stale: {each} is gone; run 'install' again with folders that are there"
+    return ""
 
 
 async def _probe(entry: HostEntry, patience: float) -> tuple[str, int]:

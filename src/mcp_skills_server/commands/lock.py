@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -65,10 +66,8 @@ class SourceState(NamedTuple):
         skill = self.skills.get(path)
         if skill is None:
             return None
-        return {
-            each: (raw, skill.files[each].executable)
-            for each, raw in self.registry.read_all(skill).items()
-        }
+        texts = self.registry.read_all(skill)
+        return {each: (raw, skill.files[each].executable) for each, raw in texts.items()}
 
 
 class SourceChange(NamedTuple):
@@ -78,6 +77,16 @@ class SourceChange(NamedTuple):
     newest: LockedSource
     state: SourceState
     kinds: dict[str, Kind]
+
+    def of_kind(self, kind: Kind) -> list[str]:
+        """Return the paths of the skills with this kind of change."""
+        return [path for path, found in self.kinds.items() if found == kind]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the change as `outdated` prints it."""
+        revisions = {"locked": self.source.revision, "newest": self.newest.revision}
+        changes = {kind: self.of_kind(kind) for kind in _KINDS}
+        return {"from": self.source.given, **revisions, **changes}
 
 
 def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
@@ -106,9 +115,8 @@ def open_sources(
             mirrors.fetch(proved=True)
         with registry:
             if len(registry.roots) < len(given):
-                raise UsageError(
-                    f"{', '.join(given)}: two of these are the same folder; name it once"
-                )
+                shown = ", ".join(given)
+                raise UsageError(f"{shown}: two of these are the same folder; name it once")
             snapshot = registry.snapshot
             for each in snapshot.problems:
                 if each.code.startswith("signature-"):
@@ -144,11 +152,8 @@ def compare_with_lock(
             if last[each.given] != number:
                 wanted = now.skills.keys() & each.skills.keys()
             skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-            out.append(
-                SourceChange(
-                    each, replace(now, skills=skills), offer, _change_kinds(each.skills, skills)
-                )
-            )
+            kinds = _change_kinds(each.skills, skills)
+            out.append(SourceChange(each, replace(now, skills=skills), offer, kinds))
         yield out
 
 
@@ -161,9 +166,8 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
             return given
         return Path(os.path.relpath(given, folder)).as_posix()
 
-    lock_file.write(
-        Path(path), [replace(each, given=if_path(from_folder, each.given)) for each in sources]
-    )
+    moved = [replace(each, given=if_path(from_folder, each.given)) for each in sources]
+    lock_file.write(Path(path), moved)
 
 
 @click.command()
@@ -187,10 +191,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     given = [*dict.fromkeys(roots)]
     for each in given:
         if not kind_of(each).is_path and ":" in urlsplit(each).netloc.rpartition("@")[0]:
-            raise UsageError(
-                "an address with a password cannot be locked; store the password in a credential "
-                "helper"
-            )
+            raise UsageError("an address with a password cannot be locked; use a credential helper")
     with open_sources(given, options) as (registry, offers):
         sources = [each.locked() for each in offers]
         _remark_left_out(registry)
@@ -212,10 +213,9 @@ def _remark_left_out(registry: Registry) -> None:
             reason = next((each.message for each in skill.problems), "")
             remark(f"left out: {path}, which cannot be served: {reason}")
     for each in registry.problems():
-        is_unusable = (
-            each.skill and each.severity == "error" and each.skill not in registry.snapshot.skills
-        )
-        if each.code == "shadowed" or (is_unusable and not each.code.startswith("signature-")):
+        is_left_out = each.skill and each.skill not in registry.snapshot.skills
+        is_error = each.severity == "error" and not each.code.startswith("signature-")
+        if each.code == "shadowed" or (is_left_out and is_error):
             remark(f"left out: {each.path}: {each.message}")
 
 
@@ -234,29 +234,16 @@ def outdated(options: OutdatedOptions) -> int:
     with compare_with_lock(read_lock(options.lock), options) as moved:
         is_new = any(each.kinds for each in moved)
         if options.form == "json":
-            say_json(
-                [
-                    {
-                        "from": each.source.given,
-                        "locked": each.source.revision,
-                        "newest": each.newest.revision,
-                    }
-                    | {
-                        kind: [path for path, found in each.kinds.items() if found == kind]
-                        for kind in _KINDS
-                    }
-                    for each in moved
-                ]
-            )
+            say_json([each.as_json() for each in moved])
             return int(is_new)
-        for source, newest, _, kinds in moved:
-            if kinds:
-                before, after = (
-                    each.revision.removeprefix("sha256:")[:12] for each in (source, newest)
-                )
-                say(f"{source.given}:{f' {before} -> {after}' if before != after else ''}")
-            for path, kind in sorted(kinds.items(), key=lambda each: _KINDS.index(each[1])):
-                say(f"  {kind:8} {path}")
+        for each in moved:
+            if each.kinds:
+                versions = (each.source.revision, each.newest.revision)
+                before, after = (version.removeprefix("sha256:")[:12] for version in versions)
+                say(f"{each.source.given}:{f' {before} -> {after}' if before != after else ''}")
+            for kind in _KINDS:
+                for path in each.of_kind(kind):
+                    say(f"  {kind:8} {path}")
         if not is_new:
             remark(f"nothing is new: the skills match {options.lock}")
         return int(is_new)
@@ -284,10 +271,8 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
         known.update(path for each in moved for path in (*each.source.skills, *each.newest.skills))
         for name in names:
             if name not in known:
-                raise UsageError(
-                    f"{name}: {options.lock} has no such source or skill; 'outdated' shows what "
-                    "is new"
-                )
+                hint = "'outdated' shows what is new"
+                raise UsageError(f"{name}: {options.lock} has no such source or skill; {hint}")
         for each in moved:
             chosen = each.kinds
             if names and each.source.given not in names:
@@ -335,8 +320,8 @@ def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
     out: list[LockedSource] = []
     for each in sources:
         kept = {
-            path: each.skills[path]
-            for path in each.skills
+            path: digest
+            for path, digest in each.skills.items()
             if owners.setdefault(path, each.given) == each.given
         }
         for path in sorted(each.skills.keys() - kept.keys()):
@@ -367,9 +352,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     with ExitStack() as opened:
         if options.lock is not None and not pair:
             moved = opened.enter_context(compare_with_lock(read_lock(options.lock), options))
-            found = (
-                difference for each in moved for difference in _differences_since(each, options)
-            )
+            found = chain.from_iterable(_differences_since(each, options) for each in moved)
         elif len(pair) == 2:
             before, after = (_open_source(opened, each, options) for each in pair)
             found = _between(before, after, before.skills.keys() | after.skills.keys())
@@ -388,9 +371,8 @@ def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Itera
     source, kinds = moved.source, moved.kinds
     if kinds and kind_of(source.given).keeps_history:
         with ExitStack() as opened:
-            yield from _between(
-                _open_source(opened, source.given, options, source.revision), moved.state, kinds
-            )
+            before = _open_source(opened, source.given, options, source.revision)
+            yield from _between(before, moved.state, kinds)
         return
     for skill, kind in kinds.items():
         if kind == "added":

@@ -27,22 +27,14 @@ _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 _MOST_WAITING: Final = 10_000
 """Lines in the queue to stderr; further ones are dropped and counted."""
-
-
 Level = Literal["debug", "info", "warning", "error"]
-
-
 Format = Literal["text", "json"]
 
 
 def log_level(default: Level) -> Level:
     """Return a field for the option `--log-level`."""
-    return option(
-        default,
-        "The lowest level of log lines on stderr.",
-        type=click.Choice(get_args(Level)),
-        is_live=True,
-    )
+    kind = click.Choice(get_args(Level))
+    return option(default, "The lowest level of log lines on stderr.", type=kind, is_live=True)
 
 
 def log_format() -> Format:
@@ -95,16 +87,9 @@ class LineQueue(QueueHandler):
             return
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            text = (
-                f"{dropped:,} lines of the log were dropped here, because the reader of stderr "
-                "does not keep up"
-            )
-            fields = {
-                "name": __name__,
-                "levelno": logging.WARNING,
-                "levelname": "WARNING",
-                "msg": text,
-            }
+            text = f"{dropped:,} lines of the log were dropped: the reader of stderr is too slow"
+            fields = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+            fields["msg"] = text
             self._lines.put_nowait(self.prepare(logging.makeLogRecord(fields)))
         self._lines.put_nowait(record)
 

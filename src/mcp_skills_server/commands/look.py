@@ -68,10 +68,11 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
                 folder = os.path.commonpath(left)
             except ValueError:  # absolute and relative paths of several roots
                 folder = os.curdir
-            message = f"{len(left):,} more problems of this kind"
-            yield each._replace(
-                path=folder, line=None, message=message, hint="'--format json' shows each"
+            message, hint = (
+                f"{len(left):,} more problems of this kind",
+                "'--format json' shows each",
             )
+            yield each._replace(path=folder, line=None, message=message, hint=hint)
 
 
 def remark_problems(registry: Registry) -> None:
@@ -102,11 +103,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     problems = registry.problems()
     counts = Counter(problem.skill for problem in problems)
     empty, passed = report_absent(registry)
-    sources = [
-        {"root": root.shown, "revision": root.revision or None}
-        for root in registry.roots
-        if root.origin
-    ]
+    remote = [root for root in registry.roots if root.origin]
+    sources = [{"root": root.shown, "revision": root.revision or None} for root in remote]
     if options.form == "json":
         say_json(
             {
@@ -125,20 +123,15 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
             colours[len(rows)] = "red"
         elif count:
             colours[len(rows)] = "yellow"
-        version, about = (
-            identity.version(skill.frontmatter) or "",
-            " ".join(skill.description.split()),
-        )
+        version = identity.version(skill.frontmatter) or ""
+        about = " ".join(skill.description.split())
         state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     if skills:
         say_table(rows, colours)
-    for each in sources:
-        say(
-            f"{each['root']}: revision "
-            f"{each['revision'] or 'unknown, since the copy is incomplete'}",
-            err=True,
-        )
+    for root in remote:
+        revision = root.revision or "unknown, since the copy is incomplete"
+        say(f"{root.shown}: revision {revision}", err=True)
     for problem in shortened(snapshot.problems):
         say(str(problem), err=True)
     remark_problems(registry)
@@ -158,9 +151,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server show ~/skills refunds
       mcp-skills-server show ~/skills acme/billing/refunds --format json
     """
-    usage = (
-        "show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'"
-    )
+    usage = "show takes one or more roots and then a skill, as in 'show ~/skills refunds'"
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options)
     skill = named_skill(registry, name, Standing.UNUSABLE)
@@ -184,20 +175,9 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
         say_json(details)
         return
     details["served"] = _SERVED[skill.standing]
-    for key in (
-        "path",
-        "name",
-        "title",
-        "version",
-        "uri",
-        "origin",
-        "revision",
-        "description",
-        "served",
-        "listed",
-    ):
-        if details[key]:
-            say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
+    for key, value in details.items():
+        if value and isinstance(value, str) and key != "instructions":
+            say(f"{key + ':':13}{' '.join(value.split())}")
     say("")
     rows = [(path, str(file.size), file.digest or "") for path, file in skill.files.items()]
     say_table([("FILE", "BYTES", "DIGEST"), *rows])

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,28 +61,22 @@ def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
 
 @dataclass(slots=True)
 class OpenedRoots:
-    """The roots of a command.
-
-    Attributes:
-        registry: the skills of the roots, or those that a lock file names.
-        mirrors: keeps the remote roots current; None if all are folders.
-        scripts: permission to run scripts, by the absolute folder of a root, as configured.
-        entries: the entries of the lock file, by the absolute folder that the registry serves.
-        pins: the gate of the lock file.
-        lock: the path of the lock file.
-        given: the roots that the command was given.
-    """
+    """The roots of a command."""
 
     registry: Registry
     mirrors: Mirrors | None
+    """Keeps the remote roots current; None if all are folders."""
     scripts: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    """Permission to run scripts, by the absolute folder of a root, as configured."""
     entries: Mapping[str, LockedSource] = field(default_factory=dict[str, "LockedSource"])
+    """The entries of the lock file, by the absolute folder that the registry serves."""
     pins: Pins | None = None
+    """The gate of the lock file."""
     lock: str | None = None
     given: Sequence[str] = ()
 
-    def start_polling(self) -> None:
-        """Fetch the remote roots, and poll them from now on."""
+    def start(self, first_load: float) -> None:
+        """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
 
         def load(folder: str) -> None:
             self.registry.loaded.wait()
@@ -91,11 +85,6 @@ class OpenedRoots:
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry.note)
             self.mirrors.start(load)
-
-    def start(self, first_load: float) -> None:
-        """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
-        self.start_polling()
-        if self.mirrors is not None:
             self.registry.await_sources = self.mirrors.first_read(first_load)
             self.registry.unread_sources = self.mirrors.unread
 
@@ -134,11 +123,10 @@ class OpenedRoots:
             entries = _assign_entries(self.entries, locked_roots(self.lock, self.given), self.lock)
             if entries == self.entries:
                 return ""
-            before = self.entries
             moved = {
-                each: entries[each].revision
-                for each in entries
-                if entries[each].revision != before[each].revision
+                folder: entry.revision
+                for folder, entry in entries.items()
+                if entry.revision != self.entries[folder].revision
             }
             switch = self.mirrors and self.mirrors.repinned(moved)
         except (UsageError, SourceError) as error:
@@ -169,12 +157,10 @@ def open_roots(
 
     Args:
         given: the roots.
-        options: how to read the roots; some classes also say how to verify and poll them. Its
-            configuration has the rules of single roots.
+        options: how to read, verify and poll the roots, and the rules of single ones.
         pin: the revision of every root, None for the newest.
         locked: the lock file entry of each root, whose skills alone are served; None for no lock.
-        indexed: start from the index of an earlier process, and keep one if a watcher follows the
-            roots.
+        indexed: start from the index of an earlier process, and keep one.
         kinds: further kinds of sources.
 
     Raises:
@@ -187,9 +173,7 @@ def open_roots(
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
         mirrors = _mirrors(options, kinds)
-        refresh_s = None
-        if isinstance(options, RefreshOptions):
-            refresh_s = options.refresh
+        refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
         pins = [pin] * len(given)
         if locked is not None:
             pins = [each.revision or None for each in locked]
@@ -198,9 +182,7 @@ def open_roots(
             for root, wanted, rule in zip(given, pins, rules, strict=True)
         ]
     folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
-    by_folder = {
-        folder: rule for folder, rule in zip(folders, rules, strict=True) if rule is not None
-    }
+    by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
     entries: dict[str, LockedSource] = {}
     gates: list[Gate] = []
     gate: Pins | None = None
@@ -210,9 +192,7 @@ def open_roots(
         entries = dict(zip(folders, locked, strict=True))
         gate = Pins(*_pinned(entries))
         gates.append(gate)
-    keys: Sequence[str] = ()
-    if isinstance(options, SignatureOptions):
-        keys = options.require_signature
+    keys = options.require_signature if isinstance(options, SignatureOptions) else ()
     gates += _gates(options, keys, options.cache_dir)
     own: dict[str, Gate] = {}
     for folder, rule in by_folder.items():
@@ -229,9 +209,7 @@ def open_roots(
             f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
             "file; name the folder itself, once"
         )
-    scripts = {
-        folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
-    }
+    scripts = {each: rule.scripts for each, rule in by_folder.items() if rule.scripts is not None}
     return OpenedRoots(registry, mirrors, scripts, entries, gate)
 
 
@@ -373,7 +351,7 @@ def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
     return [each for name, each in locked if not roots or name in wanted]
 
 
-def pinned_elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
+def pinned_elsewhere(locked: Iterable[LockedSource], source: LockedSource) -> frozenset[str]:
     """Return the skills that other entries pin to other revisions of the same source."""
     others = (each for each in locked if each.given == source.given and each is not source)
     return frozenset(path for each in others for path in each.skills)
@@ -392,11 +370,11 @@ def _pinned(
     entries: Mapping[str, LockedSource],
 ) -> tuple[dict[str, Mapping[str, str]], dict[str, frozenset[str]]]:
     """Return, by folder, its locked skills, and those pinned to another revision of its source."""
-    locked = [*entries.values()]
-    return (
-        {folder: each.skills for folder, each in entries.items()},
-        {folder: pinned_elsewhere(locked, each) for folder, each in entries.items()},
-    )
+    skills = {folder: each.skills for folder, each in entries.items()}
+    elsewhere = {
+        folder: pinned_elsewhere(entries.values(), each) for folder, each in entries.items()
+    }
+    return skills, elsewhere
 
 
 def _assign_entries(
@@ -409,8 +387,7 @@ def _assign_entries(
         same = [folder for folder, known in free.items() if known.given == each.given]
         if not same:
             raise UsageError(
-                f"{lock}: {each.given} has one more revision there than at the start; restart the "
-                "server"
+                f"{lock}: {each.given} has a further revision there; restart the server"
             )
         folder = next((found for found in same if free[found].revision == each.revision), same[0])
         del free[folder]
@@ -456,11 +433,7 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
     grants = Grants(configuration.grants, local=local)
     if local and not grants.permissions(None).grants:
         logger.warning(
-            (
-                '%s grants nothing to the user who starts this server; write who = ["%s"] in a '
-                "table "
-                "[[grant]]"
-            ),
+            '%s grants nothing to the user who starts the server; write a [[grant]] for "%s"',
             configuration.file,
             LOCAL,
         )

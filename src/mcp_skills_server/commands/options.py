@@ -22,6 +22,7 @@ from mcp_skills_server.commands.fields import (
     output_format,
     seconds,
     switch,
+    text,
     variables_of,
 )
 from mcp_skills_server.errors import UsageError
@@ -88,7 +89,7 @@ class LimitOptions(Options, heading="Which skills there are"):
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
     max_depth: int = option(
-        32, "How many levels below a root a skill may lie.", type=click.IntRange(1, 64)
+        32, "How deep below a root a skill may lie.", type=click.IntRange(1, 64)
     )
     include: tuple[str, ...] = many(
         "Serve only skills whose path, name or tag matches, such as 'acme/*'. May be repeated.",
@@ -180,14 +181,10 @@ class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
 
 
 class TextOptions(RootOptions):
-    """Options of a command that prints text or JSON."""
-
     form: Literal["text", "json"] = output_format("text", "json")
 
 
 class TableOptions(RootOptions):
-    """Options of a command that prints a table or JSON."""
-
     form: Literal["table", "json"] = output_format("table", "json")
 
 
@@ -236,13 +233,12 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
 
 
 class ProposalOptions(Options, heading="Proposals"):
-    proposals: str | None = option(
-        None,
+    proposals: str | None = text(
         "Let models propose skills, and changes of skills in your own folders, and keep what they "
         "propose in this folder; git for a branch each in the working copy of a root. Nothing "
         "changes until a person approves it ('proposals', or the page).",
+        "DIR|git",
         path="(?!git$)(.+)",
-        metavar="DIR|git",
     )
 
 
@@ -278,8 +274,7 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         return identity.require(snapshot, name, standing)
     except RequestError as error:
         if snapshot.named(name, standing):
-            raise UsageError(str(error)) from None  # whose message has their paths
-        # A name that several skills share is ambiguous, and finds none of them.
+            raise UsageError(str(error)) from None  # several have the name; this has their paths
         names = dict.fromkeys(
             each
             for path, found in snapshot.skills.items()
@@ -302,14 +297,8 @@ def limits_of(options: LimitOptions) -> Limits:
     """Return the limits that these options set for a registry."""
     from mcp_skills_server.catalog.roots import Limits
 
-    return Limits(
-        options.max_skill_md,
-        options.max_files,
-        options.max_bytes,
-        options.max_depth,
-        options.hidden,
-        options.follow_links,
-    )
+    sizes = (options.max_skill_md, options.max_files, options.max_bytes, options.max_depth)
+    return Limits(*sizes, options.hidden, options.follow_links)
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
@@ -326,9 +315,7 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
     from mcp_skills_server.access.tokens import TokenLines, read_token_file, read_token_value
 
     if file is not None and lines is not None:
-        raise UsageError(
-            "tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them"
-        )
+        raise UsageError("--token-file and MCP_SKILLS_TOKENS exclude each other; give one of them")
     if lines is not None:
         return read_token_value(lines, "MCP_SKILLS_TOKENS")
     if file is not None:
@@ -349,10 +336,8 @@ def warn_of_unknown_variables(context: click.Context) -> None:
         for name in root.command.list_commands(root):
             own |= _variables(root.command.get_command(root, name))
     for name in sorted(given - own):
-        near = nearest(name, sorted(own), 1)
-        logger.warning(
-            "%s: there is no such variable; %s", name, f"set {near[0]}" if near else "unset it"
-        )
+        remedy = "".join(f"set {near}" for near in nearest(name, sorted(own), 1)) or "unset it"
+        logger.warning("%s: there is no such variable; %s", name, remedy)
 
 
 def _variables(command: click.Command | None) -> set[str]:

@@ -88,23 +88,15 @@ def show(options: LookOptions, id_: str) -> None:
         return
     kind = "a new skill" if proposal.is_new else "a change"
     say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")
-    say(
-        f"  proposed by {proposal.principal} at {proposal.proposed}, host "
-        f"{proposal.host or 'unknown'}"
-    )
+    host, message = proposal.host or "unknown", proposal.message or "no message"
+    say(f"  proposed by {proposal.principal} at {proposal.proposed}, host {host}")
     say(f"  reason: {proposal.reason}")
     if proposal.reviewer:
-        say(
-            f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: "
-            f"{proposal.message or 'no message'}"
-        )
+        say(f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: {message}")
     if found.is_outdated:
         say("  outdated: the skill has changed since; it cannot be approved")
-    for name, lines in (
-        ("wrong", found.problems),
-        ("script", found.scripts),
-        ("alike", found.alike),
-    ):
+    about = {"wrong": found.problems, "script": found.scripts, "alike": found.alike}
+    for name, lines in about.items():
         for line in lines:
             say(f"  {name}: {line}")
     for path in proposal.removed:
@@ -122,10 +114,8 @@ def diff(options: LookOptions, id_: str) -> int:
     reviewed = _reviewed(options, _store(options), id_)
     proposal, found = reviewed.proposal, reviewed.difference
     if options.form == "json":
-        say_json(
-            proposal.as_json()
-            | {"first": found.important if found else (), "lines": found.others if found else ()}
-        )
+        first, lines = (found.important, found.others) if found is not None else ((), ())
+        say_json(proposal.as_json() | {"first": first, "lines": lines})
     elif found is not None:
         say(f"{proposal.name}: {proposal.id}")
         for line in found.important:

@@ -19,7 +19,7 @@ import click
 import mcp_skills_server
 from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.plugins import PLUGIN_NAME
-from mcp_skills_server.commands.fields import flag, option, seconds, takes
+from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.opening import load_registry, make_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
@@ -101,9 +101,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     real = os.path.realpath(output)
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
-            raise UsageError(
-                f"--output {printable(output)} lies in {root.shown}; give a folder outside of it"
-            )
+            hint = "give a folder outside of it"
+            raise UsageError(f"--output {printable(output)} lies in {root.shown}; {hint}")
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
@@ -112,17 +111,10 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     empty = without_skills(registry)
     if empty and not options.allow_partial and not options.check:
         return _refuse_to_publish(output, [(root, "no skill there") for root in empty])
-    site = StaticSite(
-        output,
-        headers=options.headers,
-        keep_days=options.keep,
-        progress=partial(progress, label="writing"),
-    )
+    writing, packing = (partial(progress, label=label) for label in ("writing", "packing"))
+    site = StaticSite(output, headers=options.headers, keep_days=options.keep, progress=writing)
     publication = Publication(
-        registry,
-        options.base_url,
-        progress=partial(progress, label="packing"),
-        evals=options.with_evals,
+        registry, options.base_url, progress=packing, evals=options.with_evals
     )
     if options.check:
         differences = site.check(publication)
@@ -138,11 +130,9 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if options.check:
         for each in differences:
             say(str(each))
-        state = (
-            f"not current: {plural(len(differences), 'file')} to change"
-            if differences
-            else "current"
-        )
+        state = "current"
+        if differences:
+            state = f"not current: {plural(len(differences), 'file')} to change"
         remark(f"{shown} is {state}")
         return int(bool(differences or (edition.left_out and not options.allow_partial)))
     registry.keep_index()
@@ -159,10 +149,8 @@ def _report_left_out(left_out: Iterable[tuple[str, str]], what: str) -> None:
 def _refuse_to_publish(output: str, left_out: Iterable[tuple[str, str]]) -> int:
     """Print why nothing was published, and return the exit code."""
     _report_left_out(left_out, "not published")
-    remark(
-        f"nothing was published in {printable(output)}; correct this, or publish the rest with "
-        "--allow-partial"
-    )
+    hint = "correct this, or publish the rest with --allow-partial"
+    remark(f"nothing was published in {printable(output)}; {hint}")
     return 1
 
 
@@ -173,28 +161,22 @@ def _check_base(url: str) -> None:
     except ValueError:
         parts = None
     if parts is not None:
-        is_plain = (
-            not (parts.query or parts.fragment or parts.username or parts.password)
-            and url.isascii()
-        )
-        is_plain = is_plain and not any(each <= " " or each in '\\"<>^`{|}\x7f' for each in url)
+        is_bare = not (parts.query or parts.fragment or parts.username or parts.password)
+        is_plain = is_bare and not re.search(r'[^!-~]|[\\"<>^`{|}]', url)
         is_whole = parts.scheme in {"http", "https"} and bool(parts.hostname)
         is_path = not parts.scheme and not parts.netloc and url[:1] in {"", "/"}
         if is_plain and (is_whole or is_path):
             return
-    raise UsageError(
-        f"--base-url {printable(url)}: give an http or https URL such as https://cdn.example.com, "
-        "or a path such as /skills"
-    )
+    hint = "give a URL such as https://cdn.example.com, or a path such as /skills"
+    raise UsageError(f"--base-url {printable(url)}: {hint}")
 
 
 def _packable(
-    roots: Sequence[str], options: PackOptions, *, left_out: str, nothing: str, empty: str
+    roots: Sequence[str], options: PackOptions, nothing: str, *, left_out: str
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the packable skills by name. Exit with 1 if one is not, without --allow-partial.
 
-    `left_out` is the remark on each skill that cannot be packed, `nothing` the remark before the
-    exit. `empty` completes the message "there is no skill to".
+    `left_out` is the remark on each skill that cannot be packed, `nothing` that before the exit.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -204,9 +186,7 @@ def _packable(
         remark(nothing)
         raise click.exceptions.Exit(1)
     if not edition.skills:
-        raise UsageError(
-            f"there is no skill to {empty}; 'validate' says what is wrong with those that are there"
-        )
+        raise UsageError("no skill can be packed; 'validate' says what is wrong with each")
     return publication, dict(sorted(edition.skills.items()))
 
 
@@ -248,34 +228,23 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
         raise UsageError(usage)
     reference = parse_reference(target, http=options.allow_http)
     if reference.digest is not None:
-        raise UsageError(
-            f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for "
-            "latest"
-        )
-    nothing = (
-        f"nothing was pushed to {reference}; correct this, or push the rest with --allow-partial"
-    )
+        raise UsageError(f"{target}: a digest comes from the bytes; give a tag, or none for latest")
+    hint = "correct this, or push the rest with --allow-partial"
     publication, skills = _packable(
-        roots, options, left_out="not pushed", nothing=nothing, empty="push"
+        roots, options, f"nothing was pushed to {reference}; {hint}", left_out="not pushed"
     )
-    packed = [
-        Package(
-            name,
-            each.skill.frontmatter,
-            identity.version(each.skill.frontmatter),
-            partial(publication.unpacked, each),
-        )
-        for name, each in skills.items()
-    ]
-    targets = [(reference, packed)]
-    if options.each:
-        targets = [
-            (replace(reference, repository=f"{reference.repository}/{each.name}"), [each])
-            for each in packed
-        ]
+    packed: list[Package] = []
+    for name, each in skills.items():
+        fields = each.skill.frontmatter
+        files = partial(publication.unpacked, each)
+        packed.append(Package(name, fields, identity.version(fields), files))
     try:
-        for target, wanted in targets:
-            anyio.run(_push, target, wanted, options)
+        if not options.each:
+            anyio.run(_push, reference, packed, options)
+            return 0
+        for each in packed:
+            repository = f"{reference.repository}/{each.name}"
+            anyio.run(_push, replace(reference, repository=repository), [each], options)
     except ArchiveRefusedError as error:
         remark(str(error))
         return 1
@@ -311,9 +280,7 @@ async def _push(reference: OciReference, packed: Sequence[Package], options: Pus
 class PackageOptions(PackOptions):
     """Options that `bundle` and `plugin` share."""
 
-    name: str | None = option(
-        None, "The name in hosts; by default that of the first folder.", metavar="NAME"
-    )
+    name: str | None = text("The name in hosts; by default that of the first folder.", "NAME")
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
 
 
@@ -351,9 +318,8 @@ def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
     raw = packages.bundle(skills, name, options.package_version, mcp_skills_server.__version__)
     with _writing(options.output):
         replace_file(Path(options.output), raw, None)
-    remark(
-        f"wrote {plural(len(skills), 'skill')} in {len(raw):,} bytes to {printable(options.output)}"
-    )
+    count = plural(len(skills), "skill")
+    remark(f"wrote {count} in {len(raw):,} bytes to {printable(options.output)}")
     return 0
 
 
@@ -369,18 +335,14 @@ def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
     """
     name = _name_of(options, roots)
     if os.path.lexists(options.output):
-        raise UsageError(
-            f"--output {printable(options.output)}: already exists; give another folder, or "
-            "remove it"
-        )
+        hint = "already exists; give another folder, or remove it"
+        raise UsageError(f"--output {printable(options.output)}: {hint}")
     skills = _packaged_files(options, roots)
     with _writing(options.output):
         files = packages.plugin(skills, name, options.package_version, server=options.server)
         write_folder(Path(options.output), files)
-    remark(
-        f"wrote the plugin {name} with {plural(len(skills), 'skill')} to "
-        f"{printable(options.output)}"
-    )
+    count = plural(len(skills), "skill")
+    remark(f"wrote the plugin {name} with {count} to {printable(options.output)}")
     return 0
 
 
@@ -389,35 +351,29 @@ def _writing(output: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(
-            f"--output {printable(output)}: cannot be written ({error.strerror})"
-        ) from None
+        reason = f"cannot be written ({error.strerror})"
+        raise UsageError(f"--output {printable(output)}: {reason}") from None
 
 
 def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
     """Return the name of the package, checked; check its version too."""
-    folder = re.sub(r"[^a-z0-9]+", "-", os.path.basename(os.path.abspath(given[0])).lower()).strip(
-        "-"
-    )
-    name = options.name if options.name is not None else folder[:64].strip("-")
+    name = options.name
+    if name is None:
+        folder = os.path.basename(os.path.abspath(given[0])).lower()
+        name = re.sub("[^a-z0-9]+", "-", folder).strip("-")[:64].strip("-")
     if not PLUGIN_NAME.fullmatch(name):
-        raise UsageError(
-            f"--name {printable(name)!r}: give 1 to 64 small letters, digits, '-' and '.'"
-        )
+        hint = "give 1 to 64 small letters, digits, '-' and '.'"
+        raise UsageError(f"--name {printable(name)!r}: {hint}")
     if not _VERSION.fullmatch(options.package_version):
-        raise UsageError(
-            f"--package-version {printable(options.package_version)}: write three numbers, as in "
-            "1.2.0"
-        )
+        version = printable(options.package_version)
+        raise UsageError(f"--package-version {version}: write three numbers, as in 1.2.0")
     return name
 
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
     """Return the files of each skill by name, without those of skills nested in it."""
     nothing = "nothing was written; correct this, or take the rest with --allow-partial"
-    publication, published = _packable(
-        given, options, left_out="left out", nothing=nothing, empty="take"
-    )
+    publication, published = _packable(given, options, nothing, left_out="left out")
     skills: dict[str, Files] = {}
     for name, each in published.items():
         inside = tuple(f"{place}/" for place in each.skill.nested)

@@ -50,10 +50,9 @@ class Reloader:
     and network file systems send no events.
 
     Args:
-        context: the context of the command; values of its command line and its environment
-            override the file.
+        context: the context of the command, whose command line and environment override the file.
         views: the skills of each principal.
-        sources: the roots, whose lock file is reread; None if there are none.
+        sources: the roots, whose lock file is reread.
         tokens: the current tokens; None if the command takes none.
         rates: the current rate limits; None if requests are not counted.
 
@@ -120,17 +119,12 @@ class Reloader:
                 in_force = "the tokens stay as they were"
             troubles.append(f"{wrong[0][1]}{more_suffix(len(wrong) - 1)}; {in_force}")
         grants: Sequence[Grant] | None = None
-        if (
-            was is not None
-            and now is not None
-            and was.grants is not None
-            and was.grants != now.grants
-        ):
+        if was and now and was.grants is not None and was.grants != now.grants:
             grants = now.grants
         self._swap(tokens, grants)
         for each in troubles:  # logged after the valid changes are in force
             logger.warning("%s", each)
-        if was is not None and now is not None and was != now:
+        if was and now and was != now:
             self._apply(before, was, now)
         if self._sources is not None and (refused := self._sources.relock()):
             logger.warning("%s", refused)
@@ -189,9 +183,8 @@ class Reloader:
         if self._sources is not None and self._sources.mirrors is not None:
             for root in {*old["roots"], *new["roots"]}:
                 rules = now.rules_of(root)
-                self._sources.mirrors.set_refresh(
-                    root, (rules and rules.refresh_s) or new["refresh"]
-                )
+                seconds = (rules and rules.refresh_s) or new["refresh"]
+                self._sources.mirrors.set_refresh(root, seconds)
         if _without_refresh(was) != _without_refresh(now):
             later.append("source")
         if (was.grants is None) != (now.grants is None):
@@ -203,9 +196,8 @@ class Reloader:
             if was.quotas.fixed != now.quotas.fixed:
                 later.append("quota")
         if later:
-            logger.warning(
-                "%s: %s: this takes effect at the next start", now.file, ", ".join(later)
-            )
+            keys = ", ".join(later)
+            logger.warning("%s: %s: this takes effect at the next start", now.file, keys)
 
     @property
     def has_files(self) -> bool:

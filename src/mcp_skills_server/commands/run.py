@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import click
 
-from mcp_skills_server.commands.fields import Grouped, flag, option, takes
+from mcp_skills_server.commands.fields import Grouped, flag, takes, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions, named_skill, roots_and_last
 from mcp_skills_server.commands.printing import remark, say, say_lines
@@ -57,9 +57,8 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     found = named_skill(registry, skill)
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
-    with make_runtime(
-        registry, RuntimeOptions(**chosen, allow_scripts=True), RuntimeSettings()
-    ) as runtime:
+    allowed = RuntimeOptions(**chosen, allow_scripts=True)
+    with make_runtime(registry, allowed, RuntimeSettings()) as runtime:
         scripts = runtime.scripts
         if scripts is None:
             raise UsageError("scripts cannot run here")
@@ -73,9 +72,7 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     if outcome.stderr:
         say_lines(outcome.stderr.removesuffix("\n"), err=True)
     for file in outcome.files:
-        remark(
-            f"it made {file.path} ({file.size:,} bytes), which is removed with its work directory"
-        )
+        remark(f"it made {file.path} ({file.size:,} bytes), which goes with its work directory")
     return 1 if outcome.exit_code is None else outcome.exit_code
 
 
@@ -87,10 +84,8 @@ def _say_explained(explained: DryRun) -> None:
         say(f"           without {gap}")
     if box is not None:
         say("reads:     the files of the skill, the programs and libraries of the system")
-        say(
-            "writes:    its work directory, its temporary "
-            f"files{''.join(f', {each}' for each in explained.folders)}"
-        )
+        places = ["its work directory", "its temporary files", *map(str, explained.folders)]
+        say(f"writes:    {', '.join(places)}")
     say(f"network:   {'yes' if explained.network or box is None else 'no'}")
     for name, value in sorted(command.env.items()):
         # values of other variables may be secrets
@@ -100,9 +95,7 @@ def _say_explained(explained: DryRun) -> None:
 
 
 class ApproveOptions(ApprovalOptions, RootOptions):
-    digest: str | None = option(
-        None, "Approve only this digest, as in the server's message.", metavar="DIGEST"
-    )
+    digest: str | None = text("Approve only this digest, as in the server's message.", "DIGEST")
     revoke: bool = flag("Revoke the approval.")
 
 
@@ -122,25 +115,18 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server approve https://example.com refunds
       mcp-skills-server approve https://example.com refunds --revoke
     """
-    usage = (
-        "approve takes one or more roots and then a skill, as in 'approve https://example.com "
-        "refunds'"
-    )
+    usage = "approve takes roots and then a skill, as in 'approve https://example.com refunds'"
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
     found = registry.digest_over(skill)
     if skill.origin is None:
-        raise UsageError(
-            f"{skill.path} is in one of your own folders; its scripts need no approval"
-        )
+        raise UsageError(f"{skill.path} is in your own folder; its scripts need no approval")
     origin = canonical(skill.origin)
     if not origin:
         raise UsageError(f"{skill.path}: its record of origin cannot be read; fetch it again")
     if options.digest is not None and options.digest != found:
-        raise UsageError(
-            f"{skill.path} has the digest {found} and not the one given; read the skill again"
-        )
+        raise UsageError(f"{skill.path} now has the digest {found}; read the skill again")
     file = Path(options.approvals) if options.approvals is not None else default_file()
 
     def changed(known: tuple[Approval, ...]) -> list[Approval]:

@@ -40,14 +40,12 @@ def print_waiting_hint(peer: str, *ways: str) -> None:
     """Tell a person at a terminal that the command waits for `peer`, and the ways to try it."""
     if not sys.stdin.isatty():
         return
-    lines = [
-        (
-            f"waiting for the messages of {peer} on stdin, which starts this command by itself; "
-            "Ctrl-C ends it"
-        )
-    ]
-    for line in (*lines, *(f"to try it: {way}" for way in ways)):
-        remark(line)
+    remark(
+        f"waiting for the messages of {peer} on stdin, which starts this command by itself; "
+        "Ctrl-C ends it"
+    )
+    for way in ways:
+        remark(f"to try it: {way}")
 
 
 def end_on_signals() -> None:

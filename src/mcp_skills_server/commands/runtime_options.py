@@ -21,6 +21,7 @@ from mcp_skills_server.commands.fields import (
     option,
     seconds,
     switch,
+    text,
 )
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
@@ -133,28 +134,23 @@ def _reference(given: str) -> str:
     return given
 
 
-def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
+def _secrets(pairs: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     from mcp_skills_server.runtime.scripts.arguments import checked_env
 
-    out: dict[str, Mapping[str, str]] = {}
+    out: dict[str, dict[str, str]] = {}
     for given in pairs:
         skill, colon, name = given.rpartition(":")
         if not colon or not skill or not name:
-            raise UsageError(
-                f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY"
-            )
+            hint = "write SKILL:VARIABLE, such as billing/refunds:API_KEY"
+            raise UsageError(f"--script-secret {given}: {hint}")
         if name not in os.environ:
-            raise UsageError(
-                f"--script-secret {given}: no such variable in the server's environment; set it"
-            )
-        reference = _reference(skill)
+            hint = "no such variable in the server's environment; set it"
+            raise UsageError(f"--script-secret {given}: {hint}")
         try:
-            out[reference] = {
-                **out.get(reference, {}),
-                **checked_env({name: os.environ[name]}, None),
-            }
+            checked = checked_env({name: os.environ[name]}, None)
         except RequestError as error:
             raise UsageError(f"--script-secret: {error}") from None
+        out.setdefault(_reference(skill), {}).update(checked)
     return out
 
 
@@ -188,10 +184,7 @@ def make_runtime(
             if value:
                 raise UsageError(f"{name} is for scripts; give --allow-scripts too")
         if any(roots.values()):
-            raise UsageError(
-                "a [[source]] has scripts = true, and scripts are off; give allow-scripts = true "
-                "too"
-            )
+            raise UsageError("a [[source]] has scripts = true; give allow-scripts = true too")
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -199,9 +192,8 @@ def make_runtime(
     for given in options.interpreters:
         extension, equals, program = given.partition("=")
         if not equals or not program or not extension.startswith("."):
-            raise UsageError(
-                f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
-            )
+            hint = "write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
+            raise UsageError(f"--interpreter {given}: {hint}")
         interpreters[extension.lower()] = program
     scripts = ScriptSettings(
         timeout_s=options.script_timeout,
@@ -226,17 +218,14 @@ def make_runtime(
 
 
 class EmbeddingOptions(Options, heading="Search by meaning"):
-    embeddings: str | None = option(
-        None,
+    embeddings: str | None = text(
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an "
         f"endpoint that speaks OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the "
         "extra [embeddings].",
+        "DIR|URL",
         path="(?!.*://)(.+)",
-        metavar="DIR|URL",
     )
-    embeddings_model: str | None = option(
-        None, "The name of the model at an endpoint.", metavar="NAME"
-    )
+    embeddings_model: str | None = text("The name of the model at an endpoint.", "NAME")
 
 
 class SearchByMeaning(EmbeddingOptions, Feature):
@@ -247,9 +236,7 @@ class SearchByMeaning(EmbeddingOptions, Feature):
     def start(self, server: Server) -> None:
         if self.embeddings is None:
             if self.embeddings_model is not None:
-                raise UsageError(
-                    "--embeddings-model names a model at an endpoint; give --embeddings URL too"
-                )
+                raise UsageError("--embeddings-model is for an endpoint; give --embeddings URL too")
             return
         make = _endpoint if "://" in self.embeddings else _local
         embedder = make(self.embeddings, self.embeddings_model)
@@ -268,10 +255,8 @@ def _local(folder: str, model: str | None) -> Embedder:
         raise UsageError("--embeddings-model names a model at an endpoint; a folder has only one")
     missing = [name for name in MODEL_FILES if not Path(folder, name).is_file()]
     if missing:
-        raise UsageError(
-            f"--embeddings {folder}: this is not a model2vec model, because it has no "
-            f"{', '.join(missing)}"
-        )
+        reason = f"this is not a model2vec model, because it has no {', '.join(missing)}"
+        raise UsageError(f"--embeddings {folder}: {reason}")
     _need("model2vec")
     return LocalModel(Path(folder))
 
@@ -288,20 +273,16 @@ def _endpoint(url: str, model: str | None) -> Embedder:
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"--embeddings: an address must not have a key; set {KEY_VARIABLE}")
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
-        raise UsageError(
-            f"--embeddings {url}: give an address with https, or with http on this machine"
-        )
+        raise UsageError(f"--embeddings {url}: give an address with https, or http on this machine")
     if model is None:
-        raise UsageError(
-            f"--embeddings {url}: give the name of the model there, by --embeddings-model"
-        )
+        raise UsageError(f"--embeddings {url}: name the model there by --embeddings-model")
     secret = os.environ.get(KEY_VARIABLE)
-    if secret is not None and not (secret.isascii() and secret.isprintable() and secret.strip()):
-        raise UsageError(
-            f"{KEY_VARIABLE} is empty, or has characters that a key cannot have; set or unset it"
-        )
+    if secret is not None:
+        secret = secret.strip()
+        if not (secret and secret.isascii() and secret.isprintable()):
+            raise UsageError(f"{KEY_VARIABLE} is empty or no key; set or unset it")
     _need("numpy")
-    return Endpoint(url, model, secret.strip() if secret is not None else None)
+    return Endpoint(url, model, secret)
 
 
 def _need(package: str) -> None:

@@ -28,6 +28,7 @@ from mcp_skills_server.commands.fields import (
     seconds,
     switch,
     takes,
+    text,
     traits_of,
     values_of,
     variables_of,
@@ -125,18 +126,16 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         is_live=True,
         if_empty="tokens",
     )
-    tokens: str | None = option(
-        None,
+    tokens: str | None = text(
         "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
-        metavar="LINES",
+        "LINES",
         is_secret=True,
         is_live=True,
         if_empty="tokens",
     )
     session_idle: float = seconds(1800, "Idle timeout of a legacy session.", least=1)
     max_sessions: int = count(
-        1000,
-        "Maximum of legacy sessions; over it, the client with most loses its oldest idle one.",
+        1000, "Maximum of legacy sessions; over it, the client with most loses its oldest idle one."
     )
     max_connections: int = count(
         1000,
@@ -144,9 +143,7 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         "The process's limit of open files applies, too.",
     )
     request_timeout: float = seconds(
-        30,
-        "Time limit for receiving a request's head, and for its body.",
-        above=True,
+        30, "Time limit for receiving a request's head, and for its body.", above=True
     )
     max_body: int = count(1 << 20, "Size limit of a request.", metavar="BYTES")
 
@@ -245,9 +242,7 @@ def _make_server(
 
     report_to_log(registry)
     settle_after_load(registry)
-    quotas = QuotaSettings()
-    if configuration is not None:
-        quotas = configuration.quotas
+    quotas = configuration.quotas if configuration is not None else QuotaSettings()
     proposals = proposals_at(options.proposals, [each.path for each in registry.roots])
     shown = values_of(
         options, "dialect", "page_size", "prompt_page_size", "tools", "prompts", "prompt_choice"
@@ -267,10 +262,8 @@ def _make_server(
         runs=quotas.runs,
         wait_for_sandbox=over_http,  # a host over stdio waits only a few seconds for the start
     )
-    level = logging.DEBUG  # over a pipe all requests are from one user
-    if over_http:
-        level = logging.INFO
-    log_requests(runtime.events, level)
+    # Over a pipe all requests are from one user.
+    log_requests(runtime.events, logging.INFO if over_http else logging.DEBUG)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration, local=not over_http)
     server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
@@ -307,17 +300,16 @@ def _follow(server: Server, reloader: Reloader) -> None:
 
 def _warn_of_unused(context: click.Context, configuration: Configuration | None) -> None:
     """Warn of options without effect over stdio, such as tokens, which protect nothing there."""
+    missing = (None, ParameterSource.DEFAULT)
     unused = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if traits_of(parameter).is_http_only
-        and context.get_parameter_source(parameter.name or "")
-        not in (None, ParameterSource.DEFAULT)
+        each.opts[0]
+        for each in context.command.params
+        if traits_of(each).is_http_only
+        and context.get_parameter_source(each.name or "") not in missing
     ]
-    if configuration is not None and configuration.oauth is not None:
-        unused.append("[oauth]")
-    if configuration is not None and any(each.startswith("quota.") for each in configuration.lines):
-        unused.append("[quota]")
+    if configuration is not None:
+        tables = {each.partition(".")[0] for each in configuration.lines}
+        unused += [f"[{each}]" for each in ("oauth", "quota") if each in tables]
     if unused:
         logger.warning("no effect without --transport http: %s", ", ".join(unused))
 
@@ -351,20 +343,11 @@ def _serve_http(context: click.Context, server: Server) -> None:
         _refuse_principals(options.config)
     rates = Rates(server.quotas)
     reloader = server.reloader = Reloader(context, server.views, server.opened, tokens, rates)
-    own = (
-        "host",
-        "port",
-        "session_idle",
-        "max_sessions",
-        "max_body",
-        "max_connections",
-        "request_timeout",
-    )
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
+    limits = ("session_idle", "max_sessions", "max_body", "max_connections", "request_timeout")
     http = HttpSettings(
-        **values_of(options, *own, "keep_alive", "drain", "allow_empty"),
-        policy=make_policy(
-            options.host, options.allowed_host, options.allowed_origin, tokens, issuer
-        ),
+        **values_of(options, "host", "port", *limits, "keep_alive", "drain", "allow_empty"),
+        policy=policy,
         root_path=checked_prefix(options.root_path),
         proxies=trusted_networks(options.trusted_proxy),
         quotas=server.quotas,
@@ -379,14 +362,8 @@ def _serve_http(context: click.Context, server: Server) -> None:
     parts = [part for each in server.features if (part := each.part(server)) is not None]
     _follow(server, reloader)
     collect_from_now_on()
-    anyio.run(
-        partial(serve_http, parts=parts),
-        server.runtime,
-        server.settings,
-        http,
-        server.watcher,
-        server.views,
-    )
+    serving = partial(serve_http, parts=parts)
+    anyio.run(serving, server.runtime, server.settings, http, server.watcher, server.views)
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:
@@ -397,6 +374,5 @@ def _refuse_principals(configuration: Configuration | None) -> None:
         if not {EVERYBODY, LOCAL}.issuperset(grant.who):
             raise UsageError(
                 f"{configuration.file}:{line}: grant.who: no client can prove who it is; give "
-                "token-file or [oauth], "
-                f'or write who = ["{EVERYBODY}"]'
+                f'token-file or [oauth], or write who = ["{EVERYBODY}"]'
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import many, option, takes
+from mcp_skills_server.commands.fields import many, option, takes, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
     LimitOptions,
@@ -28,8 +28,8 @@ _FILE = click.Path(dir_okay=False)
 
 class SignOptions(LimitOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
-    password_env: str | None = option(
-        None, "The environment variable with the password of the key.", metavar="NAME"
+    password_env: str | None = text(
+        "The environment variable with the password of the key.", "NAME"
     )
     certificates: tuple[str, ...] = many(
         "The key's certificate, then the certificates of its issuers. May be repeated.",
@@ -45,16 +45,12 @@ class VerifyOptions(RootOptions):
         "--key",
         metavar="FILE",
     )
-    identity: str | None = option(
-        None, "The address of a signer without a key, by sigstore.", metavar="NAME"
+    identity: str | None = text("The address of a signer without a key, by sigstore.", "NAME")
+    issuer: str | None = text(
+        "With --identity: the OpenID Connect issuer that vouches for it.", "URL"
     )
-    issuer: str | None = option(
-        None, "With --identity: the OpenID Connect issuer that vouches for it.", metavar="URL"
-    )
-    trust_root: str | None = option(
-        None,
-        "With --identity: a file with the trust root; by default sigstore's own is fetched.",
-        metavar="FILE",
+    trust_root: str | None = text(
+        "With --identity: a file with the trust root; by default sigstore's own is fetched.", "FILE"
     )
 
 
@@ -92,9 +88,8 @@ def sign(options: SignOptions, directory: str) -> int:
         try:
             replace_file(file, made, 0o644)  # the usual mode of a skill's files
         except OSError as error:
-            raise UsageError(
-                f"{file}: cannot be written ({error.strerror}); check the folder's permissions"
-            ) from None
+            hint = "check the folder's permissions"
+            raise UsageError(f"{file}: cannot be written ({error.strerror}); {hint}") from None
         registry.refresh([place])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}
@@ -122,13 +117,10 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
         raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
     identity = None
     if options.identity is not None:
-        identity = signatures.Identity(
-            options.identity, options.issuer or "", path_or_none(options.trust_root)
-        )
+        root = path_or_none(options.trust_root)
+        identity = signatures.Identity(options.identity, options.issuer or "", root)
     elif not options.keys:
-        raise UsageError(
-            "verify needs --key FILE, the signer's public key, or --identity and --issuer"
-        )
+        raise UsageError("verify needs --key FILE, a public key, or --identity and --issuer")
     verifier = signatures.Verifier([*map(Path, options.keys)], identity)
     registry = load_registry(roots, options)
     failed = 0

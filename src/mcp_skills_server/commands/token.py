@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mcp_skills_server.commands.fields import Options, file, many, option, takes
+from mcp_skills_server.commands.fields import Options, file, many, takes, text
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -17,8 +17,8 @@ class NewTokenOptions(Options):
         "Add the line to this file, which is created if it does not exist. A running server "
         "reloads it by itself."
     )
-    expires: str | None = option(
-        None, "When it expires: a day such as 2027-01-31, or a time of RFC 3339.", metavar="DAY"
+    expires: str | None = text(
+        "When it expires: a day such as 2027-01-31, or a time of RFC 3339.", "DAY"
     )
     group: tuple[str, ...] = many("A group of the bearer. May be repeated.", metavar="NAME")
 
@@ -69,6 +69,5 @@ def _append(file: Path, line: str) -> None:
     try:
         replace_file(file, whole.encode(), mode)
     except OSError as error:
-        raise UsageError(
-            f"{file}: cannot be written ({error.strerror}); give another --token-file"
-        ) from None
+        hint = "give another --token-file"
+        raise UsageError(f"{file}: cannot be written ({error.strerror}); {hint}") from None

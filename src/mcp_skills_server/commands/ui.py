@@ -15,11 +15,7 @@ from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import (
-    FollowOptions,
-    ProposalOptions,
-    optional_roots,
-)
+from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, optional_roots
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, exit_now
@@ -83,12 +79,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         site_states=mirrors.states if mirrors is not None else list,
     )
     runtime = Runtime(registry)
-    page = PagePart(
-        runtime,
-        settings,
-        UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts),
-        views,
-    )
+    shown = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts)
+    page = PagePart(runtime, settings, shown, views)
 
     def listening(place: str) -> None:
         address = f"http://{place}/ui/enter?once={secret}"

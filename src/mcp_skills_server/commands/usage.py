@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from mcp_skills_server.commands.features.records import OFF, store_at
-from mcp_skills_server.commands.fields import Options, choice, flag, option, takes
+from mcp_skills_server.commands.fields import Options, choice, flag, option, takes, text
 from mcp_skills_server.commands.printing import say, say_json, say_table
 from mcp_skills_server.errors import UsageError
 
@@ -25,10 +25,8 @@ _BARS: Final = 30
 
 
 class ShowUsageOptions(Options):
-    usage: str | None = option(
-        None,
-        "The store of the counts: sqlite:FILE; by default in the user's state directory.",
-        metavar="STORE",
+    usage: str | None = text(
+        "The store of the counts: sqlite:FILE; by default in the user's state directory.", "STORE"
     )
     since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")
     by: Literal["skill", "principal", "host"] = choice(
@@ -62,23 +60,15 @@ def usage(options: ShowUsageOptions) -> None:
         where = options.usage or "in the user's state directory"
         if where == OFF:
             where = f"--usage {OFF}"
-        raise UsageError(
-            f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here"
-        )
+        hint = "serve with --usage sqlite:FILE, and name it here"
+        raise UsageError(f"{where}: there are no counts; {hint}")
     report = store.report(options.by, days)
     if options.format == "json":
+        lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
         say_json(
-            {
-                "since_days": days,
-                "by": options.by,
-                "lines": [
-                    {**asdict(each), "days": [*each.days], "last": _moment(each.last)}
-                    for each in report.lines
-                ],
-                "searches": report.searches,
-                "empty_searches": report.empty,
-                "questions": [{"text": text, "times": times} for text, times in report.questions],
-            }
+            {"since_days": days, "by": options.by, "lines": lines, "searches": report.searches}
+            | {"empty_searches": report.empty}
+            | {"questions": [{"text": words, "times": times} for words, times in report.questions]}
         )
     else:
         _show(report, options.by, most=len(report.lines) if options.all else _SHOWN)
@@ -110,8 +100,8 @@ def _show(report: Report, by: str, *, most: int) -> None:
         say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")
     if report.searches:
         say(f"searches: {report.searches:,}, of which {report.empty:,} found nothing")
-    for text, times in report.questions:
-        say(f"  {times:,} x {text}")
+    for words, times in report.questions:
+        say(f"  {times:,} x {words}")
 
 
 def _moment(moment: float | None) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import click
 
@@ -41,15 +41,12 @@ _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
 """Codes of problems that show only when all roots are read together, as `serve` does."""
 
 
+Form = Literal["text", "json", "github", "gitlab", "junit", "sarif"]
+
+
 class ValidateOptions(RootOptions):
-    form: Literal["text", "json", "github", "gitlab", "junit", "sarif"] = output_format(
-        "text",
-        "json",
-        "github",
-        "gitlab",
-        "junit",
-        "sarif",
-        words="How to print; github: annotations for a workflow.",
+    form: Form = output_format(
+        *get_args(Form), words="How to print; github: annotations for a workflow."
     )
     strict: bool = flag("Warnings count as errors.")
     select: tuple[str, ...] = many(
@@ -63,8 +60,7 @@ class ValidateOptions(RootOptions):
     watch: bool = flag("Keep running, and report again after each change, until Ctrl-C.")
     scanners: tuple[str, ...] = many(
         "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
-        "or to the file that "
-        "stands for {output}. May be repeated.",
+        "or to the file that stands for {output}. May be repeated.",
         "--scanner",
         metavar="COMMAND",
     )
@@ -147,15 +143,13 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     for snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
     found.update(notes(registry, skills))
-    local = [root for root in registry.roots if root.origin is None]
-    for command in options.scanners:
-        for root in local:
-            found.update(scan(command, root.path, root.show))
+    for root in registry.roots:
+        if root.origin is None:
+            for command in options.scanners:
+                found.update(scan(command, root.path, root.show))
     report = _Report(skills, empty, passed)
     suppression = _suppression_of(registry, skills)
-    for each in sorted(
-        found, key=lambda each: (each.path, each.line or 0, each.code, each.message)
-    ):
+    for each in sorted(found, key=lambda it: (it.path, it.line or 0, it.code, it.message)):
         is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
         if is_ignored or not each.code.startswith(options.select or ("",)):
             continue
@@ -208,18 +202,13 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
                 "skills": len(report.skills),
                 "problems": [each._asdict() for each in report.problems],
                 "notes": [each._asdict() for each in report.notes],
-                "suppressed": [
-                    each._asdict() | {"reason": reason} for each, reason in report.suppressed
-                ],
+                "suppressed": [each._asdict() | {"reason": why} for each, why in report.suppressed],
                 "passed_over": report.passed,
             }
         )
     elif options.form == "sarif":
-        fixed = {
-            problem: (each.before, each.after)
-            for each in report.corrections
-            for problem in each.done
-        }
+        made = report.corrections
+        fixed = {problem: (each.before, each.after) for each in made for problem in each.done}
         say_json(reports.sarif(everything, fixed))
     elif options.form == "gitlab":
         say_json(reports.gitlab(everything))
@@ -264,9 +253,8 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             before = registry.read(file).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        after, done = fixes.fix_text(
-            before, by_place[shown], os.path.basename(registry.place(skill))
-        )
+        folder = os.path.basename(registry.place(skill))
+        after, done = fixes.fix_text(before, by_place[shown], folder)
         if done:
             base, _, rest = root.locate(file.location)
             yield _Correction(Path(base, rest), shown, before, after, done)
@@ -315,15 +303,13 @@ def _remark_cut(registry: Registry) -> None:
         overview = made.briefing.overview
         limit = made.briefing.characters(UNKNOWN)
         shown = dialect.in_instructions(overview, limit, scripts=False)
-    count, whole = len(overview.offers), 0
-    if shown.names is None:
-        whole = count - len(shown.cut)
+    count = len(overview.offers)
+    whole = count - len(shown.cut) if shown.names is None else 0
     if whole < count:
         remark(
             f"in the {limit:,} characters that hosts show unasked, {whole:,} of {count:,} "
-            "descriptions stand whole; "
-            "of the others the sentence with 'Use when' comes first, as far as it fits; 'show' "
-            "says what stands of each"
+            "descriptions stand whole; of the others the sentence with 'Use when' comes first, as "
+            "far as it fits; 'show' says what stands of each"
         )
 
 
@@ -356,23 +342,16 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
             hint = f"did you mean {near[0]}?" if near else "'rules' lists all"
             raise UsageError(f"there is no rule {code!r}; {hint}")
     if options.form == "json":
-        wanted = codes or CODES
-        found = {
-            code: {
-                "code": code,
-                "severity": row.severity,
-                "fix": row.hint,
-                "rule": row.cites or None,
-            }
-            for code, row in CODES.items()
-            if code in wanted
-        }
-        say_json([row | explanations.EXPLANATIONS[code]._asdict() for code, row in found.items()])
+        say_json([_explained(code) for code in CODES if not codes or code in codes])
     elif codes:
         say_lines("\n".join(map(explanations.markdown, codes)))
     else:
-        rows = [
-            (code, row.severity, explanations.EXPLANATIONS[code].what)
-            for code, row in CODES.items()
-        ]
+        what = {code: row.what for code, row in explanations.EXPLANATIONS.items()}
+        rows = [(code, row.severity, what[code]) for code, row in CODES.items()]
         say_table([("CODE", "SEVERITY", "WHAT"), *rows])
+
+
+def _explained(code: str) -> dict[str, Any]:
+    row = CODES[code]
+    about = {"code": code, "severity": row.severity, "fix": row.hint, "rule": row.cites or None}
+    return about | explanations.EXPLANATIONS[code]._asdict()

@@ -29,14 +29,7 @@ from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.validation import rules
 from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
-_OTHERS: Final = (
-    "skills",
-    ".agent/skills",
-    ".kiro/skills",
-    ".goose/skills",
-    ".roo/skills",
-    ".qwen/skills",
-)
+_OTHERS: Final = ("skills", ".agent/skills", ".goose/skills", ".roo/skills")
 """Further usual folders of skills, below the home folder or a project, beside `Host.native`."""
 _MOST_LOOKED_AT: Final = 10_000
 _PROGRAM: Final = "mcp-skills-server"
@@ -68,31 +61,24 @@ def say_folders() -> None:
         return
     say("Skills on this machine:", err=True)
     for folder, count in folders.items():
-        say(
-            f"  {plural(count, 'skill'):>12}  {_PROGRAM} install HOST {shlex.quote(str(folder))}",
-            err=True,
-        )
+        command = f"{_PROGRAM} install HOST {shlex.quote(str(folder))}"
+        say(f"  {plural(count, 'skill'):>12}  {command}", err=True)
+
+
+_WELCOME: Final = f"""\
+{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every MCP host.
+
+  {_PROGRAM} install claude-desktop DIR    have a host start it (--help names the hosts)
+  {_PROGRAM} serve DIR                     speak MCP on stdin and stdout; --transport http
+  {_PROGRAM} ui DIR                        look at the skills in a browser
+  {_PROGRAM} validate DIR                  what is wrong, and how to fix it
+  {_PROGRAM} --help                        everything else
+"""
 
 
 def welcome() -> None:
     """Print the first steps on stderr: a host may give no arguments and expect MCP on stdout."""
-    say(
-        f"{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every MCP "
-        "host.",
-        err=True,
-    )
-    say("", err=True)
-    say_lines(
-        f"  {_PROGRAM} install claude-desktop DIR    have a host start it (--help names the "
-        "hosts)\n"
-        f"  {_PROGRAM} serve DIR                     speak MCP on stdin and stdout; --transport "
-        "http\n"
-        f"  {_PROGRAM} ui DIR                        look at the skills in a browser\n"
-        f"  {_PROGRAM} validate DIR                  what is wrong, and how to fix it\n"
-        f"  {_PROGRAM} --help                        everything else",
-        err=True,
-    )
-    say("", err=True)
+    say_lines(_WELCOME, err=True)
     say_folders()
 
 
@@ -127,9 +113,7 @@ def new(options: NewOptions, name: str) -> None:
     place = Path(options.directory, name)
     shown = printable(str(place))
     if os.path.lexists(place):
-        raise UsageError(
-            f"{shown} exists already and stays as it is; choose another name or --directory"
-        )
+        raise UsageError(f"{shown} exists already; choose another name or --directory")
     try:
         write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
     except OSError as error:
@@ -150,10 +134,9 @@ def bundle(name: str, description: str) -> dict[str, str]:
     files: dict[str, str] = {}
     # Plain scalars if YAML reads them as the same text, else quoted ones.
     for scalar in (_plain_if_harmless, _quoted):
+        fields = {key: scalar(value) for key, value in values.items()}
         files = {
-            SKILL_MD: SKILL.format(
-                title=title, **{key: scalar(value) for key, value in values.items()}
-            ),
+            SKILL_MD: SKILL.format(title=title, **fields),
             DETAILS: REFERENCE.format(title=title),
         }
         document = frontmatter.parse(files[SKILL_MD].encode("utf-8", "surrogatepass"))
@@ -193,9 +176,6 @@ def completion(context: click.Context, shell: str) -> None:
       mcp-skills-server completion zsh > ~/.zfunc/_mcp-skills-server
       mcp-skills-server completion fish > ~/.config/fish/completions/mcp-skills-server.fish
     """
-    root = context.find_root()
-    complete = get_completion_class(shell)
+    root, complete = context.find_root(), get_completion_class(shell)
     if complete is not None:
-        say_lines(
-            complete(root.command, {}, root.info_name or "mcp-skills-server", _VARIABLE).source()
-        )
+        say_lines(complete(root.command, {}, root.info_name or _PROGRAM, _VARIABLE).source())

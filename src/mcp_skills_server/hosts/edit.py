@@ -44,23 +44,17 @@ def remote_entry_for(host: Host, url: str, token_env: str | None) -> dict[str, A
     """
     remote = host.remote
     if remote is None:
-        raise UsageError(
-            f"{host.title} has no servers by URL in its file; add the URL in its settings, as a "
-            "connector"
-        )
+        raise UsageError(f"{host.title} has no URLs in its file; add a connector in its settings")
     entry: dict[str, Any] = {**remote.more, remote.url: url}
     if token_env is None:
         return entry
     if remote.token_key is not None:
         return {**entry, remote.token_key: token_env}
     if not remote.variable:
-        raise UsageError(
-            f"--token-env: {host.title} is not known to read variables; add the header by hand"
-        )
-    return {
-        **entry,
-        "headers": {"Authorization": f"Bearer {remote.variable.replace('VAR', token_env)}"},
-    }
+        unknown = f"{host.title} is not known to read variables"
+        raise UsageError(f"--token-env: {unknown}; add the header by hand")
+    token = f"Bearer {remote.variable.replace('VAR', token_env)}"
+    return {**entry, "headers": {"Authorization": token}}
 
 
 def install(
@@ -108,9 +102,8 @@ def uninstall(
     if old is None:
         return None
     if not _is_ours(old, host, command, url):
-        raise UsageError(
-            f"{name!r} is another server there, and stays; name ours with --name, or by its --url"
-        )
+        hint = "name ours with --name, or by its --url"
+        raise UsageError(f"{name!r} is another server there, and stays; {hint}")
     wanted = deepcopy(document)
     del wanted[host.section][name]
     if host.form == "toml":
@@ -131,12 +124,9 @@ def entries_of(
         UsageError: the file is broken.
     """
     _, text = _text(raw)
-    entries = _entries(_read(text, host), host)
-    return {
-        name: entry
-        for name, entry in entries.items()
-        if starts_this_server(command_line_of(entry), command)
-    }
+    found = _entries(_read(text, host), host)
+    ours = [name for name in found if starts_this_server(command_line_of(found[name]), command)]
+    return {name: found[name] for name in ours}
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
@@ -147,15 +137,14 @@ def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
     return jsontext.dump({host.section: {name: entry}}) + "\n"
 
 
-def _url_of(entry: object, host: Host) -> str | None:
+def _url_of(entry: object, host: Host) -> object:
     """Return the URL of an entry, or None if it has none."""
     if host.remote is None or not isinstance(entry, Mapping):
         return None
-    url = cast("Mapping[str, object]", entry).get(host.remote.url)
-    return url if isinstance(url, str) else None
+    return cast("Mapping[str, object]", entry).get(host.remote.url)
 
 
-def _is_ours(old: object, host: Host, command: Sequence[str], url: str | None) -> bool:
+def _is_ours(old: object, host: Host, command: Sequence[str], url: object) -> bool:
     """Return True if an entry starts this server or has this URL."""
     return starts_this_server(command_line_of(old), command) or (
         url is not None and url == _url_of(old, host)

@@ -111,9 +111,8 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
         if token[0] == '"':
             return token
         if token.startswith("/*") and (len(token) < 4 or not token.endswith("*/")):
-            raise UsageError(
-                f"the comment of line {text.count(chr(10), 0, match.start()) + 1} is not closed"
-            )
+            line = text.count("\n", 0, match.start()) + 1
+            raise UsageError(f"the comment of line {line} is not closed")
         return _NOT_A_BREAK.sub(" ", token)
 
     def comma(match: re.Match[str]) -> str:
@@ -164,9 +163,7 @@ class _JsonText:
         self._plain, self._trailing = _blanked(text, form)
         _parse(self._plain)
         self._decoder = json.JSONDecoder()
-        self._break = "\n"
-        if "\r\n" in text:
-            self._break = "\r\n"
+        self._break = "\r\n" if "\r\n" in text else "\n"
         self._unit = "  "
         first = next(iter(self.at(0).members), None)
         if first is not None and self._own_line(first):
@@ -206,9 +203,8 @@ class _JsonText:
             base = self._indent(inside.opening)
             child = base + self._unit
             kept = text[inside.opening + 1 : inside.closing].rstrip(_BLANKS)
-            new = (
-                f"{kept}{self._break}{child}{self._on_lines(key, value, child)}{self._break}{base}"
-            )
+            lines = self._on_lines(key, value, child)
+            new = f"{kept}{self._break}{child}{lines}{self._break}{base}"
             return text[: inside.opening + 1] + new + text[inside.closing :]
         first, last = inside.members[0], inside.members[-1]
         if not self._own_line(first):

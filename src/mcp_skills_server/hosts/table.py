@@ -25,25 +25,19 @@ Shape = Literal["plain", "stdio", "local"]
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Folders of one user on one machine.
-
-    Attributes:
-        home: the user's home.
-        applications: settings of desktop applications.
-        project: the project of `--project`.
-        packages: data of packaged applications on Windows, None elsewhere.
-        claude: the folder of Claude Code's `.claude.json`.
-        codex: Codex's folder.
-        xdg: settings of programs that follow the XDG base directories on every system.
-    """
+    """Folders of one user on one machine."""
 
     home: Path
     applications: Path
+    """Settings of desktop applications."""
     project: Path
     packages: Path | None
+    """Data of packaged applications on Windows, None elsewhere."""
     claude: Path
+    """The folder of Claude Code's `.claude.json`."""
     codex: Path
     xdg: Path
+    """Settings of programs that follow the XDG base directories on every system."""
 
     @classmethod
     def of(cls, system: str, home: Path, project: Path, environment: Mapping[str, str]) -> Platform:
@@ -59,34 +53,22 @@ class Platform:
             packages = folder("LOCALAPPDATA", home / "AppData" / "Local") / "Packages"
         elif system == "darwin":
             applications = home / "Library" / "Application Support"
-        return cls(
-            home=home,
-            applications=applications,
-            project=project,
-            packages=packages,
-            claude=folder("CLAUDE_CONFIG_DIR", home),
-            codex=folder("CODEX_HOME", home / ".codex"),
-            xdg=xdg,
-        )
+        claude, codex = folder("CLAUDE_CONFIG_DIR", home), folder("CODEX_HOME", home / ".codex")
+        return cls(home, applications, project, packages, claude, codex, xdg)
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A host's notation for a server that it reaches by URL.
-
-    Attributes:
-        url: the key of the URL.
-        more: further members of such an entry.
-        variable: a header's reference to an environment variable, with VAR for its name; "" if
-            unknown.
-        token_key: the key that names the variable of a bearer token, in hosts that use one
-            instead of a header.
-    """
+    """A host's notation for a server that it reaches by URL."""
 
     url: str = "url"
+    """The key of the URL."""
     more: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Further members of such an entry."""
     variable: str = ""
+    """A header's reference to an environment variable, with VAR for its name; "" if unknown."""
     token_key: str | None = None
+    """The key that names the variable of a bearer token, in hosts without headers."""
 
 
 _HTTP: Final = {"type": "http"}
@@ -94,36 +76,31 @@ _HTTP: Final = {"type": "http"}
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """An MCP host and its configuration file.
-
-    Attributes:
-        title: its display name.
-        user: candidates for the user's file: a field of `Platform`, then the path in that folder.
-            `*` in the path's first name matches an existing folder, which decides. Otherwise the
-            first file that exists is chosen, or else the last candidate.
-        project: candidates for a project's file, relative to the project; empty if unsupported.
-        form: the grammar of its file.
-        section: the key that holds its servers.
-        shape: the fields of an entry.
-        new: switches of a new entry; in an existing entry they stay as the user set them.
-        trust: members that `--trust` adds to an entry, None if the host has no such switch.
-        expands: matches placeholders that the host expands in a command or an argument.
-        remote: the notation of a server by URL; None if its file has no such entry.
-        native: folders of skills that the host reads without a server, below the home folder or a
-            project.
-    """
+    """An MCP host and its configuration file."""
 
     title: str
     user: tuple[str, ...]
+    """Candidates for the user's file: a field of `Platform`, then the path in that folder.
+
+    `*` in the path's first name matches an existing folder, which decides. Otherwise the first file
+    that exists is chosen, or else the last candidate.
+    """
     project: tuple[str, ...] = ()
+    """Candidates for a project's file, relative to the project; empty if unsupported."""
     form: Form = "json"
     section: str = "mcpServers"
+    """The key that holds its servers."""
     shape: Shape = "plain"
     new: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Switches of a new entry; in an existing entry they stay as the user set them."""
     trust: Mapping[str, object] | None = None
+    """Members that `--trust` adds to an entry, None if the host has no such switch."""
     expands: re.Pattern[str] | None = None
+    """Matches placeholders that the host expands in a command or an argument."""
     remote: Remote | None = None
+    """The notation of a server by URL; None if its file has no such entry."""
     native: tuple[str, ...] = ()
+    """Folders of skills that the host reads itself, below the home folder or a project."""
 
 
 _BRACES: Final = re.compile(r"\$\{")
@@ -288,15 +265,11 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
         found = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
         found = [path for path in found if path.is_file()] or found
         if len(found) > 1:
-            raise UsageError(
-                f"{host.title} has several configuration files, such as {found[0]}; choose a file "
-                "with --config"
-            )
+            several = f"has several configuration files, such as {found[0]}"
+            raise UsageError(f"{host.title} {several}; choose one with --config")
         if found:
             return found[0]
-    raise UsageError(
-        f"{host.title} has no known configuration file on this system; name it with --config"
-    )
+    raise UsageError(f"{host.title} has no known file on this system; name it with --config")
 
 
 def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:

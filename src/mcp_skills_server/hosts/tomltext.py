@@ -22,6 +22,7 @@ from mcp_skills_server.errors import UsageError
 _LINES: Final = re.compile(r"[^\n]++\n?|\n")
 _MAY_CLOSE: Final = re.compile(r"[\]}]|\"\"\"|'''")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BY_HAND: Final = "has a form that cannot be edited here; change it by hand"
 _TRIES: Final = 200
 """Most lines that are tried as the end of one value; a file that a person wrote has fewer."""
 
@@ -75,9 +76,7 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the text with these keys set in the table `[section.name]`; its other keys stay."""
     old = read(text).get(section, {}).get(name)
-    newline = "\n"
-    if "\r\n" in text:
-        newline = "\r\n"
+    newline = "\r\n" if "\r\n" in text else "\n"
     if old is None:
         table = table_of(section, name, value).replace("\n", newline)
         if not text.strip():
@@ -98,9 +97,7 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
             tail = _tail(text[there.start : there.end])
             edits.append(_Edit(there.start, there.end, line + tail))
         elif key in old:
-            raise UsageError(
-                f"{section}.{name}.{key} has a form that cannot be edited here; change it by hand"
-            )
+            raise UsageError(f"{section}.{name}.{key} {_BY_HAND}")
         elif text[head.start : head.end].endswith("\n"):
             edits.append(_Edit(head.end, head.end, line + newline))
         else:
@@ -123,9 +120,8 @@ def drop(text: str, section: str, name: str) -> str:
             before = statements[max(position - 1, 0)]
             if before.kind == "nothing" and not text[before.start : before.end].strip():
                 start = before.start
-            cuts.append(
-                (start, max([each.end, *(member.end for member in _members(statements, each))]))
-            )
+            ends = [each.end, *(member.end for member in _members(statements, each))]
+            cuts.append((start, ends[-1]))
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
     if not closed:
@@ -135,11 +131,8 @@ def drop(text: str, section: str, name: str) -> str:
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the TOML text of a table `[section.name]`."""
-    lines = [
-        f"[{_key(section)}.{_key(name)}]",
-        *(f"{_key(key)} = {_value(each)}" for key, each in value.items()),
-    ]
-    return "\n".join(lines) + "\n"
+    members = "".join(f"{_key(key)} = {_value(each)}\n" for key, each in value.items())
+    return f"[{_key(section)}.{_key(name)}]\n{members}"
 
 
 class _Edit(NamedTuple):
@@ -178,9 +171,8 @@ def _statements(text: str) -> Iterator[_Statement]:
         except tomllib.TOMLDecodeError:
             tries += 1
             if tries > _TRIES:
-                raise UsageError(
-                    "a value in it is too long to be edited here; change the file by hand"
-                ) from None
+                reason = "a value in it is too long to be edited here; change the file by hand"
+                raise UsageError(reason) from None
             continue
         kind = "value"
         if waiting.lstrip().startswith("[["):
@@ -204,7 +196,7 @@ def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
     for each in statements:
         if each.kind == "table" and each.path == path:
             return each
-    raise UsageError(f"{'.'.join(path)} has a form that cannot be edited here; change it by hand")
+    raise UsageError(f"{'.'.join(path)} {_BY_HAND}")
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:
@@ -226,9 +218,7 @@ def _tail(statement: str) -> str:
             place = statement.find("#", place + 1)
         else:
             break
-    body = statement
-    if place >= 0:
-        body = statement[:place]
+    body = statement[:place] if place >= 0 else statement
     return statement[len(body.rstrip()) :]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import UsageCounts
-from mcp_skills_server.commands.fields import flag, option, seconds, switch
+from mcp_skills_server.commands.fields import flag, seconds, switch, text
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
 
     def start(self, server: Server) -> None:
         if self.publish_only and not self.publish:
-            raise UsageError(
-                "--publish-only and --no-publish leave nothing to serve; give one of them"
-            )
+            raise UsageError("--publish-only and --no-publish leave nothing to serve; give one")
         if self.publish_only and server.options.transport != "http":
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
@@ -44,12 +42,8 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
             return None
         from mcp_skills_server.web.published import Publisher
 
-        return Publisher(
-            server.views,
-            is_open=self.publish_open,
-            alone=self.publish_only,
-            grace_s=self.publish_grace,
-        )
+        is_open, alone = self.publish_open, self.publish_only
+        return Publisher(server.views, is_open=is_open, alone=alone, grace_s=self.publish_grace)
 
 
 class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
@@ -64,19 +58,17 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
             return None
         from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
 
-        return SkillsProtocolEndpoint(
-            server.runtime, server.views, allow_code=server.options.allow_code
-        )
+        allow_code = server.options.allow_code
+        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=allow_code)
 
 
 class Webhook(Feature, heading="Webhook (--transport http)"):
     """The webhook of a source's host, such as GitHub, which makes the server poll all sources."""
 
-    refresh_secret: str | None = option(
-        None,
+    refresh_secret: str | None = text(
         "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh that prove knowledge of "
         "this secret, and poll the sources at once. Meant for MCP_SKILLS_REFRESH_SECRET.",
-        metavar="SECRET",
+        "SECRET",
         is_secret=True,
     )
 
@@ -96,34 +88,25 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
 
 
 class OAuth(Feature, heading="OAuth (--transport http)"):
-    """Access tokens of an OAuth 2.1 issuer.
+    """Access tokens of an OAuth 2.1 issuer."""
 
-    Attributes:
-        resource_server: verifies the tokens; None if there is no issuer.
-    """
-
-    oauth_issuer: str | None = option(
-        None,
+    oauth_issuer: str | None = text(
         "Accept the access tokens of this OAuth 2.1 issuer, spelled as in its metadata. The "
         "table [oauth] of a configuration has more settings.",
-        metavar="URL",
+        "URL",
         in_file=False,
         if_empty="an issuer",
     )
-    oauth_audience: str | None = option(
-        None,
-        "The aud that these tokens must have.",
-        metavar="TEXT",
-        in_file=False,
-        if_empty="an audience",
+    oauth_audience: str | None = text(
+        "The aud that these tokens must have.", "TEXT", in_file=False, if_empty="an audience"
     )
-    oauth_resource: str | None = option(
-        None,
+    oauth_resource: str | None = text(
         "The URL of the endpoint for clients, if it differs from the audience.",
-        metavar="URL",
+        "URL",
         in_file=False,
     )
     resource_server: ResourceServer | None = None
+    """Verifies the tokens; None if there is no issuer."""
 
     def start(self, server: Server) -> None:
         from mcp_skills_server.commands.config_file import oauth_settings

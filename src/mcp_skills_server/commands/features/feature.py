@@ -31,31 +31,21 @@ _F = TypeVar("_F")
 
 @dataclass
 class Server:
-    """The parts of a server, on which its features build.
-
-    Attributes:
-        options: the options that belong to no feature.
-        features: all features, whether they are on or not.
-        opened: the roots.
-        runtime: the runtime of the tools.
-        settings: the settings of MCP.
-        watcher: the watcher of the folders; None without `--watch`.
-        views: the skills of each principal.
-        quotas: the quotas of each principal.
-        reloader: follows the configuration, the tokens and the lock file; None until these are
-            read.
-        tokens: the bearer tokens of HTTP clients; None until they are read.
-    """
+    """The parts of a server, on which its features build."""
 
     options: ServeOptions
+    """The options that belong to no feature."""
     features: Sequence[Feature]
+    """All features, whether they are on or not."""
     opened: OpenedRoots
     runtime: Runtime
     settings: Settings
     watcher: Watcher | None
+    """The watcher of the folders; None without `--watch`."""
     views: Views
     quotas: QuotaSettings
     reloader: Reloader | None = None
+    """Follows the configuration, the tokens and the lock file; None until these are read."""
     tokens: Tokens | None = None
 
     def feature(self, kind: type[_F]) -> _F:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mcp_skills_server import __version__
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import known_methods
-from mcp_skills_server.commands.fields import flag, option
+from mcp_skills_server.commands.fields import flag, text
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.gauge import Gauge
@@ -31,11 +31,10 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         "Show metrics for Prometheus at /metrics, to the clients that may use MCP. Needs the "
         "extra [metrics]."
     )
-    metrics_address: str | None = option(
-        None,
+    metrics_address: str | None = text(
         "Show metrics at this address instead, such as 127.0.0.1:9464, to clients that reach it by "
         "an IP address or by a name of --allowed-host.",
-        metavar="HOST:PORT",
+        "HOST:PORT",
     )
     _server: Server
     _metrics: Metrics | None = None
@@ -55,24 +54,20 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
             return
         from mcp_skills_server.web.guards import host_name
 
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-            raise UsageError(
-                f"--metrics-address {address}: write HOST:PORT, such as 127.0.0.1:9464"
-            )
+        host, _, port = address.rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+            hint = "write HOST:PORT, such as 127.0.0.1:9464"
+            raise UsageError(f"--metrics-address {address}: {hint}")
         names = {"localhost", *map(str.lower, (host, *server.options.allowed_host))}
+
+        def is_allowed(header: str) -> bool:
+            return _is_allowed_host(names, host_name(header))
+
         try:
-            serve_metrics(
-                self._metrics,
-                host.strip("[]"),
-                int(port),
-                lambda header: _is_allowed_host(names, host_name(header)),
-            )
+            serve_metrics(self._metrics, host.strip("[]"), int(port), is_allowed)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise UsageError(
-                f"--metrics-address {address}: cannot be listened on ({reason})"
-            ) from None
+            reason = f"cannot be listened on ({error.strerror or error})"
+            raise UsageError(f"--metrics-address {address}: {reason}") from None
 
     def part(self, server: Server) -> Part | None:
         metrics = self._metrics
@@ -102,8 +97,7 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
         out: dict[str, Gauge] = {
             "skills_build_info": Gauge("The running version.", {__version__: 1}, "version"),
             "skills_tokens_expiring": Gauge(
-                "Tokens that expire within 14 days, or have expired.",
-                expiring,
+                "Tokens that expire within 14 days, or have expired.", expiring
             ),
             "skills_source_age_seconds": Gauge(
                 "Seconds since a source was last found to be current.", ages, "source"
@@ -116,19 +110,16 @@ class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
                 len(snapshot.all_problems),
             ),
             "skills_sources_failing": Gauge(
-                "Roots whose last poll failed.",
-                count_failing(registry, states),
+                "Roots whose last poll failed.", count_failing(registry, states)
             ),
         }
-        has_files = reloader is not None and reloader.has_files
-        is_taken = reloader is None or not has_files or not reloader.refused
-        out[f"{_RELOAD}_successful"] = Gauge(
-            "1 if the last reload was applied in full, else 0.",
-            float(is_taken),
-        )
-        if reloader is not None and has_files:
-            when = "When configuration and tokens were last read."
-            out[f"{_RELOAD}_timestamp_seconds"] = Gauge(when, reloader.read_at)
+        files = reloader if reloader is not None and reloader.has_files else None
+        is_taken = float(files is None or not files.refused)
+        words = "1 if the last reload was applied in full, else 0."
+        out[f"{_RELOAD}_successful"] = Gauge(words, is_taken)
+        if files is not None:
+            words = "When configuration and tokens were last read."
+            out[f"{_RELOAD}_timestamp_seconds"] = Gauge(words, files.read_at)
         return out
 
 

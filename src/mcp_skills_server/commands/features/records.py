@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.fields import Options, file, flag, option
+from mcp_skills_server.commands.fields import Options, file, flag, text
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.telemetry.gauge import Gauge
 
@@ -66,25 +66,19 @@ class Audit(AuditOptions, Feature):
     def gauges(self) -> Mapping[str, Gauge]:
         if self.log is None:
             return {}
-        return {
-            "skills_audit_lost": Gauge(
-                "Lines that could not be written to the audit log.", self.log.lost
-            )
-        }
+        words = "Lines that could not be written to the audit log."
+        return {"skills_audit_lost": Gauge(words, self.log.lost)}
 
     def state(self) -> str:
-        if self.log is None:
-            return ""
-        return self.log.state
+        return "" if self.log is None else self.log.state
 
 
 class UsageOptions(Options, heading="Counts of uses"):
-    usage: str | None = option(
-        None,
+    usage: str | None = text(
         "Count which skills are used: sqlite:FILE or off. By default in the user's "
         "state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
+        "STORE",
         path="sqlite:(.+)",
-        metavar="STORE",
     )
     usage_questions: bool = flag("Also keep the words of searches that found nothing.")
 
@@ -106,9 +100,8 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
         if make:
             os.makedirs(os.path.dirname(file), exist_ok=True)
     elif not store.startswith(_SQLITE) or store == _SQLITE:
-        raise UsageError(
-            f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, or off"
-        )
+        hint = "write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, or off"
+        raise UsageError(f"--usage {store}: {hint}")
     else:
         file = store.removeprefix(_SQLITE)
     if not make and not os.path.exists(file):
@@ -119,14 +112,11 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
 
 
 class UsageCounts(UsageOptions, Feature):
-    """Counts of uses. Without `--usage` they are kept only over HTTP.
-
-    Attributes:
-        store: the file of the counts; None if nothing is counted.
-    """
+    """Counts of uses. Without `--usage` they are kept only over HTTP."""
 
     only_http = False
     store: UsageStore | None = None
+    """The file of the counts; None if nothing is counted."""
     _usage: Usage | None = None
     _stop: Callable[[], None] | None = None
 
@@ -163,12 +153,10 @@ class UsageCounts(UsageOptions, Feature):
             return {}
         return {
             "skills_usage_waiting": Gauge(
-                "Different counts of uses in the queue to be written.",
-                self._usage.waiting,
+                "Different counts of uses in the queue to be written.", self._usage.waiting
             ),
             "skills_usage_lost": Gauge(
-                "Uses that were not counted, because the queue was full.",
-                self._usage.lost,
+                "Uses that were not counted, because the queue was full.", self._usage.lost
             ),
         }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.fields import file, option
+from mcp_skills_server.commands.fields import file, option, text
 from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part
@@ -49,11 +49,8 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         type=RedisType(),
         metavar="URL",
     )
-    redis_password: str | None = option(
-        None,
-        "The password of Redis; meant for MCP_SKILLS_REDIS_PASSWORD.",
-        metavar="PASSWORD",
-        is_secret=True,
+    redis_password: str | None = text(
+        "The password of Redis; meant for MCP_SKILLS_REDIS_PASSWORD.", "PASSWORD", is_secret=True
     )
     redis_prefix: str = option(
         "mcp-skills:",
@@ -69,12 +66,10 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
 
     def start(self, server: Server) -> None:
         if self.redis is None:
-            for name, value in (
-                ("--redis-password", self.redis_password),
-                ("--redis-ca", self.redis_ca),
-            ):
-                if value is not None:
-                    raise UsageError(f"{name} is for Redis; give --redis URL too")
+            if self.redis_password is not None or self.redis_ca is not None:
+                raise UsageError(
+                    "--redis-password and --redis-ca need --redis; give --redis URL too"
+                )
             return
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
@@ -87,11 +82,9 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         from mcp_skills_server.shared.records import Records, SharedBucket
 
         registry, mirrors = server.opened.registry, server.opened.mirrors
-        link = self._link = Link(
-            redis_settings(
-                self.redis, prefix=self.redis_prefix, ca=self.redis_ca, password=self.redis_password
-            )
-        )
+        password, prefix = self.redis_password, self.redis_prefix
+        settings = redis_settings(self.redis, prefix=prefix, ca=self.redis_ca, password=password)
+        link = self._link = Link(settings)
         share = server.quotas.runtime_sessions
         records = Records(link, "session", ttl_s=IDLE_S, share=share or MOST // 4)
         recent = RecentNotifications(lambda: bus.notify(CLIENTS))
@@ -108,9 +101,8 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
             return mirrors.look() if mirrors is not None else 0
 
         def take(owner: str, per_minute: int) -> Awaitable[float]:
-            return SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60).take(
-                owner
-            )
+            bucket = SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60)
+            return bucket.take(owner)
 
         self._part = _Shared(
             make_tool_sessions=shared_sessions_factory(records, share),
@@ -134,9 +126,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         return {"skills_redis_up": Gauge("1 if Redis responds, else 0.", self._link.is_up)}
 
     def state(self) -> str:
-        if self._link is None:
-            return ""
-        return self._link.state
+        return "" if self._link is None else self._link.state
 
 
 class _Shared(Part):

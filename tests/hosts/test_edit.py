@@ -1,0 +1,257 @@
+"""Edits of configurations as text, on wild input: an entry comes and goes, all else stays. Which entries are ours."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.hosts import jsontext, tomltext
+from mcp_skills_server.hosts.edit import command_line_of, starts_this_server
+from tables import each_row
+
+NOW = ["/opt/app/bin/mcp-skills-server"]
+
+
+@each_row(
+    "line",
+    [
+        "mcp-skills-server serve /skills", r"C:\Tools\mcp-skills-server.exe serve C:\skills",
+        "python -m mcp_skills_server serve /skills", "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
+        r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills", "py -3.12 -m mcp_skills_server serve",
+        "python3 -Im mcp_skills_server serve", "python3 /opt/app/bin/mcp-skills-server serve",
+        "uvx mcp-skills-server serve /skills", "uvx mcp-skills-server@1.2 serve",
+        "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
+        "uv run --directory /app mcp-skills-server serve",
+        "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
+    ],
+)  # fmt: skip
+def test_ours(line: str) -> None:
+    assert starts_this_server(line.split(), NOW)
+
+
+@each_row(
+    "line",
+    [
+        "", "npx -y filesystem /home/me/mcp-skills-server", "npx mcp-skills-server",
+        "other --config mcp-skills-server", "my-mcp-skills-server serve", "mcp-skills-server-2 serve",
+        "python -m mcp_skills_server_2 serve", "python", "pytest -m mcp_skills_server serve",
+        "npx mcp_skills_server serve", "uvx --from mcp-skills-server other", "uvx mcp-skills-server-extras serve",
+        "uvx",
+    ],
+)  # fmt: skip
+def test_not_ours(line: str) -> None:
+    assert not starts_this_server(line.split(), NOW)
+
+
+def test_the_command_that_is_meant_now_is_ours_only_as_it_is_written_here() -> None:
+    assert starts_this_server(["/opt/wrapper", "serve", "/skills"], ["/opt/wrapper"])
+    assert not starts_this_server(["/opt/wrapper", "/skills"], ["/opt/wrapper"])
+    # The same Python runs other servers too.
+    python = ["/opt/python", "-m", "mcp_skills_server"]
+    assert not starts_this_server(["/opt/python", "-m", "other", "serve"], python)
+
+
+@each_row(("entry", "wanted"), [
+    ({"command": "a", "args": ["b", "c"]}, ["a", "b", "c"]), ({"command": "a"}, ["a"]),
+    ({"type": "local", "command": ["a", "b"]}, ["a", "b"]), ({"url": "https://example.com"}, []),
+    ({"command": "a", "args": [1]}, []), ({"command": 3}, []), (["a"], []), (None, []),
+])  # fmt: skip
+def test_the_words_of_an_entry(entry: object, wanted: list[str]) -> None:
+    assert command_line_of(entry) == wanted
+
+
+KEYS = st.text(max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
+
+
+@given(
+    st.dictionaries(KEYS, VALUES, max_size=4),
+    st.none() | st.dictionaries(KEYS.filter(lambda key: key != "skills"), VALUES, max_size=3),
+    st.integers(0, 4),
+    st.sampled_from([None, 0, 1, 2, 4, "\t"]),
+    st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :\n ")]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_json_comes_and_goes(  # noqa: PLR0917
+    rest: dict[str, Any],
+    section: dict[str, Any] | None,
+    place: int,
+    indent: int | str | None,
+    separators: tuple[str, str],
+    newline: str,
+    ascii_only: bool,
+) -> None:
+    items = [(key, value) for key, value in rest.items() if key != "servers"]
+    if section is not None:
+        items.insert(place, ("servers", section))
+    document = dict(items)
+    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=ascii_only).replace("\n", newline)
+    for form in ("json", "json-comments", "jsonc"):
+        with_ours = jsontext.put(text, ("servers", "skills"), OURS, form)
+        wanted = {**document, "servers": {**(section or {}), "skills": OURS}}
+        assert json.loads(with_ours) == wanted
+        assert jsontext.put(with_ours, ("servers", "skills"), OURS, form) == with_ours
+        without = jsontext.drop(with_ours, ("servers", "skills"), form)
+        if section:
+            assert without == text
+        else:
+            assert json.loads(without) == {**document, "servers": {}}
+
+
+TRIVIA = st.lists(st.sampled_from([" ", "\n", "\t", '// c } , "\n', '/* { " */', "/**/", "/*\n*/"]), max_size=3).map(
+    "".join
+)
+
+
+@given(st.lists(TRIVIA, min_size=12, max_size=12), st.booleans(), st.booleans())
+def test_jsonc_comes_and_goes(trivia: list[str], comma: bool, member: bool) -> None:
+    t = trivia
+    inner = f'"a"{t[4]}:{t[5]}{{"x": [1,{t[6]}2]}}{t[7]}{"," if comma else ""}{t[8]}' if member else t[8]
+    text = f'{t[0]}{{{t[1]}"servers"{t[2]}:{t[3]}{{{t[9]}{inner}}}{t[10]}}}{t[11]}'
+    before = jsontext.read(text, "jsonc")
+    with_ours = jsontext.put(text, ("servers", "skills"), OURS, "jsonc")
+    assert jsontext.read(with_ours, "jsonc") == {"servers": {**before["servers"], "skills": OURS}}
+    assert with_ours.count("/*") == text.count("/*") and with_ours.count("// c") == text.count("// c")
+    try:
+        without = jsontext.drop(with_ours, ("servers", "skills"), "jsonc")
+        assert jsontext.read(without, "jsonc") == before
+        assert without.count("/*") == text.count("/*") and without.count("// c") == text.count("// c")
+    except UsageError as error:
+        pytest.fail(str(error))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "# a comment\n",
+                "\n",
+                "x1 = [\n  1, # ]\n  2,\n]\n",
+                'x2 = """\n[mcp_servers.skills]\n"""\n',
+                "[t1]\n",
+                "[[t2]]\n",
+                '[mcp_servers.other]\ncommand = "x" # y\n',
+                "[mcp_servers.other.env]\n",
+                "  [ t3 . 'a.b' ]  # c\n  y = {a = 1}\n",
+                "[mcp_servers]\n",
+            ]
+        ),
+        unique=True,
+    ),
+    st.booleans(),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_toml_comes_and_goes(parts: list[str], closed: bool, newline: str) -> None:
+    text = "".join(parts)
+    text = (text if closed else text.removesuffix("\n")).replace("\n", newline)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    with_ours = tomltext.put(text, "mcp_servers", "skills", OURS)
+    wanted = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": OURS}}
+    assert tomllib.loads(with_ours) == wanted
+    assert tomltext.put(with_ours, "mcp_servers", "skills", OURS) == with_ours
+    changed = tomltext.put(with_ours, "mcp_servers", "skills", {"new": "n", "args": ["serve"], "more": ["m"]})
+    expected = {**wanted["mcp_servers"], "skills": {**OURS, "new": "n", "args": ["serve"], "more": ["m"]}}
+    assert tomllib.loads(changed) == {**wanted, "mcp_servers": expected}
+    if text.strip():
+        assert tomltext.drop(with_ours, "mcp_servers", "skills") == text
+        assert tomltext.drop(changed, "mcp_servers", "skills") == text
+
+
+@pytest.mark.parametrize("before", ["", "first = [\n  [1],\n  [2],\n]\n"])
+def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before: str) -> None:
+    entry = '[mcp_servers.skills]\ncommand = "x"\n'
+
+    def text(lines: int) -> str:
+        # The first line is a try too, and the last one ends the value.
+        return f"{before}long = [\n" + "  [1],\n" * (lines - 1) + f"]\n{entry}"
+
+    changed = tomltext.put(text(200), "mcp_servers", "skills", {"command": "y"})
+    assert changed == text(200).replace('"x"', '"y"')
+    with pytest.raises(UsageError, match="too long to be edited here"):
+        tomltext.put(text(201), "mcp_servers", "skills", {"command": "y"})
+
+
+@each_row(
+    ("old", "new"),
+    [
+        ('command = "x" # why\n', 'command = "y" # why\n'),
+        ('command = "x"\t#why # twice\r\n', 'command = "y"\t#why # twice\r\n'),
+        ('command = "#x" # why\n', 'command = "y" # why\n'),
+        ('command = "#x"\n', 'command = "y"\n'),
+        ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'),
+        ('command = """\n#x#"""  \n', 'command = "y"  \n'),
+        ('command = "x" #', 'command = "y" #'),
+        ('command = "x"', 'command = "y"'),
+    ],
+)
+def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) -> None:
+    head = "[mcp_servers.skills]\n"
+    assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new
+
+
+APART = """\
+[mcp_servers.other]
+command = "x"
+[[profiles]]
+name = "a"
+
+# about the first one's variables
+[mcp_servers.other.env]
+A = "1"
+[mcp_servers.skills]
+command = "old" # ours
+
+# about the last one
+[mcp_servers.third]
+command = "z"
+"""
+
+
+def test_tables_that_stand_apart_stay_in_their_order() -> None:
+    """A library that builds a tree of the document writes them back together."""
+    changed = tomltext.put(APART, "mcp_servers", "skills", {"command": "new"})
+    assert changed == APART.replace('"old"', '"new"')
+    assert tomltext.drop(APART, "mcp_servers", "skills") == APART.replace(
+        '[mcp_servers.skills]\ncommand = "old" # ours\n', ""
+    )
+
+
+def test_every_key_has_its_line() -> None:
+    text = (
+        "# one\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
+        "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\nv = 1\n"
+    )
+    assert tomltext.lines_of(text) == {
+        ("roots",): 2,
+        ("a.b",): 5,
+        ("x",): 6,
+        ("x", "y"): 6,
+        ("source",): 8,
+        ("source", 0): 8,
+        ("source", 0, "from"): 9,
+        ("source", 0, "more"): 12,
+        ("source", 0, "more", "z"): 13,
+        ("source", 1): 14,
+        ("source", 1, "from"): 15,
+        ("source", 1, "from", "q"): 15,
+        ("t",): 16,
+        ("t", "u"): 16,
+        ("t", "u", "v"): 17,
+    }
+    assert tomltext.lines_of(text.replace("\n", "\r\n")) == tomltext.lines_of(text)
+    assert tomltext.lines_of("a = 1\nb = [\n" + "[],\n" * 1000 + "]\n") == {("a",): 1}

@@ -35,7 +35,7 @@ _AWAITED: Final = "a source: it has not responded yet, and there is no cached co
 class Drain:
     """The drain before shutdown: once `begun`, the server answers requests but is not ready."""
 
-    def __init__(self, seconds: float = 0) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.begun = False
 
@@ -58,7 +58,7 @@ def routes(
     status_lines: Callable[[], Sequence[str]],
     may: Callable[[Principal | None], bool],
     *,
-    allow_empty: bool = True,
+    allow_empty: bool,
 ) -> list[Route]:
     """Return the routes of `/healthz` and `/readyz`.
 
@@ -82,17 +82,13 @@ def routes(
         for_operator = may(principal(request.scope))
         missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
         nonlocal had_skills
-        had_skills = (
-            had_skills
-            or bool(registry.snapshot.skills)
-            or all(root.origin for root in registry.roots)
-        )
+        if registry.snapshot.skills or all(root.origin for root in registry.roots):
+            had_skills = True
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
         elif not had_skills:
-            missing.append(
-                "no root has a skill; mount the folder with the skills, or give --allow-empty"
-            )
+            hint = "mount the folder with the skills, or give --allow-empty"
+            missing.append(f"no root has a skill; {hint}")
         if drain.begun:
             missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
@@ -102,9 +98,8 @@ def routes(
             if for_operator:
                 lines += [*_lines(registry, known), *status_lines()]
             else:
-                lines.append(
-                    f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing"
-                )
+                failing = count_failing(registry, known)
+                lines.append(f"{len(registry.roots)} roots, {failing} of them failing")
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
@@ -154,9 +149,8 @@ def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> 
     async def scrape(request: Request) -> Response:
         if not may(principal(request.scope)):
             return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
-        body, content_type = await to_thread.run_sync(
-            metrics.render, request.headers.get("accept", "")
-        )
+        accept = request.headers.get("accept", "")
+        body, content_type = await to_thread.run_sync(metrics.render, accept)
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 
     return Route("/metrics", scrape, methods=["GET"])

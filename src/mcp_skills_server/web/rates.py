@@ -63,20 +63,14 @@ async def send_error(
 
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
     """Send and log a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
-    logger.warning(
-        "quota %s: %s exceeded %s; answered with 429",
-        quota,
-        quota_owner(scope),
-        most,
-        extra=REPEATS,
-    )
+    owner = quota_owner(scope)
+    logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
     error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
-    await send_error(
-        send, 429, error, [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())]
-    )
+    headers = [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())]
+    await send_error(send, 429, error, headers)
 
 
 async def refuse_with_delay(

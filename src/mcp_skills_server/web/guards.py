@@ -112,7 +112,7 @@ def make_policy(
 class Guard:
     """ASGI middleware that enforces a policy, and counts failed authentications."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, rates: Rates) -> None:
         self._app = app
         self._policy = policy
         self._failures = FailedAuthentications(rates)

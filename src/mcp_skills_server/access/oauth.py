@@ -223,10 +223,6 @@ class ResourceServer:
             found["scopes_supported"] = [*self.settings.requested_scopes]
         return found
 
-    def prefetch_keys(self) -> None:
-        """Prefetch the issuer's keys for the first request."""
-        self.issuer.refresh()
-
     async def verify(self, token: str) -> Admission:
         """Return the admission of the bearer of this token.
 

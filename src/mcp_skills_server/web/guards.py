@@ -132,7 +132,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 self._loop = asyncio.get_running_loop()
                 if policy.oauth is not None:
-                    policy.oauth.prefetch_keys()
+                    policy.oauth.issuer.refresh()  # for the first request
             await self._app(scope, receive, send)
             return
         headers = {

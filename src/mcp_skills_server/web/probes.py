@@ -80,7 +80,9 @@ def routes(
     async def ready(request: Request) -> PlainTextResponse:
         known = site_states()
         for_operator = may(principal(request.scope))
-        missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
+        missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
+        if not for_operator:
+            missing = [_AWAITED] * len(missing)
         nonlocal had_skills
         if registry.snapshot.skills or all(root.origin for root in registry.roots):
             had_skills = True
@@ -129,7 +131,7 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         yield f"{root.shown}: {state}"
     for site in sites:
         if not site.ready:
-            yield _trouble(site)
+            yield f"{site.name}: {site.trouble}"
             continue
         state = "fetched"
         if site.trouble:
@@ -137,10 +139,6 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         if site.revision:
             state += f", revision {site.revision}"
         yield f"{site.name}: {state}"
-
-
-def _trouble(site: SourceState) -> str:
-    return f"{site.name}: {site.trouble}"
 
 
 def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:

@@ -45,9 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("MCP-5", "MCP-8", "MCP-30", "MCP-31", "S40-1", "S40-4", "S76-1", "X-11")
-def test_the_capability_is_declared_in_both_eras_and_a_client_that_declares_it_gets_its_own_entries(
-    server: Server, era: Era
-) -> None:
+def test_both_eras_declare_the_capability_and_who_declares_it_gets_its_own_entries(server: Server, era: Era) -> None:
     with client(server, era, opened=False) as plain, client(server, era, extension=True) as declared:
         seen = plain.open()
         assert seen["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}

@@ -100,9 +100,7 @@ NEEDED = 1000 + 8 + 8 + 128
     ("soft", "hard", "raised", "places"),
     [(NEEDED + 1, NEEDED + 2, NEEDED + 1, 1000), (300, NEEDED, NEEDED, 1000), (300, NEEDED - 1, NEEDED - 1, 999)],
 )
-def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
-    soft: int, hard: int, raised: int, places: int
-) -> None:
+def test_the_limit_of_the_process_is_raised_as_far_as_it_may(soft: int, hard: int, raised: int, places: int) -> None:
     command = [sys.executable, "-c", ALLOWED, str(soft), str(hard)]
     done = run(command, capture_output=True, check=True, text=True, timeout=DEADLINE)
     assert [int(each) for each in done.stdout.split()] == [places, 8, 8, raised, hard]

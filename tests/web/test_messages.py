@@ -47,9 +47,7 @@ def test_the_skills_protocol_answers_alike_what_json_rpc_does_not_leave_open(ser
 
 
 @each_row(("method", "params"), HALVES)
-def test_a_request_with_half_a_character_is_answered_alike_in_both_eras(
-    server: Server, method: str, params: dict[str, Any]
-) -> None:
+def test_half_a_character_is_answered_alike_in_both_eras(server: Server, method: str, params: dict[str, Any]) -> None:
     seen: list[Any] = []
     for era in ("legacy", "modern"):
         with client(server, era) as asked:

@@ -234,9 +234,7 @@ def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, i
 
 
 @pytest.mark.parametrize("is_down", [True, False])
-def test_an_issuer_that_cannot_be_asked_is_503_with_a_time_to_come_again(
-    tmp_path: Path, issuer: Publisher, is_down: bool
-) -> None:
+def test_an_issuer_that_cannot_be_asked_is_503_with_a_time(tmp_path: Path, issuer: Publisher, is_down: bool) -> None:
     url = issuer.url
     if is_down:
         url = f"http://127.0.0.1:{free_port()}"

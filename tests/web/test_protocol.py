@@ -198,7 +198,7 @@ def test_ids_come_back_as_they_were_sent(asked: HttpClient, identifier: str | in
         (400, "Content-Type", ["text/plain", "application/x-www-form-urlencoded", "", None]),
     ],
 )
-def test_json_is_sent_and_both_json_and_streams_are_taken(
+def test_json_is_sent_and_taken_beside_streams(
     asked: HttpClient, status: int, name: str, values: list[str | None]
 ) -> None:
     for value in values:
@@ -233,9 +233,7 @@ def test_a_body_of_more_than_the_limit_is_too_large(asked: HttpClient) -> None:
 
 @each_row("abruptly", [False, True])
 @each_row("sent", [b"", b'{"jsonrpc":"2.0","id":1,"method":"skills/li'])
-def test_a_client_that_leaves_in_the_middle_of_its_request_harms_nobody(
-    asked: HttpClient, sent: bytes, abruptly: bool
-) -> None:
+def test_a_client_that_leaves_within_its_request_harms_nobody(asked: HttpClient, sent: bytes, abruptly: bool) -> None:
     """Nor does it leave a traceback in the log, as the server's fixture sees."""
     for _ in range(3):
         with asked.server.connect() as bare:

@@ -114,9 +114,7 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
         *((path, None) for path in ("//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/")),
     ],
 )  # fmt: skip
-def test_only_slashes_too_many_are_redirected_and_to_no_other_host(
-    server: Server, sent: str, location: str | None
-) -> None:
+def test_slashes_too_many_are_redirected_to_no_other_host(server: Server, sent: str, location: str | None) -> None:
     for said in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
         reply = server.send("POST", sent, b"{}", headers=said)
         assert (reply.status, reply.headers["Location"]) == (404 if location is None else 307, location)
@@ -202,9 +200,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_stream_without_news_outlives_the_patience_of_a_proxy(
-    kind: Callable[..., Proxy], era: Era, tmp_path: Path
-) -> None:
+def test_a_stream_without_news_outlives_a_proxys_patience(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
     wait = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
     edits, command = [(f"{wait} 60s", f"{wait} 1s")], [sys.executable, "-c", SOON_PING]
     with through(kind, tmp_path, edits=edits, command=command) as (_, proxy), client(proxy, era) as one:
@@ -215,9 +211,7 @@ def test_a_stream_without_news_outlives_the_patience_of_a_proxy(
         stream.until(SKILLS)
 
 
-def test_a_client_that_leaves_is_gone_behind_the_proxy_too(
-    kind: Callable[..., Proxy], era: Era, tmp_path: Path
-) -> None:
+def test_a_client_that_leaves_is_gone_behind_the_proxy(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
     streams: list[Stream] = []
 
     def opened() -> bool:

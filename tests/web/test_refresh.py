@@ -117,9 +117,7 @@ def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path:
         assert server.send(path="/refresh", body=BODY, headers=right).status == 202
 
 
-def test_with_folders_alone_it_starts_and_has_nothing_to_fetch_and_without_a_secret_there_is_no_such_place(
-    published: Path, site: Server
-) -> None:
+def test_folders_alone_are_not_fetched_and_without_a_secret_is_no_such_place(published: Path, site: Server) -> None:
     given = {"path": "/refresh", "body": BODY, "headers": {"X-Gitlab-Token": SECRET}}
     with http_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
         server.said("every ROOT is a folder")

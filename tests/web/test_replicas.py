@@ -284,9 +284,7 @@ def is_told_in_one_line(skills: Path, url: str, words: str) -> None:
         (f"nobody:{SECRET}@", 0, "it rejects the login"), (f":{SECRET}@", 99, "it has no database 99"),
     ],
 )  # fmt: skip
-def test_a_wrong_password_or_database_is_one_line(
-    skills: Path, tmp_path: Path, user: str, database: int, words: str
-) -> None:
+def test_a_wrong_login_is_one_line(skills: Path, tmp_path: Path, user: str, database: int, words: str) -> None:
     with redis_server(tmp_path / "redis", "--requirepass", SECRET) as redis:
         is_told_in_one_line(skills, f"redis://{user}127.0.0.1:{redis.port}/{database}", words)
 
@@ -319,9 +317,7 @@ def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:
         assert SECRET not in refused(skills, *options)
 
 
-def test_the_user_that_the_documentation_names_may_all_that_is_needed(
-    redis: RealRedis, skills: Path, tmp_path: Path
-) -> None:
+def test_the_documented_user_may_all_that_is_needed(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
     assert redis.say(*(each.replace("PASSWORD", SECRET) for each in words)) == "OK"
@@ -372,9 +368,7 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
         all_see(2)
 
 
-def test_clients_hear_once_more_when_a_replica_that_was_behind_has_caught_up(
-    redis: RealRedis, skills: Path, tmp_path: Path
-) -> None:
+def test_clients_hear_once_more_when_a_replica_has_caught_up(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     with pair(skills, redis.url) as (one, other):
         until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith("2"))
         stream = one.listen(skillsListChanged=True)

@@ -124,9 +124,7 @@ def test_blobs_and_runs_need_no_session(sandbox_mode: str) -> None:
         assert reported["error"]["type"] == "execution_disabled"
 
 
-def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(
-    tmp_path: Path, sandbox_mode: str
-) -> None:
+def test_a_client_that_leaves_ends_its_run_and_nothing_is_left(tmp_path: Path, sandbox_mode: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)  # a root server's scripts are nobody

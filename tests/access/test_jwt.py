@@ -71,9 +71,7 @@ def test_kinds_of_access_tokens(kind: str | None) -> None:
         ("realm.roles", {"realm": ["roles"]}, set()), ("realm.roles", {"realm": {}}, set()), ("realm.roles", {}, set()),
     ],
 )  # fmt: skip
-def test_groups_are_a_list_or_a_text_of_the_claim_that_is_named(
-    claim: str, given: dict[str, Any], groups: set[str]
-) -> None:
+def test_groups_are_those_of_the_claim_that_is_named(claim: str, given: dict[str, Any], groups: set[str]) -> None:
     raw = json.dumps({**claims(), **given}).encode()  # null stays
     assert proved(signed(raw), groups_claim=claim)[0].groups == groups
 

@@ -25,6 +25,9 @@ def test_all_of_a_minute_at_once_and_then_one_each_part_of_it() -> None:
     assert rate.take("a") == 0 and rate.take("a") > 0
     clock.now += 3600
     assert [rate.take("a") for _ in range(6)] == [0.0] * 6 and rate.take("a") > 0
+    for per_minute in range(1, 100):  # however the parts of a minute are rounded
+        rate = Rate(per_minute, now=clock)
+        assert [rate.take("a") > 0 for _ in range(per_minute + 1)] == [False] * per_minute + [True]
 
 
 def test_what_is_kept_is_bounded() -> None:

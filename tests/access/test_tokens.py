@@ -89,9 +89,7 @@ def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(message: str, 
         assert SECRET[:10] not in seen and OTHER[:10] not in seen
 
 
-def test_tokens_are_read_from_a_file_and_one_that_everybody_can_read_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")
     for mode, messages in (
@@ -210,9 +208,7 @@ def when(*parts: Any) -> float:
         (" groups=a,b,a expires=2027-12-31", when(2028, 1, 1), ["a", "b"]),
     ],
 )
-def test_a_line_says_when_its_token_ends_and_what_its_bearer_belongs_to(
-    words: str, expires: float, groups: list[str]
-) -> None:
+def test_a_line_says_when_its_token_ends_and_its_groups(words: str, expires: float, groups: list[str]) -> None:
     (token,) = read(f"alpha = {SECRET}{words}\n")
     assert token == Token("alpha", hashed(SECRET)[0], expires, frozenset(groups))
     admission = token.admission

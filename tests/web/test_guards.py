@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.sdk import PRINCIPAL
@@ -173,7 +174,7 @@ def requested(
 
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": raw}
-    guard = guards.Guard(app, policy)
+    guard = guards.Guard(app, policy, Rates(QuotaSettings()))
 
     async def work() -> None:
         with anyio.fail_after(20):
@@ -272,7 +273,7 @@ def test_who_may_what_changes_where_requests_are_answered() -> None:
         """Do nothing."""
 
     tokens = Tokens(TOKENS)
-    guard = guards.Guard(nothing, local(tokens=tokens))
+    guard = guards.Guard(nothing, local(tokens=tokens), Rates(QuotaSettings()))
     seen: list[int] = []
 
     async def main() -> int:

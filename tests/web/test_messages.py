@@ -19,7 +19,7 @@ from mcp_skills_server.web import sessions
 from mcp_skills_server.web.sessions import Messages
 from tables import each_row
 from web.http_wire import JSON, HttpClient, Reply, Server, client, http_serving
-from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era
+from wire import DEADLINE, FIXTURES, SLOW_LOAD
 
 
 def send(asked: HttpClient, body: bytes) -> Reply:
@@ -27,13 +27,14 @@ def send(asked: HttpClient, body: bytes) -> Reply:
     return asked.server.send(body=body, headers=asked.headers(CALL))
 
 
-def test_every_malformed_message_is_answered_as_over_stdio(server: Server, era: Era) -> None:
-    with client(server, era) as asked:
-        for case in MALFORMED:
-            reply = send(asked, case.raw)
-            assert reply.error == (400, case.code, case.id), case.title
-            assert len(reply.body) < 500
-            assert asked.request("skills/list")["skills"]
+def test_every_malformed_message_is_answered_as_over_stdio(asked: HttpClient) -> None:
+    for case in MALFORMED:
+        reply = send(asked, case.raw)
+        assert reply.error == (400, case.code, case.id), case.title
+        assert len(reply.body) < 500
+        # A byte order mark is passed over.
+        (answer,) = send(asked, b"\xef\xbb\xbf" + json.dumps(asked.message("skills/list")).encode()).messages
+        assert answer["result"]["skills"]
 
 
 def test_the_skills_protocol_answers_alike_what_json_rpc_does_not_leave_open(server: Server) -> None:
@@ -46,9 +47,7 @@ def test_the_skills_protocol_answers_alike_what_json_rpc_does_not_leave_open(ser
 
 
 @each_row(("method", "params"), HALVES)
-def test_a_request_with_half_a_character_is_answered_alike_in_both_eras(
-    server: Server, method: str, params: dict[str, Any]
-) -> None:
+def test_half_a_character_is_answered_alike_in_both_eras(server: Server, method: str, params: dict[str, Any]) -> None:
     seen: list[Any] = []
     for era in ("legacy", "modern"):
         with client(server, era) as asked:
@@ -57,12 +56,6 @@ def test_a_request_with_half_a_character_is_answered_alike_in_both_eras(
             assert answer["id"] == message["id"]
             seen.append(answer.get("error") or answer["result"].get("content") or answer["result"]["skills"])
     assert seen[0] == seen[1]
-
-
-def test_a_byte_order_mark_is_passed_over(server: Server, era: Era) -> None:
-    with client(server, era) as asked:
-        (answer,) = send(asked, b"\xef\xbb\xbf" + json.dumps(asked.message("skills/list")).encode()).messages
-        assert answer["result"]["skills"]
 
 
 def test_an_id_under_way_in_a_session_is_refused_and_other_sessions_may_have_it(tmp_path: Path) -> None:
@@ -84,13 +77,6 @@ def test_an_id_under_way_in_a_session_is_refused_and_other_sessions_may_have_it(
         for asked in (first, strangers):
             (answer,) = asked.result(DEADLINE).messages
             assert answer["id"] == 7 and answer["result"]["skills"]
-
-
-def test_a_client_that_gives_every_request_the_same_id_one_after_the_other_is_served(server: Server) -> None:
-    with client(server, "legacy") as asked:
-        for _ in range(50):
-            (answer,) = send(asked, json.dumps(CALL).encode()).messages
-            assert answer["result"]["skills"]
 
 
 # In process, where the order is ours to choose

@@ -14,53 +14,45 @@ from typing import Any
 import pytest
 
 from ports import free_port
-from web.http_wire import JSON, Server, bearing, client, http_serving, refused, token_file
+from web.http_wire import JSON, bearing, client, http_serving, refused, token_file
 from web.ui.serving import page_serving
 from wire import DEADLINE, write_skill
 
 
-def scraped(server: Server) -> str:
-    reply = server.send("GET", "/metrics")
-    assert reply.status == 200 and (reply.headers["Content-Type"] or "").startswith("text/plain")
-    return reply.body.decode()
-
-
-def value(text: str, line: str) -> float:
-    found = re.search(rf"^{re.escape(line)} (\S+)$", text, re.MULTILINE)
-    assert found, (line, text)
-    return float(found[1])
-
-
-def use(server: Server) -> None:
-    with client(server, "modern") as one:
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    """The metrics of a server that was used."""
+    write_skill(tmp_path / "a", notes_md="other")
+    write_skill(tmp_path / "b", name="torn", description='"')
+    with http_serving(tmp_path, "--metrics") as server, client(server, "modern") as one:
         one.request("skills/list")
         one.read("skill://a/SKILL.md")
         one.read("skill://a/notes.md")
         one.post(one.message("no/such/method"))
+        reply = server.send("GET", "/metrics")
+    assert reply.status == 200 and reply.headers["Content-Type"].startswith("text/plain")
+    return reply.body.decode()
 
 
-def test_requests_and_uses_are_counted_under_the_names_of_the_conventions(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="other")
-    write_skill(tmp_path / "b", name="torn", description='"')
-    with http_serving(tmp_path, "--metrics") as server:
-        use(server)
-        text = scraped(server)
+def test_requests_and_uses_are_counted_under_the_names_of_the_conventions(text: str) -> None:
+    def value(line: str) -> float:
+        found = re.search(rf"^{re.escape(line)} (\S+)$", text, re.MULTILINE)
+        assert found, (line, text)
+        return float(found[1])
+
     count = "mcp_server_operation_duration_seconds_count"
-    assert value(text, f'{count}{{error_type="",mcp_method_name="resources/read"}}') == 2
-    assert value(text, f'{count}{{error_type="refused",mcp_method_name="_OTHER"}}') == 1
-    assert value(text, 'skills_uses_total{action="load",skill="a"}') == 1
-    assert value(text, 'skills_uses_total{action="read",skill="a"}') == 1
-    assert value(text, "skills_served") + value(text, "skills_left_out") == 2
-    assert value(text, "skills_problems") >= 1
+    assert value(f'{count}{{error_type="",mcp_method_name="resources/read"}}') == 2
+    assert value(f'{count}{{error_type="refused",mcp_method_name="_OTHER"}}') == 1
+    assert value('skills_uses_total{action="load",skill="a"}') == 1
+    assert value('skills_uses_total{action="read",skill="a"}') == 1
+    assert value("skills_served") + value("skills_left_out") == 2
+    assert value("skills_problems") >= 1
     assert "no/such/method" not in text
 
 
 @pytest.mark.needs_program("promtool")
-def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="other")
-    with http_serving(tmp_path, "--metrics") as server:
-        use(server)
-        lines = scraped(server).splitlines(keepends=True)
+def test_promtool_finds_nothing_wrong(text: str) -> None:
+    lines = text.splitlines(keepends=True)
     ours = "".join(line for line in lines if re.match(r"(# (HELP|TYPE) )?(mcp_|skills_)", line))
     done = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -119,13 +111,6 @@ def test_a_request_is_one_line_with_the_id_of_its_answer(tmp_path: Path, level: 
     assert refused.status == 401 and re.fullmatch("[0-9a-f]{16}", refused.headers["X-Request-Id"] or "")
     assert [each["method"] for each in found if each.get("protocol") == "mcp"][-1] == "skills/list"
     assert all(secret not in server.stderr for secret in (SECRET, BODY, "mine", "Bearer wrong"))
-
-
-def test_text_is_the_form_unless_another_is_asked_for(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    with http_serving(tmp_path) as server, client(server, "modern") as one:
-        one.request("skills/list")
-        server.said("skills/list: ok in ")
 
 
 def test_a_view_of_a_skill_is_a_line_that_names_the_skill_and_nothing_else_of_the_address(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
-
 from sources.publishers import INDEX, Publisher, answer, index_of
 from web.http_wire import Server, bearing, client, http_serving, until
 from wire import write_skill
@@ -42,9 +40,16 @@ def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) ->
             assert status == 503 and len(lines) == 1
             assert lines[0].startswith(f"{site}: ") and "503" in lines[0]
             assert server.send("GET", "/healthz").status == 200
-            status, lines = asked(server, "/readyz?verbose")
-            assert status == 503 and lines[1:] == [f"{tmp_path}/local: read", lines[0]]
-            assert "very-secret" not in server.stderr + "".join(lines)
+            assert asked(server, "/readyz?verbose") == (503, [lines[0], f"{tmp_path}/local: read", lines[0]])
+            assert "very-secret" not in server.stderr + lines[0]
+        with http_serving(publisher.url, site, *options(tmp_path)) as server:
+            until_scanned(server)
+            status, (line,) = asked(server)
+            assert status == 503 and line.startswith(f"{publisher.url}: ")
+            assert line.endswith(" (and 1 more; see /readyz?verbose)")
+        publisher.routes[INDEX] = answer(index_of([]))  # it publishes nothing, and has answered
+        with http_serving(publisher.url, *options(tmp_path)) as server:
+            server.until_ready()
 
 
 def test_a_folder_that_goes_while_it_is_served_is_named(tmp_path: Path) -> None:
@@ -103,13 +108,6 @@ def test_a_start_on_an_empty_folder_is_not_ready_unless_that_is_allowed(tmp_path
         server.until_ready()
 
 
-def test_a_site_that_publishes_nothing_has_answered(tmp_path: Path) -> None:
-    with Publisher() as publisher:
-        publisher.routes[INDEX] = answer(index_of([]))
-        with http_serving(publisher.url, *options(tmp_path)) as server:
-            server.until_ready()
-
-
 def test_a_site_is_ready_when_its_skills_are_served_and_later_by_its_last_copy(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.add("alpha")
@@ -129,49 +127,31 @@ def test_a_site_is_ready_when_its_skills_are_served_and_later_by_its_last_copy(t
             assert lines[1].count(publisher.url) == 1 and "index.json does not answer now" in lines[1]
 
 
-def test_several_that_are_missing_are_counted(tmp_path: Path) -> None:
-    with Publisher() as publisher:
-        publisher.routes[INDEX] = answer(b"", 503)
-        sites = publisher.url, f"{publisher.url}{INDEX}"
-        with http_serving(*sites, *options(tmp_path)) as server:
-            until_scanned(server)
-            status, (line,) = asked(server)
-            assert status == 503 and line.startswith(f"{publisher.url}: ")
-            assert line.endswith(" (and 1 more; see /readyz?verbose)")
-
-
-@pytest.mark.parametrize("path", ["/readyz?verbose", "/healthz?x=1"])
-def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path, path: str) -> None:
-    write_skill(tmp_path / "a")
-    with http_serving(tmp_path, environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
-        until_scanned(server)
-        assert server.send("GET", "/readyz").status == 200
-        assert server.send("GET", path).status == 401
-        assert server.send("GET", path, headers=bearing(TOKEN)).status == 200
+def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path) -> None:
+    with http_serving(write_skill(tmp_path / "a"), environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
+        server.until_ready()
+        for path in ("/readyz?verbose", "/healthz?x=1"):
+            assert server.send("GET", path).status == 401
+            assert server.send("GET", path, headers=bearing(TOKEN)).status == 200
 
 
 def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     config = tmp_path / "c.toml"
     tokens = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN},ops={TOKEN}-of-ops"}
-    config.write_text(
-        "[[grant]]\nwho = ['*']\nskills = ['a']\n[[grant]]\nwho = ['token:ops']\nskills = ['**']\nmay = ['admin']\n"
-    )
+    grant = "[[grant]]\nwho = ['{}']\nskills = ['{}']\n"
+    config.write_text(grant.format("*", "a") + grant.format("token:ops", "**") + "may = ['admin']\n")
     with Publisher() as publisher:
         publisher.routes[INDEX] = answer(b"", 503)
         given = [publisher.url, tmp_path / "skills", "--config", config, *options(tmp_path)]
         with http_serving(*given, environment=tokens) as server:
             server.said("there is no copy of it yet")
             until_scanned(server)
-
-            def as_(token: str | None) -> list[str]:
-                headers = {} if token is None else bearing(token)
-                path = "/readyz" if token is None else "/readyz?verbose"
-                return server.send("GET", path, headers=headers).body.decode().splitlines()
-
-            for lines in as_(None), as_(TOKEN):
-                text = "\n".join(lines)
-                assert lines[0] == "a source: it has not responded yet, and there is no cached copy"
-                assert str(tmp_path) not in text and publisher.url not in text
-            assert as_(TOKEN)[1:] == ["2 roots, 1 of them failing"]
-            assert f"{tmp_path}/skills: read" in as_(f"{TOKEN}-of-ops")
+            anyone = asked(server)[1]
+            alpha, ops = (
+                server.send("GET", "/readyz?verbose", headers=bearing(each)).body.decode().splitlines()
+                for each in (TOKEN, f"{TOKEN}-of-ops")
+            )
+            assert anyone == ["a source: it has not responded yet, and there is no cached copy"]
+            assert alpha == [*anyone, "2 roots, 1 of them failing"]
+            assert f"{tmp_path}/skills: read" in ops

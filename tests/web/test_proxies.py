@@ -30,23 +30,20 @@ INDEX = "/.well-known/agent-skills/index.json"
 class Forwarded(HttpClient):
     """A client for whom a proxy on this machine asks."""
 
-    def __init__(self, server: Server, era: Era, said: dict[str, str], **options: Any) -> None:
-        super().__init__(server, era, **options)
-        self._said = said
+    said: dict[str, str]
 
     def headers(self, message: Any = None) -> dict[str, str]:
-        return super().headers(message) | self._said
+        return super().headers(message) | self.said
 
 
 @contextmanager
-def behind(server: Server, address: str, era: Era = "modern", **options: Any) -> Iterator[HttpClient]:
+def behind(server: Server, address: str, era: Era = "modern", source: str = "127.0.0.1") -> Iterator[HttpClient]:
     """A client of this address, hands shaken."""
-    one = Forwarded(server, era, {"X-Forwarded-For": f"6.6.6.6, {address}"}, **options)
-    try:
+    one = Forwarded(server, era, source=source)
+    one.said = {"X-Forwarded-For": f"6.6.6.6, {address}", "Forwarded": "for=7.7.7.7;host=evil.example"}
+    with closing(one):
         one.open()
         yield one
-    finally:
-        one.close()
 
 
 @pytest.fixture(scope="module")
@@ -72,30 +69,10 @@ def test_clients_behind_one_proxy_do_not_share_its_places() -> None:
         assert all(stream.whole is None for stream in streams[1:])
 
 
-def test_a_connection_that_a_proxy_uses_again_is_whose_request_is_on_it() -> None:
-    with http_serving(FIXTURES, "--max-connections", "2", *TRUSTING) as server:
-        one = HttpClient(server, "modern")
-        kept = http.client.HTTPConnection("127.0.0.1", server.port)
-        for address in ("203.0.113.1", "203.0.113.2"):
-            message = one.message("skills/list")
-            kept.request("POST", "/mcp", json.dumps(message), one.headers(message) | {"X-Forwarded-For": address})
-            assert kept.getresponse().read()
-        listen = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
-        kept.request("POST", "/mcp", json.dumps(listen), one.headers(listen) | {"X-Forwarded-For": "203.0.113.2"})
-        assert kept.getresponse().status == 200
-        with behind(server, "203.0.113.1") as first:
-            first.listen(skillsListChanged=True)
-            # All is busy, and each holds one: nobody gives way, whoever began the connection.
-            assert first.post(first.message("skills/list")).status == 503
-        kept.close()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> None:
     with http_serving(FIXTURES, "--max-sessions", "4", "--trusted-proxy", "127.0.0.2") as server, ExitStack() as stack:
-        said = {"X-Forwarded-For": "6.6.6.6", "Forwarded": "for=7.7.7.7;host=evil.example"}
-        mine = stack.enter_context(closing(Forwarded(server, "legacy", said, source="127.0.0.3")))
-        mine.open()
+        mine = stack.enter_context(behind(server, "6.6.6.6", "legacy", "127.0.0.3"))
         for number in range(20):
             stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
         assert mine.request("skills/list")["skills"]
@@ -104,33 +81,20 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> No
 # By which name and path
 
 
-def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
-    with http_serving(FIXTURES, "--allowed-host", "skills.example", *TRUSTING) as server:
-
-        def status(host: str, forwarded: str) -> int:
-            return server.send("GET", INDEX, headers={"Host": host, "X-Forwarded-Host": forwarded}).status
-
-        assert status("skills.example", "evil.example") == 200
-        assert status("evil.example", "skills.example") == 403
-        server.said("refused Host 'evil.example'")
-
-
 @each_row("root", ["/team/a.b/", "/mcp"])
 def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
     prefix = root.removesuffix("/")
-    lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
     origin = "https://app.example"
     options = ("--root-path", root, "--publish-open", "--allowed-origin", origin)
-    with http_serving(FIXTURES, *options, environment=lines) as server:
+    with http_serving(FIXTURES, *options, environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
         indexes: list[bytes] = []
+        server.until_ready()
         for before in (prefix, ""):
-            assert server.send("GET", before + "/healthz").body == b"alive\n"
-            server.until_ready()
-            assert server.send("GET", before + "/readyz").status == 200
-            assert server.send("GET", before + "/readyz?verbose").status == 401
-            assert server.send(path=before + "/mcp", body=b"{}").status == 401
-            assert server.send(path=before + "/rpc", body=b"{}").status == 401
-            assert server.send("GET", before + "/elsewhere").status == 401
+            assert [server.send("GET", before + path).status for path in ("/healthz", "/readyz")] == [200, 200]
+            for path in ("/readyz?verbose", "/elsewhere"):
+                assert server.send("GET", before + path).status == 401
+            for path in ("/mcp", "/rpc"):
+                assert server.send(path=before + path, body=b"{}").status == 401
             reply = server.send("GET", before + INDEX, headers={"Origin": origin})
             assert reply.status == 200 and reply.headers["Access-Control-Allow-Origin"] == origin
             indexes.append(reply.body)
@@ -150,23 +114,15 @@ def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
         *((path, None) for path in ("//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/")),
     ],
 )  # fmt: skip
-def test_only_slashes_too_many_are_redirected_and_to_no_other_host(
-    server: Server, sent: str, location: str | None
-) -> None:
+def test_slashes_too_many_are_redirected_to_no_other_host(server: Server, sent: str, location: str | None) -> None:
     for said in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
         reply = server.send("POST", sent, b"{}", headers=said)
         assert (reply.status, reply.headers["Location"]) == (404 if location is None else 307, location)
 
 
-@each_row(
-    ("given", "words"),
-    [
-        (("--trusted-proxy", "10.0.0.1/8"), "it has bits beyond its length"),
-        (("--root-path", "/a/../b"), "takes a path such as /skills"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_the_start(given: tuple[str, ...], words: str) -> None:
-    assert words in refused(FIXTURES, *given)
+def test_what_cannot_be_is_refused_at_the_start() -> None:
+    assert "it has bits beyond its length" in refused(FIXTURES, "--trusted-proxy", "10.0.0.1/8")
+    assert "takes a path such as /skills" in refused(FIXTURES, "--root-path", "/a/../b")
 
 
 # Before the end
@@ -190,13 +146,11 @@ def test_a_server_that_drains_is_not_ready_and_answers_all_the_same(tmp_path: Pa
 
 
 def test_a_drain_ends_by_itself_and_is_not_for_who_presses_a_key() -> None:
-    with http_serving(FIXTURES, "--drain", "0.2") as server, client(server, "legacy") as one:
-        stream = one.follow()
-        assert server.signal(signal.SIGTERM)[0] == 0
-        assert stream.next() is None and stream.whole
-        server.said("shuts down in 0.2 s")
-    with http_serving(FIXTURES, "--drain", "600") as server:
-        assert server.signal(signal.SIGINT)[0] == 0
+    for seconds, number in (("0.2", signal.SIGTERM), ("600", signal.SIGINT)):
+        with http_serving(FIXTURES, "--drain", seconds) as server, client(server, "legacy") as one:
+            stream = one.follow()
+            assert server.signal(number)[0] == 0
+            assert stream.next() is None and stream.whole
 
 
 # Through real ones
@@ -246,15 +200,10 @@ main(sys.argv[1:])
 """
 
 
-def test_a_stream_without_news_outlives_the_patience_of_a_proxy(
-    kind: Callable[..., Proxy], era: Era, tmp_path: Path
-) -> None:
-    waits = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
-    command = [sys.executable, "-c", SOON_PING]
-    with (
-        through(kind, tmp_path, edits=[(f"{waits} 60s", f"{waits} 1s")], command=command) as (_, proxy),
-        client(proxy, era) as one,
-    ):
+def test_a_stream_without_news_outlives_a_proxys_patience(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
+    wait = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
+    edits, command = [(f"{wait} 60s", f"{wait} 1s")], [sys.executable, "-c", SOON_PING]
+    with through(kind, tmp_path, edits=edits, command=command) as (_, proxy), client(proxy, era) as one:
         stream = one.hear()
         for _ in range(6):  # which takes nearly two seconds
             stream.comments.get(timeout=DEADLINE)
@@ -262,35 +211,25 @@ def test_a_stream_without_news_outlives_the_patience_of_a_proxy(
         stream.until(SKILLS)
 
 
-def is_open(one: HttpClient, streams: list[Stream]) -> bool:
-    """Whether a stream was opened; it is the last of these then."""
-    wanted = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
-    body = json.dumps(wanted).encode() if one.era == "modern" else None
-    try:
-        streams.append(Stream(one.server, "POST" if body else "GET", body, one.headers(wanted if body else None)))
-    except http.client.RemoteDisconnected:  # the proxy lost the connection that it would use again
+def test_a_client_that_leaves_is_gone_behind_the_proxy(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
+    streams: list[Stream] = []
+
+    def opened() -> bool:
+        wanted = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
+        given = ("POST", json.dumps(wanted).encode(), one.headers(wanted))
+        if era == "legacy":
+            given = ("GET", None, one.headers())
+        with suppress(http.client.RemoteDisconnected):  # the proxy lost the connection that it would use again
+            if one.post(one.message("skills/list")).status == 200:
+                streams.append(Stream(proxy, *given))
+                if streams[-1].status == 200:
+                    return True
+                streams[-1].close()
         return False
-    if streams[-1].status == 200:
-        return True
-    streams.pop().close()
-    return False
 
-
-def is_answered(one: HttpClient) -> bool:
-    """Whether a request got through; a proxy that lost the connection it would use again closes the client's."""
-    with suppress(http.client.RemoteDisconnected):
-        return one.post(one.message("skills/list")).status == 200
-    return False
-
-
-def test_a_client_that_leaves_is_gone_behind_the_proxy_too(
-    kind: Callable[..., Proxy], era: Era, tmp_path: Path
-) -> None:
     with through(kind, tmp_path, "--max-connections", "2") as (_, proxy), client(proxy, era) as one:
         for _ in range(6):  # three times as many as there are places, or as a session may have
-            until(lambda: is_answered(one))
-            streams: list[Stream] = []
-            until(lambda streams=streams: is_open(one, streams))
+            until(opened)
             streams[-1].close()
 
 
@@ -300,10 +239,9 @@ def test_large_bodies_come_through_and_larger_ones_are_refused(kind: Callable[..
         (tmp_path / "skills" / "a" / "large.bin").write_bytes(raw)
         until(lambda: any("large" in each["uri"] for skill in one.every_skill() for each in skill["resources"]))
         assert one.read("skill://a/large.bin") == raw
-        message = one.message("skills/get", {"name": "a", "arguments": {"x": "y" * 900_000}})
-        assert one.post(message).status < 413
-        message = one.message("skills/get", {"name": "a", "arguments": {"x": "y" * 1_100_000}})
-        assert one.post(message).status == 413
+        for size, is_refused in ((900_000, False), (1_100_000, True)):
+            message = one.message("skills/get", {"name": "a", "arguments": {"x": "y" * size}})
+            assert (one.post(message).status == 413) is is_refused
 
 
 @pytest.mark.needs_program("nginx")
@@ -339,19 +277,18 @@ class Load:
 
     def _ask(self, proxy: Proxy) -> None:
         one = HttpClient(proxy, "modern")
-        kept = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
-        while not self._over.is_set():
-            message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
-            try:
-                kept.request("POST", "/mcp", json.dumps(message), one.headers(message))
-                reply = kept.getresponse()
-                answer = json.loads(reply.read())
-                assert reply.status == 200 and answer["result"]["contents"]
-                self.answered += 1
-            except Exception as error:
-                self.failed.append(repr(error))
-                kept.close()
-        kept.close()
+        with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)) as kept:
+            while not self._over.is_set():
+                message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
+                try:
+                    kept.request("POST", "/mcp", json.dumps(message), one.headers(message))
+                    reply = kept.getresponse()
+                    answer = json.loads(reply.read())
+                    assert reply.status == 200 and answer["result"]["contents"]
+                    self.answered += 1
+                except Exception as error:
+                    self.failed.append(repr(error))
+                    kept.close()
 
     def goes_on(self) -> None:
         """Wait until so much more was answered that each client came by more than once."""
@@ -376,13 +313,13 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
             return stack.enter_context(http_serving(tmp_path / "skills", *options))
 
         replicas = [replica(port) for port in ports]
-        proxy = stack.enter_context(running(HaProxy(tmp_path / "proxy", *ports, edits=SPREAD)))
-        assert isinstance(proxy, HaProxy)
+        proxy = HaProxy(tmp_path / "proxy", *ports, edits=SPREAD)
+        stack.enter_context(running(proxy))
         names = ("replica-1", "replica-2")
         for name in names:
             proxy.sees(name, "UP")
         listening = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
-        streams: list[Stream] = [one.listen(skillsListChanged=True) for one in listening]
+        streams = [one.listen(skillsListChanged=True) for one in listening]
         legacy = stack.enter_context(client(proxy, "legacy"))
         followed = legacy.follow()
         load = Load(proxy, 4)
@@ -394,7 +331,8 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
             load.goes_on()
             assert all(stream.whole is None for stream in streams)  # it drains, and ends none yet
             assert replicas[number].signal(signal.SIGTERM)[0] == 0
-            ended = [place for place, stream in enumerate(streams) if is_over(stream)]
+            # Streams that have ended or are just ending: their last message is here.
+            ended = [place for place, stream in enumerate(streams) if not stream.messages.empty()]
             assert ended  # leastconn gave each replica some
             for place in ended:
                 assert streams[place].rest()[-1]["result"] and streams[place].whole
@@ -413,8 +351,3 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
         write_skill(tmp_path / "skills" / "b")
         for stream in streams:
             stream.until(SKILLS)
-
-
-def is_over(stream: Stream) -> bool:
-    """Whether a stream has ended or is just ending: its last message is here."""
-    return not stream.messages.empty()

@@ -96,15 +96,18 @@ class Asked:
         scope = {"type": "http", "path": "/mcp", "client": (address, 1) if address else None, **more}
         return asyncio.create_task(self.limit(scope, None, None))  # type: ignore[arg-type]
 
+    async def all(self, *addresses: str | None) -> None:
+        """Ask so many times at once, from each of these and from one client."""
+        await asyncio.gather(*(self.ask("192.0.2.1") for _ in range(MANY)), *map(self.ask, addresses))
+
 
 @pytest.mark.anyio
 async def test_many_of_one_wait_for_each_other_and_another_comes_in_between() -> None:
     asked = Asked()
-    flood = [asked.ask("192.0.2.1") for _ in range(MANY)]
-    await asyncio.gather(*flood, asked.ask("192.0.2.2"))
-    assert asked.most == {"192.0.2.1": 2, "192.0.2.2": 1}
+    await asked.all("192.0.2.2", *[None] * MANY)  # who cannot be distinguished waits for nobody
+    assert asked.most == {"192.0.2.1": 2, "192.0.2.2": 1, "": MANY}
     assert asked.begun.index("192.0.2.2") <= 2
-    assert len(asked.begun) == MANY + 1
+    assert len(asked.begun) == 2 * MANY + 1
 
 
 @pytest.mark.anyio
@@ -115,7 +118,7 @@ async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
     for each in tasks[1:-1]:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.gather(*(asked.ask("192.0.2.1") for _ in range(MANY)))
+    await asked.all()
     assert asked.most == {"192.0.2.1": 2}
     assert len(asked.begun) == MANY + 3  # the first two, and the last
 
@@ -126,67 +129,50 @@ async def test_one_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monk
     asked = Asked()
     streams = [asked.ask("192.0.2.1", stays=True) for _ in range(4)]
     async with asyncio.timeout(20):
-        await asyncio.gather(*(asked.ask("192.0.2.1") for _ in range(MANY)))
+        await asked.all()
     for each in streams:
         each.cancel()
     await asyncio.gather(*streams, return_exceptions=True)
     asked.most.clear()
-    await asyncio.gather(*(asked.ask("192.0.2.1") for _ in range(MANY)))
+    await asked.all()
     assert asked.most == {"192.0.2.1": 2}
-
-
-@pytest.mark.anyio
-async def test_who_cannot_be_distinguished_waits_for_nobody() -> None:
-    asked = Asked()
-    await asyncio.gather(*(asked.ask(None) for _ in range(MANY)))
-    assert asked.most == {"": MANY}
 
 
 # Refused again and again
 
 
-class Refused:
-    """Requests of one address that are over a quota, and what they are answered."""
-
-    def __init__(self) -> None:
-        self.sent: list[Message] = []
-        self.left = asyncio.Event()
-        self.asked = asyncio.Event()
-        self._rates = Rates(QuotaSettings())
-
-    async def again(self, address: str = "192.0.2.1") -> None:
-        async def receive() -> Message:
-            self.asked.set()
-            await self.left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Message) -> None:
-            self.sent.append(message)
-
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "client": (address, 1)}
-        await rates.refuse_with_delay(scope, receive, send, self._rates, quota="x", most=1, wait=1.0)
-
-    @property
-    def answers(self) -> int:
-        return sum(each.get("status") == 429 for each in self.sent)
-
-
 @pytest.mark.anyio
 async def test_the_first_are_answered_at_once_and_then_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = Refused()
+    sent: list[Message] = []
+    left, asked = asyncio.Event(), asyncio.Event()
+    limits = Rates(QuotaSettings())
+
+    async def receive() -> Message:
+        asked.set()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    def refused(address: str = "192.0.2.1") -> Any:
+        return rates.refuse_with_delay(scope(address=address), receive, send, limits, quota="x", most=1, wait=1.0)
+
+    def answers() -> int:
+        return sum(each.get("status") == 429 for each in sent)
+
     for _ in range(AT_ONCE):
-        await refused.again()
-    assert refused.answers == AT_ONCE and not refused.asked.is_set()
-    one = asyncio.create_task(refused.again())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert refused.asked.is_set() and refused.answers == AT_ONCE and not one.done()
-    await refused.again("192.0.2.2")  # whom it does not concern
-    assert refused.answers == AT_ONCE + 1
-    refused.left.set()  # nobody is there to be answered
+        await refused()
+    assert answers() == AT_ONCE and not asked.is_set()
+    one = asyncio.create_task(refused())
+    await asked.wait()
+    assert answers() == AT_ONCE and not one.done()
+    await refused("192.0.2.2")  # whom it does not concern
+    assert answers() == AT_ONCE + 1
+    left.set()  # nobody is there to be answered
     await one
-    assert refused.answers == AT_ONCE + 1
-    refused.left.clear()
+    assert answers() == AT_ONCE + 1
+    left.clear()
     monkeypatch.setattr(rates, "_TARPIT_S", 0)
-    await refused.again()
-    assert refused.answers == AT_ONCE + 2, "it comes in the end"
+    await refused()
+    assert answers() == AT_ONCE + 2, "it comes in the end"

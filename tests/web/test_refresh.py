@@ -37,82 +37,65 @@ def site(published: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The audit log of the reader."""
-    return tmp_path_factory.mktemp("audit") / "log"
-
-
-@pytest.fixture(scope="module")
-def reader(site: Server, audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of the site's skills, which asks for a token and knows the secret."""
-    options = ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path_factory.mktemp("cache"))]
-    options += ["--audit-log", str(audit)]
+def reader(site: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server of the site's skills, which asks for a token and knows the secret; and its audit log."""
+    folder = tmp_path_factory.mktemp("reader")
+    options = ["--allow-private", "--allow-http", "--cache-dir", folder / "cache", "--audit-log", folder / "log"]
     secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": f"laptop={TOKEN}"}
     with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=secrets) as server:
-        yield server
+        yield server, folder / "log"
 
 
 @each_row(
     "proof",
     [
-        {"X-Hub-Signature-256": f"sha256={CODE}"},
-        {"X-Gitea-Signature": CODE},
-        {"X-Forgejo-Signature": CODE},
-        {"X-Gitlab-Token": SECRET},
-        {"X-Gitea-Signature": WRONG, "X-Hub-Signature-256": f"sha256={CODE}"},
+        {"X-Hub-Signature-256": f"sha256={CODE}"}, {"X-Gitea-Signature": CODE}, {"X-Forgejo-Signature": CODE},
+        {"X-Gitlab-Token": SECRET}, {"X-Gitea-Signature": WRONG, "X-Hub-Signature-256": f"sha256={CODE}"},
     ],
-)
-def test_each_host_has_its_own_form_of_proof(reader: Server, proof: dict[str, str]) -> None:
-    answer = reader.send(path="/refresh", body=BODY, headers=proof)
+)  # fmt: skip
+def test_each_host_has_its_own_form_of_proof(reader: tuple[Server, Path], proof: dict[str, str]) -> None:
+    answer = reader[0].send(path="/refresh", body=BODY, headers=proof)
     assert (answer.status, json.loads(answer.body)) == (202, {"sources": 1})
 
 
 @each_row(
     "proof",
     [
-        {},
-        {"X-Hub-Signature-256": CODE},
-        {"X-Hub-Signature-256": f"sha256={WRONG}"},
-        {"X-Hub-Signature-256": "sha256=\xe9"},
-        {"X-Hub-Signature": f"sha256={CODE}"},
-        {"X-Gitea-Signature": WRONG},
-        {"X-Gitea-Signature": ""},
-        {"X-Gitlab-Token": SECRET[:-1]},
-        {"X-Gitlab-Token": ""},
-        bearing(TOKEN),
+        {}, {"X-Hub-Signature-256": CODE}, {"X-Hub-Signature-256": f"sha256={WRONG}"},
+        {"X-Hub-Signature-256": "sha256=\xe9"}, {"X-Hub-Signature": f"sha256={CODE}"}, {"X-Gitea-Signature": WRONG},
+        {"X-Gitea-Signature": ""}, {"X-Gitlab-Token": SECRET[:-1]}, {"X-Gitlab-Token": ""}, bearing(TOKEN),
     ],
-)
+)  # fmt: skip
 def test_who_does_not_prove_that_they_know_the_secret_is_refused(
-    reader: Server, audit: Path, proof: dict[str, str]
+    reader: tuple[Server, Path], proof: dict[str, str]
 ) -> None:
-    answer = reader.send(path="/refresh", body=BODY, headers=proof)
+    server, audit = reader
+    answer = server.send(path="/refresh", body=BODY, headers=proof)
     assert answer.status == 401
     assert "set the same secret" in json.loads(answer.body)["error"]
-    assert SECRET not in reader.stderr
+    assert SECRET not in server.stderr
     recorded = [json.loads(each) for each in audit.read_text(encoding="utf-8").splitlines()]
     assert [each["event"] for each in recorded if each.get("reason") == "webhook-secret"]
-    other = reader.send(path="/refresh", body=BODY + b" ", headers={"X-Hub-Signature-256": f"sha256={CODE}"})
+    other = server.send(path="/refresh", body=BODY + b" ", headers={"X-Hub-Signature-256": f"sha256={CODE}"})
     assert other.status == 401, "a signature is of one body"
 
 
-def test_the_token_is_still_wanted_elsewhere(reader: Server) -> None:
+def test_the_token_is_still_wanted_elsewhere(reader: tuple[Server, Path]) -> None:
     for path in ("/mcp", "/refresh/more", "/refreshed", "/.well-known/agent-skills/index.json"):
-        assert reader.send(path=path, body=b"{}", headers={"X-Gitlab-Token": SECRET}).status in {401, 404}
-    assert reader.send("GET", "/refresh").status == 405
+        assert reader[0].send(path=path, body=b"{}", headers={"X-Gitlab-Token": SECRET}).status in {401, 404}
+    assert reader[0].send("GET", "/refresh").status == 405
 
 
-def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, site: Server, published: Path) -> None:
-    reader.said("added thing")
+def test_a_change_is_there_without_waiting_for_the_next_look(
+    reader: tuple[Server, Path], site: Server, published: Path
+) -> None:
+    reader[0].said("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body
     write_skill(published / "thing", description="Does another thing.")
     until(lambda: site.send("GET", "/.well-known/agent-skills/index.json").body != before)
     # The site's index may be kept for a minute and more.
-    assert reader.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
-    reader.said("changed thing")
-
-
-def test_without_a_secret_there_is_no_such_place(site: Server) -> None:
-    assert site.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": ""}).status == 404
+    assert reader[0].send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
+    reader[0].said("changed thing")
 
 
 @each_row("secret", ["short", "x" * 15, "a secret with\na line", "sécrét of some length"])
@@ -134,8 +117,10 @@ def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path:
         assert server.send(path="/refresh", body=BODY, headers=right).status == 202
 
 
-def test_with_folders_alone_it_starts_and_has_nothing_to_fetch(published: Path) -> None:
+def test_folders_alone_are_not_fetched_and_without_a_secret_is_no_such_place(published: Path, site: Server) -> None:
+    given = {"path": "/refresh", "body": BODY, "headers": {"X-Gitlab-Token": SECRET}}
     with http_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
         server.said("every ROOT is a folder")
-        answer = server.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET})
+        answer = server.send(**given)
         assert (answer.status, json.loads(answer.body)) == (202, {"sources": 0})
+    assert site.send(**given).status == 404

@@ -71,11 +71,15 @@ def alone(skills: Path, url: str) -> Iterator[HttpClient]:
 def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any, bool]:
     """What a tool answers: text, structure, whether it failed."""
     result = one.request("tools/call", {"name": f"skills_{tool}", "arguments": arguments})
-    return (
-        "\n".join(each["text"] for each in result["content"]),
-        result.get("structuredContent"),
-        result.get("isError", False),
-    )
+    text = "\n".join(each["text"] for each in result["content"])
+    return text, result.get("structuredContent"), result.get("isError", False)
+
+
+def fails(one: HttpClient, tool: str, **arguments: Any) -> str:
+    """What a tool says that fails."""
+    text, _, failed = call(one, tool, **arguments)
+    assert failed, text
+    return text
 
 
 def begin(one: HttpClient, *names: str) -> str:
@@ -85,9 +89,8 @@ def begin(one: HttpClient, *names: str) -> str:
     return structure["session"]
 
 
-def active(one: HttpClient, session: str, **more: Any) -> list[str]:
+def active(one: HttpClient, session: str, tool: str = "load", **more: Any) -> list[str]:
     """The skills that a session has after loading or unloading something."""
-    tool = "unload" if more.pop("unload", False) else "load"
     text, structure, failed = call(one, tool, session=session, **more)
     assert not failed, text
     return [each["name"] for each in structure["active_skills"]]
@@ -117,7 +120,7 @@ def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: Real
         assert readable(at_b, session, "alpha")
         assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
         assert readable(at_a, session, "beta")  # which it did not load itself
-        assert active(at_a, session, names=["alpha"], unload=True) == ["beta"]
+        assert active(at_a, session, "unload", names=["alpha"]) == ["beta"]
         at_a.server.process.send_signal(signal.SIGKILL)
         at_a.server.process.wait(DEADLINE)
         assert not readable(at_b, session, "alpha")
@@ -150,15 +153,11 @@ def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, 
         client(b, "modern", token=tokens["beta"]) as beta,
     ):
         session = begin(alpha, "alpha")
-        said: set[str] = set()
-        for handle in (session, "A" * 24, "x", ""):
-            text, _, failed = call(beta, "load", names=["beta"], session=handle)
-            assert failed
-            said.add(text.replace(repr(handle), "it"))
+        handles = (session, "A" * 24, "x", "")
+        said = {fails(beta, "load", names=["beta"], session=each).replace(repr(each), "it") for each in handles}
         assert len(said) == 1 and UNKNOWN in said.pop()
         assert readable(alpha_at_b, session, "alpha")
-        text, _, _ = call(beta, "load", names=["beta"], session=session)  # also where it is known by now
-        assert UNKNOWN in text
+        assert UNKNOWN in fails(beta, "load", names=["beta"], session=session)  # also where it is known by now
     assert not any(secret in key for key in redis.all_keys() for secret in (session, "alpha", "beta"))
 
 
@@ -167,45 +166,27 @@ def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedi
     with pair(skills, redis.url, "--allow-scripts", *LOOSE) as (at_a, at_b):
         session = begin(at_a, "alpha")
         file = {"session": session, "path": "/workspace/out.txt"}
-        text, _, failed = call(at_b, "read", **file)
-        assert failed and "No script has run" in text
+        assert "No script has run" in fails(at_b, "read", **file)
         for one, other in ((at_a, at_b), (at_b, at_a)):
             text, _, failed = call(one, "run_script", session=session, path="scripts/make.sh")
             assert not failed, text
             assert call(one, "read", **file)[0] == "made\n"
-            text, _, failed = call(other, "read", session=session, path=f"/workspace/{other.server.port}.txt")
-            assert failed and "ran on another replica" in text and "\n" not in text
+            text = fails(other, "read", session=session, path=f"/workspace/{other.server.port}.txt")
+            assert "ran on another replica" in text and "\n" not in text
 
 
-@each_row(
-    "raw",
-    [
-        "no json", "[1]", '{"version":2,"owner":"","since":1,"skills":[]}',
-        '{"version":1,"owner":"","since":1e999,"skills":[]}',
-        '{"version":1,"owner":"somebody else","since":1,"skills":[]}',
-        '{"version":1,"owner":"","since":1,"skills":[{"path":"../../etc/passwd"}]}',
-        '{"version":1,"owner":"","since":1,"skills":{"a":"b"}}',
-    ],
-)  # fmt: skip
-def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: Path, raw: str) -> None:
-    with alone(skills, redis.url) as one:
-        redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", raw)
-        for _ in range(3):
-            text, _, failed = call(one, "load", names=["alpha"], session="A" * 24)
-            assert failed and UNKNOWN in text
-        assert begin(one, "alpha")
-        said = "somebody" not in raw
-        if said:
-            one.server.said("a shared session record is invalid")
-        assert one.server.stderr.count("a shared session record is invalid") == said
-
-
-def test_a_record_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:
+def test_a_record_that_no_replica_wrote_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:
     names = ["../alpha", "/etc", "alpha", "absent", "\\u0000"]
     entries = ",".join(f'{{"path":"{each}","digest":""}}' for each in names)
-    record = f'{{"version":1,"owner":"","since":1,"skills":[{entries}]}}'
+    record = '{"version":1,"owner":"%s","since":1,"skills":[%s]}'
     with alone(skills, redis.url) as one:
-        redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", record)
+        for raw in ("no json", record % ("somebody else", entries)):
+            redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", raw)
+            for _ in range(3):
+                assert UNKNOWN in fails(one, "load", names=["alpha"], session="A" * 24)
+        one.server.said("a shared session record is invalid")
+        assert one.server.stderr.count("a shared session record is invalid") == 1
+        redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", record % ("", entries))
         assert active(one, "A" * 24, names=["beta"], mode="add") == ["alpha", "beta"]
 
 
@@ -232,8 +213,8 @@ def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedi
             reads_go_on(at_b)
             assert readable(at_a, session, "alpha")  # which is known there
             for one in (at_a, at_b):
-                text, _, failed = call(one, "load", names=["beta"], session=session)
-                assert failed and AWAY in text and "127.0.0.1" not in text
+                text = fails(one, "load", names=["beta"], session=session)
+                assert AWAY in text and "127.0.0.1" not in text
                 # A conversation that begins is the replica's own.
                 text, structure, failed = call(one, "load", names=["beta"])
                 assert not failed and "one replica" in text and "one replica" in structure["note"]
@@ -243,8 +224,7 @@ def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedi
         for server in servers:
             server.said("answers again")
         # That Redis has forgotten everything. Whoever knows the session writes it again.
-        text, _, failed = call(at_b, "read", session=session, skill="alpha", path="SKILL.md")
-        assert failed and UNKNOWN in text
+        assert UNKNOWN in fails(at_b, "read", session=session, skill="alpha", path="SKILL.md")
         assert readable(at_a, session, "alpha")
         assert readable(at_b, session, "alpha")
         for server in servers:
@@ -257,8 +237,7 @@ def test_a_redis_that_drips_or_is_silent_holds_up_no_request(redis: RealRedis, s
     with slow(redis.port, enough=enough) as port, alone(skills, f"redis://127.0.0.1:{port}") as one:
         session = begin(one, "alpha")
         enough.clear()
-        text, _, failed = call(one, "load", session=session, names=["beta"])
-        assert failed and AWAY in text
+        assert AWAY in fails(one, "load", session=session, names=["beta"])
         one.server.said("it does not answer within 2 seconds")
         reads_go_on(one)
         assert readable(one, session, "alpha")
@@ -281,37 +260,33 @@ NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {
 @each_row("kind", NOT_REDIS)
 def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
     answer, words = NOT_REDIS[kind]
-    with answering(answer) as port, alone(skills, f"redis://:{SECRET}@127.0.0.1:{port}") as one:
-        is_told_in_one_line(one, words)
+    with answering(answer) as port:
+        is_told_in_one_line(skills, f"redis://:{SECRET}@127.0.0.1:{port}", words)
 
 
-def is_told_in_one_line(one: HttpClient, words: str) -> None:
+def is_told_in_one_line(skills: Path, url: str, words: str) -> None:
     """Why Redis cannot be used is told once and without the password, and its replica goes on."""
-    one.server.said(words)
-    for _ in range(3):
-        text, _, failed = call(one, "load", names=["alpha"])
-        assert not failed and "one replica" in text
-        reads_go_on(one)
-    one.server.said("redis://")
-    assert one.server.stderr.count("redis://") == 1
-    assert SECRET not in one.server.stderr + state(one.server)
+    with alone(skills, url) as one:
+        one.server.said(words)
+        for _ in range(3):
+            text, _, failed = call(one, "load", names=["alpha"])
+            assert not failed and "one replica" in text
+            reads_go_on(one)
+        one.server.said("redis://")
+        assert one.server.stderr.count("redis://") == 1
+        assert SECRET not in one.server.stderr + state(one.server)
 
 
 @each_row(
-    ("url", "words"),
+    ("user", "database", "words"),
     [
-        ("redis://127.0.0.1:{port}/0", "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"),
-        (f"redis://:{SECRET}x@127.0.0.1:{{port}}/0", "it rejects the login"),
-        (f"redis://nobody:{SECRET}@127.0.0.1:{{port}}/0", "it rejects the login"),
-        (f"redis://:{SECRET}@127.0.0.1:{{port}}/99", "it has no database 99"),
+        ("", 0, "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"), (f":{SECRET}x@", 0, "it rejects the login"),
+        (f"nobody:{SECRET}@", 0, "it rejects the login"), (f":{SECRET}@", 99, "it has no database 99"),
     ],
-)
-def test_a_wrong_password_or_database_is_one_line(skills: Path, tmp_path: Path, url: str, words: str) -> None:
-    with (
-        redis_server(tmp_path / "redis", "--requirepass", SECRET) as redis,
-        alone(skills, url.format(port=redis.port)) as one,
-    ):
-        is_told_in_one_line(one, words)
+)  # fmt: skip
+def test_a_wrong_login_is_one_line(skills: Path, tmp_path: Path, user: str, database: int, words: str) -> None:
+    with redis_server(tmp_path / "redis", "--requirepass", SECRET) as redis:
+        is_told_in_one_line(skills, f"redis://{user}127.0.0.1:{redis.port}/{database}", words)
 
 
 # TLS
@@ -342,9 +317,7 @@ def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:
         assert SECRET not in refused(skills, *options)
 
 
-def test_the_user_that_the_documentation_names_may_all_that_is_needed(
-    redis: RealRedis, skills: Path, tmp_path: Path
-) -> None:
+def test_the_documented_user_may_all_that_is_needed(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
     assert redis.say(*(each.replace("PASSWORD", SECRET) for each in words)) == "OK"
@@ -375,27 +348,27 @@ def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, t
 
     push("alpha")
     secret = "made-up-secret-of-webhooks"
-    given = {"MCP_SKILLS_REFRESH_SECRET": secret}
     with ExitStack() as stack:
         servers: list[Server] = []
         for number in range(2):
             options = ("--redis", redis.url, "--refresh", "3600", "--cache-dir", tmp_path / str(number))
+            given = {"MCP_SKILLS_REFRESH_SECRET": secret}
             servers.append(stack.enter_context(http_serving(shared.url, *options, environment=given)))
         clients = [stack.enter_context(client(server, "modern")) for server in servers]
         streams = [one.hear() for one in clients]
-        for one, stream in zip(clients, streams, strict=True):
-            while len(one.every_skill()) < 1:
-                stream.until(LISTED)
+
+        def all_see(count: int) -> None:
+            for one, stream in zip(clients, streams, strict=True):
+                while len(one.every_skill()) < count:
+                    stream.until(LISTED)
+
+        all_see(1)
         push("alpha", "beta")
         assert servers[0].send(path="/refresh", body=b"{}", headers={"X-Gitlab-Token": secret}).status == 202
-        for one, stream in zip(clients, streams, strict=True):
-            while len(one.every_skill()) < 2:
-                stream.until(LISTED)
+        all_see(2)
 
 
-def test_clients_hear_once_more_when_a_replica_that_was_behind_has_caught_up(
-    redis: RealRedis, skills: Path, tmp_path: Path
-) -> None:
+def test_clients_hear_once_more_when_a_replica_has_caught_up(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     with pair(skills, redis.url) as (one, other):
         until(lambda: redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").endswith("2"))
         stream = one.listen(skillsListChanged=True)

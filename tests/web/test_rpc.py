@@ -12,7 +12,7 @@ import pytest
 
 from rpc.build import ACTIONS, toml, write
 from tables import each_row
-from web.http_wire import JSON, Reply, Server, client, http_serving, refused, until
+from web.http_wire import JSON, Reply, Server, client, http_serving, until
 from wire import ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -63,17 +63,14 @@ def test_what_wants_no_answer_has_no_body(server: Server) -> None:
 
 
 @pytest.mark.requirement("SP-16")
-@each_row("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
-def test_only_json_is_taken(server: Server, kind: str | None) -> None:
+def test_only_json_and_only_post_is_taken(server: Server) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
-    assert post(server, message, {"Content-Type": kind}).status == 415
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None):
+        assert post(server, message, {"Content-Type": kind}).status == 415
     assert post(server, message, {"Content-Type": "Application/JSON; charset=utf-8"}).status == 200
-
-
-@each_row("method", ["GET", "PUT", "DELETE", "PATCH"])
-def test_only_post_is_taken(server: Server, method: str) -> None:
-    assert server.send(method, "/rpc", headers={}).status == 405
-    assert server.send("POST", "/rpc/more", body=b"{}", headers=dict(JSON)).status == 404
+    for method in ("GET", "PUT", "DELETE", "PATCH"):
+        assert server.send(method, "/rpc").status == 405
+    assert server.send("POST", "/rpc/more", body=b"{}", headers=JSON).status == 404
 
 
 @pytest.mark.requirement("X-24")
@@ -93,10 +90,6 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     for option in ("--no-rpc", "--publish-only"):
         with http_serving(tmp_path, option) as started:
             assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
-
-
-def test_code_without_scripts_is_wrong_usage() -> None:
-    assert "--allow-code is for scripts" in refused(str(ACTIONS), "--allow-code")
 
 
 # Limits
@@ -131,9 +124,7 @@ def test_blobs_and_runs_need_no_session(sandbox_mode: str) -> None:
         assert reported["error"]["type"] == "execution_disabled"
 
 
-def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(
-    tmp_path: Path, sandbox_mode: str
-) -> None:
+def test_a_client_that_leaves_ends_its_run_and_nothing_is_left(tmp_path: Path, sandbox_mode: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)  # a root server's scripts are nobody

@@ -34,22 +34,18 @@ def with_session(one: HttpClient, session: str | None) -> dict[str, str | None]:
     return {**one.headers(), "Mcp-Session-Id": session}
 
 
+CALLS = (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None), ("DELETE", None))
+
+
 # Sessions
 
 
-def test_a_session_is_opened_by_the_handshake_and_its_id_tells_nothing(server: Server) -> None:
-    with client(server, "legacy") as one, client(server, "legacy") as other:
-        assert one.session and other.session and one.session != other.session
-        assert len(one.session) >= 32 and one.session.isascii() and one.session.isprintable()
-
-
 @each_row("session", [None, "0" * 32, "x", "../etc", "x" * 4000])
-@each_row("method", ["POST", "GET", "DELETE"])
-def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str, session: str | None) -> None:
+def test_a_session_that_does_not_exist_is_not_found(server: Server, session: str | None) -> None:
     with client(server, "legacy") as one:
-        body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
-        reply = server.send(method, body=body, headers=with_session(one, session))
-        assert reply.error == ((400, -32600, None) if session is None else (404, -32001, None))
+        for method, body in CALLS:
+            reply = server.send(method, body=body, headers=with_session(one, session))
+            assert reply.error == ((400, -32600, None) if session is None else (404, -32001, None))
         assert one.request("skills/list")["skills"]
 
 
@@ -124,19 +120,18 @@ def test_a_session_that_nobody_uses_is_closed_and_one_with_a_stream_is_not(tmp_p
 
 
 @each_row("authorization", [None, "Bearer wrong-token-0123456789", f"Bearer {ALPHA[:-1]}"])
-@each_row("method", ["POST", "GET", "DELETE"])
-def test_anything_else_is_unauthorised(guarded: Server, method: str, authorization: str | None) -> None:
-    for version in VERSIONS.values():
-        headers = {**JSON, "Accept": BOTH, "MCP-Protocol-Version": version, "Authorization": authorization}
-        reply = guarded.send(method, body=b"{" if method == "POST" else None, headers=headers)
+@each_row("version", VERSIONS.values())
+def test_anything_else_is_unauthorised(guarded: Server, version: str, authorization: str | None) -> None:
+    headers = {**JSON, "Accept": BOTH, "MCP-Protocol-Version": version, "Authorization": authorization}
+    for method, body in CALLS:
+        reply = guarded.send(method, body=body, headers=headers)
         assert reply.error == (401, -32600, None)
-        assert reply.headers["WWW-Authenticate"].startswith("Bearer ")
-        assert "Mcp-Session-Id" not in reply.headers
+        assert reply.headers["WWW-Authenticate"].startswith("Bearer ") and "Mcp-Session-Id" not in reply.headers
 
 
 def test_a_session_can_be_used_with_the_token_that_opened_it_alone(guarded: Server) -> None:
     with client(guarded, "legacy", token=ALPHA) as one, client(guarded, "legacy", token=BETA) as thief:
-        for method, body in (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None), ("DELETE", None)):
+        for method, body in CALLS:
             reply = guarded.send(method, body=body, headers=with_session(thief, one.session))
             # As if there were no such session, so that nothing can be learned by guessing.
             assert reply.error == (404, -32001, None)
@@ -155,11 +150,9 @@ def test_no_session_id_is_logged(tmp_path: Path) -> None:
         client(server, "legacy", token=ALPHA) as one,
         client(server, "legacy", token=BETA) as thief,
     ):
-        session = str(one.session)
-        ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-        assert server.send("POST", body=ping, headers=with_session(thief, session)).status == 404
+        assert server.send("DELETE", headers=with_session(thief, one.session)).status == 404
         server.said("does not match the one that created the session")
-    assert session not in server.stderr
+    assert str(one.session) not in server.stderr
 
 
 def test_the_log_has_the_names_of_tokens_and_never_a_token(guarded: Server, era: Era) -> None:
@@ -213,11 +206,3 @@ def test_clients_do_not_see_each_other_s_skills(server: Server, era: Era) -> Non
         handle = loaded_by(one, "commit-messages")
         loaded_by(other, "meeting-notes")
         assert "Commit messages" in read_by(one, handle if era == "modern" else None)["content"][0]["text"]
-
-
-@pytest.mark.requirement("MCP-26", "X-17")
-def test_tools_are_the_same_for_every_caller(guarded: Server, era: Era) -> None:
-    with client(guarded, era, token=ALPHA) as one, client(guarded, era, token=BETA) as other:
-        before = one.request("tools/list")
-        loaded_by(one, "commit-messages")
-        assert one.request("tools/list") == other.request("tools/list") == before

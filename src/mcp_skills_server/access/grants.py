@@ -42,17 +42,14 @@ class PatternError(SkillsServerError, ValueError):
 class Pattern:
     """A pattern of skill paths, such as `acme/billing/**`.
 
-    Attributes:
-        text: the pattern as written in a grant.
-        prefix: the text before the first wildcard. Every matching path begins with it, or equals it
-            without its final slash.
-
     Raises:
         PatternError: the text is invalid.
     """
 
     text: str
     prefix: str = field(init=False, compare=False)
+    """The text before the first wildcard. Every matching path begins with it, or equals it without
+    its final slash."""
     _regex: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,17 +104,11 @@ def _translated(segments: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The permissions of one `[[grant]]` table.
+    """The permissions of one `[[grant]]` table."""
 
-    Attributes:
-        who: principals: "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME".
-        skills: patterns of the granted skills.
-        may: permitted actions, out of `MAY`; "read" is implied.
-    """
-
-    who: tuple[str, ...]
+    who: tuple[str, ...]  # "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"
     skills: tuple[Pattern, ...]
-    may: frozenset[str] = frozenset()
+    may: frozenset[str] = frozenset()  # out of `MAY`; "read" is implied
 
     def covers(self, path: str) -> bool:
         """Return whether the grant includes the skill of this path."""

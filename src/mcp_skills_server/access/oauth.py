@@ -25,7 +25,7 @@ import jwt
 
 from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
-from mcp_skills_server.access.settings import OAuthSettings, is_loopback, is_secure
+from mcp_skills_server.access.settings import KEY_TYPES, OAuthSettings, is_loopback, is_secure
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 
 logger = logging.getLogger(__name__)
@@ -40,14 +40,6 @@ _UNKNOWN_S: Final = 30.0
 _STALE_S: Final = 900.0
 """Seconds after which the keys are fetched again, so that a withdrawn key becomes invalid."""
 _RETRY_S: Final = 5.0
-_KEY_TYPES: Final[Mapping[str, tuple[str, str | None]]] = {
-    **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
-    "ES256": ("EC", "P-256"),
-    "ES384": ("EC", "P-384"),
-    "ES512": ("EC", "P-521"),
-    "EdDSA": ("OKP", "Ed25519"),
-}
-"""Key type and curve for each algorithm."""
 
 
 class _UnusableError(SkillsServerError):
@@ -76,13 +68,11 @@ class Issuer:
             UnavailableError: the issuer cannot be reached now.
         """
         found = self._key(kid, algorithm)
-        if found is None:
-            if self._refreshing is not None or self._may_refresh():
-                await asyncio.shield(self.refresh())
-                found = self._key(kid, algorithm)
-            if found is None and self._trouble:
-                left = max(0.0, self._tried_at + _RETRY_S - self._now())
-                raise UnavailableError("the issuer does not answer", 1 + int(left))
+        if found is None and await self._refreshed():
+            found = self._key(kid, algorithm)
+        if found is None and self._trouble:
+            left = max(0.0, self._tried_at + _RETRY_S - self._now())
+            raise UnavailableError("the issuer does not answer", 1 + int(left))
         if found is None:
             raise RefusedError("the issuer has no such key")
         return found
@@ -93,8 +83,8 @@ class Issuer:
         Raises:
             UnavailableError: no fetch has succeeded yet, and the issuer cannot be reached now.
         """
-        if self._metadata is None and (self._refreshing is not None or self._may_refresh()):
-            await asyncio.shield(self.refresh())
+        if self._metadata is None:
+            await self._refreshed()
         if self._metadata is None:
             raise UnavailableError("the issuer does not answer", 1 + int(_RETRY_S))
         self.keep_fresh()
@@ -111,15 +101,19 @@ class Issuer:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         return self._refreshing
 
-    def _may_refresh(self) -> bool:
+    async def _refreshed(self) -> bool:
+        """Fetch the keys, unless the last fetch was recent; return whether they were fetched."""
         pause = _UNKNOWN_S
         if self._trouble:
             pause = _RETRY_S
-        return self._now() - self._tried_at >= pause
+        if self._refreshing is None and self._now() - self._tried_at < pause:
+            return False
+        await asyncio.shield(self.refresh())
+        return True
 
     async def _refresh(self) -> None:
         try:
-            self._replace_keys(await self._fetch_keys(await self._fetch_keys_url()))
+            self._replace_keys(await self._fetch_keys())
         except SkillsServerError as error:
             if not self._trouble:
                 has = "its tokens cannot be verified"
@@ -166,11 +160,11 @@ class Issuer:
 
     def _allows(self, address: str) -> bool:
         """Return whether the URL is allowed: only a loopback issuer may name a loopback address."""
-        return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(
-            urlsplit(address).hostname or ""
-        )
+        issuer, keys = (is_loopback(urlsplit(each).hostname or "") for each in (self._url, address))
+        return issuer or not keys
 
-    async def _fetch_keys(self, address: str) -> list[Any]:
+    async def _fetch_keys(self) -> list[Any]:
+        address = await self._fetch_keys_url()
         status, body = await self._fetch(address)
         if status != 200:
             raise _UnusableError(f"{address} answers with status {status}")
@@ -180,12 +174,7 @@ class Issuer:
         return cast("list[Any]", keys)
 
     def _replace_keys(self, keys: list[Any]) -> None:
-        """Replace the known keys."""
-        raw = tuple(
-            cast("dict[str, Any]", each)
-            for each in keys
-            if isinstance(each, dict) and _is_public(each)
-        )
+        raw = tuple(each for each in keys if _is_public(each))
         if len(raw) < len(keys):
             logger.debug(
                 "the issuer %s: %s of its keys are unusable here", self._url, len(keys) - len(raw)
@@ -225,19 +214,14 @@ class ResourceServer:
     @property
     def metadata(self) -> dict[str, object]:
         """Return the metadata of this resource (RFC 9728)."""
-        settings = self.settings
         found: dict[str, object] = {
-            "resource": settings.resource,
-            "authorization_servers": [settings.issuer],
+            "resource": self.settings.resource,
+            "authorization_servers": [self.settings.issuer],
             "bearer_methods_supported": ["header"],
         }
-        if settings.requested_scopes:
-            found["scopes_supported"] = [*settings.requested_scopes]
+        if self.settings.requested_scopes:
+            found["scopes_supported"] = [*self.settings.requested_scopes]
         return found
-
-    def prefetch_keys(self) -> None:
-        """Prefetch the issuer's keys for the first request."""
-        self.issuer.refresh()
 
     async def verify(self, token: str) -> Admission:
         """Return the admission of the bearer of this token.
@@ -276,14 +260,14 @@ def _parse_object(body: bytes, place: str) -> dict[str, Any]:
 
 
 def _is_public(key: Any) -> bool:
-    """Return whether a JWK is a public key for signatures."""
-    return (
-        key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
-    )
+    """Return whether an item of a key set is a public key for signatures."""
+    fields = cast("dict[str, Any]", key if isinstance(key, dict) else {})
+    kind, use = fields.get("kty"), fields.get("use", "sig")
+    return kind in ("RSA", "EC", "OKP") and "d" not in fields and use == "sig"
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
-    kind, curve = _KEY_TYPES[algorithm]
+    kind, curve = KEY_TYPES[algorithm]
     operations: Any = key.get("key_ops", ["verify"])
     return (
         key["kty"] == kind

@@ -10,24 +10,16 @@ from mcp_skills_server.errors import SkillsServerError
 
 
 class Principal(NamedTuple):
-    """An authenticated client.
-
-    Attributes:
-        kind: "token" for a line of the token file, "user" for a subject of an issuer.
-        name: name of the line, or the issuer's subject.
-        issuer: issuer of a user; "" for a token.
-        groups: groups from the line or the issuer.
-        scopes: OAuth scopes of a user; empty for a token.
-        label: display name of a user from the issuer, such as "ann", or "". It authorizes nothing:
-            OpenID Connect allows it to change and to be reassigned.
-    """
+    """An authenticated client: a line of the token file, or a user of an issuer."""
 
     kind: Literal["token", "user"]
-    name: str
-    issuer: str = ""
+    name: str  # of the line, or the issuer's subject
+    issuer: str = ""  # of a user
     groups: frozenset[str] = frozenset()
-    scopes: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()  # of a user
     label: str = ""
+    """Display name of a user, such as "ann". It authorizes nothing: OpenID Connect allows it to
+    change and to be reassigned."""
 
     @property
     def id(self) -> str:
@@ -42,17 +34,11 @@ class Principal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The result of a successful authentication.
-
-    Attributes:
-        principal: the authenticated client.
-        hashed: SHA-256 of the bearer token, by which the admission can be revoked.
-        expires: expiry in seconds since the epoch, or infinity.
-    """
+    """The result of a successful authentication."""
 
     principal: Principal
-    hashed: bytes
-    expires: float = math.inf
+    hashed: bytes  # SHA-256 of the bearer token, by which the admission can be revoked
+    expires: float = math.inf  # seconds since the epoch
 
 
 class RefusedError(SkillsServerError):

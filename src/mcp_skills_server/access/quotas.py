@@ -9,30 +9,21 @@ from typing import Final, NamedTuple
 
 MOST_OWNERS: Final = 100_000
 _REFUSALS_PER_MINUTE: Final = 60
+_ROUNDING_S: Final = 1e-6
+"""Seconds by which sums of floats may be wrong: seven sevenths of a minute are more than one."""
 
 
 class QuotaSettings(NamedTuple):
-    """The quotas of one owner; None is no rate limit, or a default share of the server's limit.
+    """The quotas of one owner; None is no rate limit, or a default share of the server's limit."""
 
-    Attributes:
-        requests_per_minute: requests over HTTP, of any protocol.
-        failed_authentications_per_minute: failed authentications of one address.
-        sessions: sessions of legacy clients.
-        streams: `subscriptions/listen` streams.
-        unread_bytes: bytes of responses that the client has not read yet.
-        runtime_sessions: sessions of the tools.
-        blob_bytes: bytes of blobs of the Skills Protocol.
-        runs: scripts that run concurrently.
-    """
-
-    requests_per_minute: int | None = None
-    failed_authentications_per_minute: int | None = 60
-    sessions: int | None = None
-    streams: int | None = None
-    unread_bytes: int | None = None
-    runtime_sessions: int | None = None
-    blob_bytes: int | None = None
-    runs: int | None = None
+    requests_per_minute: int | None = None  # over HTTP, of any protocol
+    failed_authentications_per_minute: int | None = 60  # of one address
+    sessions: int | None = None  # of legacy clients
+    streams: int | None = None  # of `subscriptions/listen`
+    unread_bytes: int | None = None  # of responses
+    runtime_sessions: int | None = None  # of the tools
+    blob_bytes: int | None = None  # of the Skills Protocol
+    runs: int | None = None  # scripts that run concurrently
 
     @property
     def fixed(self) -> QuotaSettings:
@@ -59,21 +50,14 @@ class Rate:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def wait(self, owner: Hashable) -> float:
-        """Return the seconds until the owner's next token, or 0 if there is one; take none."""
-        full_at = self._full_at.get(owner)
-        if full_at is None:
-            return 0.0
-        step = 60 / self.per_minute
-        return max(0.0, full_at + step - self._now() - 60)
-
     def take(self, owner: Hashable) -> float:
         """Take a token and return 0, or return the seconds until the owner's next token."""
-        wait = self.wait(owner)
-        if wait > 0:
+        now, step = self._now(), 60 / self.per_minute
+        full_at = max(now, self._full_at.get(owner, now)) + step
+        wait = full_at - now - 60
+        if wait > _ROUNDING_S:
             return wait
-        now = self._now()
-        self._full_at[owner] = max(now, self._full_at.get(owner, now)) + 60 / self.per_minute
+        self._full_at[owner] = full_at
         self._full_at.move_to_end(owner)
         while self._full_at and (
             len(self._full_at) > self._most or next(iter(self._full_at.values())) <= now
@@ -83,16 +67,11 @@ class Rate:
 
 
 class Rates:
-    """The rate limits in force, which any thread may replace.
-
-    Attributes:
-        requests: limit of requests, or None.
-        failed_authentications: limit of failed authentications, or None.
-        refusals: limit of immediate responses to an owner over one of the other limits.
-    """
+    """The rate limits in force, which any thread may replace."""
 
     def __init__(self, settings: QuotaSettings) -> None:
         self.refusals: Final = Rate(_REFUSALS_PER_MINUTE)
+        """Limits immediate responses to an owner over one of the other limits."""
         self.requests: Rate | None = None
         self.failed_authentications: Rate | None = None
         self.replace(settings)

@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-ALGORITHMS: Final = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "EdDSA",
-)
-"""The asymmetric signature algorithms of JWT that are accepted."""
+KEY_TYPES: Final[Mapping[str, tuple[str, str | None]]] = {
+    **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
+    "ES256": ("EC", "P-256"),
+    "ES384": ("EC", "P-384"),
+    "ES512": ("EC", "P-521"),
+    "EdDSA": ("OKP", "Ed25519"),
+}
+"""Key type and curve for each accepted signature algorithm; all are asymmetric."""
+ALGORITHMS: Final = tuple(KEY_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """The expected issuer, audience and claims of access tokens.
+    """The expected issuer, audience and claims of access tokens."""
 
-    Attributes:
-        issuer: the issuer, as its metadata and `iss` spell it.
-        audience: required value of `aud`.
-        resource: URL of this server as its clients use it.
-        groups_claim: claim with the groups; dots separate nested names, as in `realm_access.roles`.
-        scopes: scopes that a token must have.
-        algorithms: accepted signature algorithms.
-        skew_s: tolerated clock skew in seconds.
-        ui_client_id: OAuth client id of the page; None disables sign-in at the issuer.
-        principal_claim: claim for the display name of a principal; it authorizes nothing.
-        request_scopes: scopes to request, if the issuer names them differently in its tokens.
-        ui_resource: whether the page sends the resource indicator of RFC 8707.
-    """
-
-    issuer: str
+    issuer: str  # as its metadata and `iss` spell it
     audience: str
-    resource: str
-    groups_claim: str = "groups"
-    scopes: tuple[str, ...] = ()
+    resource: str  # URL of this server as its clients use it
+    groups_claim: str = "groups"  # dots separate nested names, as in `realm_access.roles`
+    scopes: tuple[str, ...] = ()  # that a token must have
     algorithms: tuple[str, ...] = ALGORITHMS
-    skew_s: float = 60.0
-    ui_client_id: str | None = None
-    principal_claim: str = "preferred_username"
-    request_scopes: tuple[str, ...] = ()
-    ui_resource: bool = True
+    skew_s: float = 60.0  # tolerated clock skew
+    ui_client_id: str | None = None  # None disables sign-in to the page at the issuer
+    principal_claim: str = "preferred_username"  # display name; it authorizes nothing
+    request_scopes: tuple[str, ...] = ()  # if the issuer names scopes differently in its tokens
+    ui_resource: bool = True  # whether the page sends the resource indicator of RFC 8707
 
     @property
     def requested_scopes(self) -> tuple[str, ...]:

@@ -43,39 +43,29 @@ _FORM: Final = "name=token, and after it expires=2027-01-31 and groups=a,b if yo
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token, stored as a hash so that it cannot be logged by accident.
+    """A bearer token, stored as a hash so that it cannot be logged by accident."""
 
-    Attributes:
-        name: name of the token in grants and logs.
-        hashed: SHA-256 of the token.
-        expires: expiry in seconds since the epoch, or infinity.
-        groups: groups of its bearer.
-    """
-
-    name: str
+    name: str  # in grants and logs
     hashed: bytes
-    expires: float = math.inf
+    expires: float = math.inf  # seconds since the epoch
     groups: frozenset[str] = frozenset()
 
     @property
     def admission(self) -> Admission:
         """Return the admission of its bearer."""
-        return Admission(
-            Principal("token", self.name, groups=self.groups), self.hashed, self.expires
-        )
+        who = Principal("token", self.name, groups=self.groups)
+        return Admission(who, self.hashed, self.expires)
 
 
 class Tokens(Collection[Token]):
     """The tokens in force, which any thread may replace while requests are handled.
 
-    Args:
-        tokens: the initial tokens. A server without tokens stays open, and one with tokens never
-            becomes open.
+    A server without tokens stays open, and one with tokens never becomes open.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
-        self.on_removed: Callable[[frozenset[bytes]], object] = _ignore
+        self.on_removed: Callable[[frozenset[bytes]], object] | None = None
         """Callback of `replace` with the hashes of the tokens that were removed or changed."""
         self.between_requests: Callable[[Callable[[], object]], object] = _call
         """Runs a function between requests, so that each request sees a consistent state. The call
@@ -100,12 +90,8 @@ class Tokens(Collection[Token]):
             raise ValueError("tokens replace tokens")
         before, self._tokens = self._tokens, tuple(tokens)
         gone = frozenset(each.hashed for each in {*before} - {*tokens})
-        if gone:
+        if gone and self.on_removed is not None:
             self.on_removed(gone)
-
-
-def _ignore(_: frozenset[bytes]) -> None:
-    """Do nothing, as the default of `Tokens.on_removed`."""
 
 
 def _call(work: Callable[[], object]) -> None:
@@ -125,15 +111,10 @@ def find_token(tokens: Iterable[Token], secret: str) -> Token | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenLines:
-    """The lines of a token file.
+    """The lines of a token file. A reason shows no token."""
 
-    Attributes:
-        tokens: tokens of the valid lines.
-        invalid: (name or "", reason) of each invalid line; a reason shows no token.
-    """
-
-    tokens: tuple[Token, ...]
-    invalid: tuple[tuple[str, str], ...] = ()
+    tokens: tuple[Token, ...]  # of the valid lines
+    invalid: tuple[tuple[str, str], ...] = ()  # (name or "", reason) of each other line
 
     def require_valid(self) -> list[Token]:
         """Return the tokens.
@@ -153,10 +134,8 @@ class TokenLines:
         """
         kept = {name for name, _ in self.invalid} - {each.name for each in self.tokens}
         known = {each.hashed for each in self.tokens}
-        return [
-            *self.tokens,
-            *(each for each in before if each.name in kept and each.hashed not in known),
-        ]
+        old = (each for each in before if each.name in kept and each.hashed not in known)
+        return [*self.tokens, *old]
 
 
 def read_tokens(text: str, source: str) -> TokenLines:
@@ -168,9 +147,8 @@ def read_tokens(text: str, source: str) -> TokenLines:
     Raises:
         UsageError: there is no line.
     """
-    names: dict[bytes, str] = {}
+    tokens: dict[bytes, Token] = {}
     count = Counter[str]()
-    tokens: list[Token] = []
     wrong: list[tuple[str, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -184,20 +162,19 @@ def read_tokens(text: str, source: str) -> TokenLines:
                     f"{place}: the name {token.name} appears more than twice; remove the oldest "
                     "token of it"
                 )
-            if token.hashed in names:
-                same = names[token.hashed]
+            if token.hashed in tokens:
+                same = tokens[token.hashed].name
                 raise UsageError(
                     f"{place}: {token.name} has the token of {same}; make another one for each"
                 )
+            tokens[token.hashed] = token
             count[token.name] += 1
-            names[token.hashed] = token.name
-            tokens.append(token)
         except UsageError as error:
             name = line.partition("=")[0].strip()
             wrong.append((name if _NAME.fullmatch(name) else "", str(error)))
     if not tokens and not wrong:
         raise UsageError(f"{source}: there is no token; write lines {_FORM}")
-    return TokenLines(tuple(tokens), tuple(wrong))
+    return TokenLines(tuple(tokens.values()), tuple(wrong))
 
 
 def _parse_line(line: str, place: str) -> Token:
@@ -209,9 +186,8 @@ def _parse_line(line: str, place: str) -> Token:
     if secret.startswith(_HASHED):
         digits = secret.removeprefix(_HASHED)
         if not _SHA256.fullmatch(digits):
-            raise UsageError(
-                f"{place}: after sha256: write 64 hexadecimal digits, as 'token new' does"
-            )
+            hint = "write 64 hexadecimal digits, as 'token new' does"
+            raise UsageError(f"{place}: after sha256: {hint}")
         hashed = bytes.fromhex(digits)
     else:
         if len(secret) < _SHORTEST_TOKEN:
@@ -266,9 +242,8 @@ def _parse_fields(words: Sequence[str], place: str) -> tuple[float, frozenset[st
     if "groups" in given:
         groups = given["groups"].split(",")
     if not all(each and each.isprintable() for each in groups):
-        raise UsageError(
-            f"{place}: groups: write names with commas between, such as groups=finance,legal"
-        )
+        hint = "write names with commas between, such as groups=finance,legal"
+        raise UsageError(f"{place}: groups: {hint}")
     end = math.inf
     if "expires" in given:
         end = _parse_expiry(given["expires"], place)
@@ -278,16 +253,14 @@ def _parse_fields(words: Sequence[str], place: str) -> tuple[float, frozenset[st
 def _parse_expiry(text: str, place: str) -> float:
     try:
         if _DAY.fullmatch(text):
-            return (
-                datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)
-            ).timestamp()
+            day = datetime.fromisoformat(text).replace(tzinfo=UTC)
+            return (day + timedelta(days=1)).timestamp()
         if _TIME.fullmatch(text):
             return datetime.fromisoformat(text.upper()).timestamp()
     except (ValueError, OverflowError):  # no such day
         pass
-    raise UsageError(
-        f"{place}: expires: write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z"
-    )
+    hint = "write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z"
+    raise UsageError(f"{place}: expires: {hint}")
 
 
 def read_token_value(value: str, source: str) -> TokenLines:
@@ -311,7 +284,7 @@ def _begins_line(part: str) -> bool:
 def read_token_file(path: str, *, is_reload: bool = False) -> TokenLines:
     """Read the lines of a token file; log a warning if all users can read it.
 
-    With `again` (a reload) a FIFO is refused: a running server would wait for its writer forever.
+    A reload refuses a FIFO: a running server would wait for its writer forever.
 
     Raises:
         UsageError: the file cannot be read, or has no line.
@@ -342,12 +315,12 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
 
 def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
     """Warn of tokens that have expired at `now` (seconds since the epoch) or will in 14 days."""
-    ending = sorted(
-        (each for each in tokens if each.expires <= now + SOON_S), key=lambda each: each.expires
-    )
-    gone = [each for each in ending if each.expires <= now]
-    for words, some in (("have expired", gone), ("expire soon", ending[len(gone) :])):
-        if some:
+    for words, start, end in (
+        ("have expired", -math.inf, now),
+        ("expire soon", now, now + SOON_S),
+    ):
+        ending = (each for each in tokens if start < each.expires <= end)
+        if some := sorted(ending, key=lambda each: each.expires):
             shown = ", ".join(f"{each.name} ({format_time(each.expires)})" for each in some[:20])
             more = f" and {len(some) - 20} more" if len(some) > 20 else ""
             logger.warning("tokens %s: %s%s; write new ones", words, shown, more)

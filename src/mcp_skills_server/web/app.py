@@ -39,14 +39,7 @@ from mcp_skills_server.web.sessions import HttpSessions, Messages
 from mcp_skills_server.web.settings import HttpSettings
 
 _REQUEST_ID: Final = b"x-request-id"
-_EXPOSED: Final = (
-    "Mcp-Session-Id",
-    "ETag",
-    "Content-Range",
-    "X-Request-Id",
-    "WWW-Authenticate",
-    "Retry-After",
-)
+_EXPOSED: Final = "Mcp-Session-Id, ETag, Content-Range, X-Request-Id, WWW-Authenticate, Retry-After"
 """Response headers that pages of allowed origins may read (CORS)."""
 
 
@@ -55,16 +48,15 @@ def make_app(
     settings: Settings,
     http: HttpSettings,
     watcher: Watcher | None,
-    views: Views | None = None,
+    views: Views,
     *,
-    parts: Sequence[Part] = (),
-    drain: Drain | None = None,
+    parts: Sequence[Part],
+    drain: Drain,
 ) -> tuple[Starlette, Callable[[], None]]:
     """Return the ASGI application, and a function that ends its open streams.
 
     `parts` must already have configured `http`.
     """
-    views = views or Views(runtime.registry)
     catalogue: Part = _Catalogue(runtime, watcher)
     if http.answers_mcp:
         catalogue = _Mcp(runtime, settings, http, watcher, views)
@@ -85,7 +77,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=_EXPOSED,
+            expose_headers=[_EXPOSED],
         )
         middleware.insert(0, cors)
 
@@ -102,11 +94,9 @@ def make_app(
 
     def may_read_places(who: Principal | None) -> bool:
         # Probes carry no token or cookie, even where other requests need one.
-        return (
-            who is not None or (http.policy.is_open and not http.is_private)
-        ) and views.is_admin(who)
+        is_known = who is not None or (http.policy.is_open and not http.is_private)
+        return is_known and views.is_admin(who)
 
-    drain = drain or Drain()
     routes += probes.routes(
         runtime.registry,
         http.site_states,

@@ -29,30 +29,23 @@ _PARAMETER: Final = b"access_token"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The response to a refused request.
-
-    Attributes:
-        status: HTTP status.
-        message: for the client.
-        reason: a short code for events and logs.
-        error: the error code of RFC 6750, "" if the request has no token.
-        retry_after_s: seconds in Retry-After, with status 503.
-    """
+    """The response to a refused request."""
 
     status: int
-    message: str
-    reason: str
+    message: str  # for the client
+    reason: str  # a short code for events and logs
     error: Literal["", "invalid_request", "invalid_token", "insufficient_scope"] = ""
-    retry_after_s: int = 1
+    """The error code of RFC 6750, "" if the request has no token."""
+    retry_after_s: int = 1  # with status 503
 
     async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
         """Send the refusal. The challenge names `oauth`, if given, as the source of tokens."""
         code = -32603 if self.status == 503 else -32600
         headers: list[tuple[bytes, bytes]] = []
         if self.status == 401 or self.error:
-            headers.append((b"www-authenticate", self._challenge(oauth).encode("latin-1")))
+            headers = [(b"www-authenticate", self._challenge(oauth).encode("latin-1"))]
         elif self.status == 503:
-            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+            headers = [(b"retry-after", str(self.retry_after_s).encode())]
         await send_error(send, self.status, {"code": code, "message": self.message}, headers)
 
     def _challenge(self, oauth: ResourceServer | None) -> str:
@@ -102,11 +95,9 @@ async def authenticate(
     if token is not None:
         if token.expires > time.time():
             return token.admission
+        ended = format_time(token.expires)
         logger.warning(
-            "refused the token %s, which expired at %s",
-            token.name,
-            format_time(token.expires),
-            extra=REPEATS,
+            "refused the token %s, which expired at %s", token.name, ended, extra=REPEATS
         )
         return EXPIRED
     if secret is None or oauth is None:

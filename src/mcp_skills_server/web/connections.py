@@ -63,15 +63,7 @@ class State(IntEnum):
 
 
 class Slot:
-    """The slot of one connection. Its owner is an address until a request is authenticated.
-
-    Attributes:
-        owner: the principal or address.
-        state: the activity of the connection.
-        is_spare: whether the slot is beyond the limit.
-        is_admitted: whether a request on the connection was admitted.
-        close: closes the connection.
-    """
+    """The slot of one connection. Its owner is an address until a request is authenticated."""
 
     def __init__(
         self, slots: Slots, owner: str = "", close: Callable[[], None] = lambda: None
@@ -79,9 +71,10 @@ class Slot:
         self._slots = slots
         self.owner = owner
         self.close = close
+        """Closes the connection."""
         self.state = State.SILENT
-        self.is_spare = False
-        self.is_admitted = False
+        self.is_spare = False  # beyond the limit
+        self.is_admitted = False  # whether a request on the connection was
 
     def admit(self, owner: str | None) -> bool:
         """Record an admitted request of this owner; return whether it may be answered."""
@@ -157,11 +150,8 @@ class Slots:
             able = [*first]
             if state is State.BUSY:
                 least = max(self._limit // 2, held[newcomer] + 1)
-                able = [
-                    each
-                    for each in first
-                    if is_admitted and each != newcomer and held[each] > least
-                ]
+                others = (each for each in first if is_admitted and each != newcomer)
+                able = [each for each in others if held[each] > least]
             client = client_to_evict(held, newcomer, able)
             if client is not None:
                 self._warn("closed one of the client with the most")
@@ -170,12 +160,8 @@ class Slots:
         return False
 
     def _warn(self, what: str) -> None:
-        logger.warning(
-            "all %s connections are in use (--max-connections); %s",
-            f"{self._limit:,}",
-            what,
-            extra=REPEATS,
-        )
+        message = "all %s connections are in use (--max-connections); %s"
+        logger.warning(message, f"{self._limit:,}", what, extra=REPEATS)
 
     def _evict(self, slot: Slot) -> None:
         self.leave(slot)
@@ -205,10 +191,8 @@ class Unread:
             and len(mine) > 1
             and sum(map(self._waiting.__getitem__, mine)) > self._share
         ):
-            self._cut_off(
-                mine.pop(0),
-                f"quota unread-bytes: more than {self._share:,} bytes unread by {slot.owner}",
-            )
+            why = f"quota unread-bytes: more than {self._share:,} bytes unread by {slot.owner}"
+            self._cut_off(mine.pop(0), why)
         while sum(self._waiting.values()) > self._most:
             by_client = Counter[str]()
             for each, waiting in self._waiting.items():
@@ -285,17 +269,13 @@ def protocol_with_timeouts(
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             # A request that is refused before it reaches the application has no cycle.
-            is_unused = self.conn.their_state is h11.SEND_BODY and (
-                not self.cycle or self.cycle.response_complete
-            )
+            has_answer = not self.cycle or self.cycle.response_complete
             self._unused_body += len(data)
-            if not is_unused:
+            if not has_answer or self.conn.their_state is not h11.SEND_BODY:
                 self._unused_body = 0
             if self._unused_body > MOST_UNUSED_BODY:
-                logger.info(
-                    "closed a connection that kept sending a request after its response",
-                    extra=REPEATS,
-                )
+                message = "closed a connection that kept sending a request after its response"
+                logger.info(message, extra=REPEATS)
                 self.transport.close()
             self._update_send_timeout()
 
@@ -322,9 +302,10 @@ def protocol_with_timeouts(
 
         def _note_state(self) -> None:
             # While the body is incomplete the client must send, even if the response has begun.
-            slots.set_state(
-                self._slot, State.RESTING if self.conn.their_state in _CLIENT_SENDS else State.BUSY
-            )
+            state = State.BUSY
+            if self.conn.their_state in _CLIENT_SENDS:
+                state = State.RESTING
+            slots.set_state(self._slot, state)
 
         def _update_send_timeout(self) -> None:
             """Restart the timeout if the client must now send another part of a request."""
@@ -343,9 +324,8 @@ def protocol_with_timeouts(
                 self._send_timer = self.loop.call_later(timeout, self._on_send_timeout)
 
         def _on_send_timeout(self) -> None:
-            logger.info(
-                "closed a connection that sent no complete request in %g s", seconds, extra=REPEATS
-            )
+            message = "closed a connection that sent no complete request in %g s"
+            logger.info(message, seconds, extra=REPEATS)
             self.transport.close()
 
         def _check_reading(self) -> None:
@@ -358,11 +338,8 @@ def protocol_with_timeouts(
                 self._stalled_checks = 0
             self._waiting = waiting
             if self._stalled_checks == _STALLED_CHECKS:
-                logger.info(
-                    "cut off a client that did not read its response for %g s",
-                    _STALLED_CHECKS * seconds,
-                    extra=REPEATS,
-                )
+                message = "cut off a client that did not read its response for %g s"
+                logger.info(message, _STALLED_CHECKS * seconds, extra=REPEATS)
                 self.transport.abort()
             else:
                 self._read_timer = self.loop.call_later(seconds, self._check_reading)

@@ -18,6 +18,7 @@ from typing import Final
 
 import anyio
 from anyio import to_thread
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -59,8 +60,6 @@ _LOGGED_AT_ONCE: Final = 20
 _MOST_LOGGED: Final = 10_000
 _MOST_SKILLS: Final = 20_000
 """Skills in the publications of all sets of grants together; each has its own artifacts."""
-_METHODS: Final = ("GET", "HEAD")
-_GENERIC: Final = "application/octet-stream"
 _RANGE: Final = re.compile(
     r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+",
     re.ASCII,
@@ -81,23 +80,14 @@ class _NotReadyError(SkillsServerError):
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """The resource at a path.
-
-    Attributes:
-        media_type: its Content-Type.
-        digest: of its bytes, `sha256:` and hex.
-        size: bytes.
-        age: seconds for which it may be cached.
-        read: returns bytes by (start, length).
-        use: the skill and file, for the event; None for an index.
-    """
+    """The resource at a path."""
 
     media_type: str
-    digest: str
+    digest: str  # of its bytes, `sha256:` and hex
     size: int
-    age: int
+    age: int  # seconds for which it may be cached
     read: _Read
-    use: Use | None = None
+    use: Use | None = None  # the skill and file, for the event; None for an index
 
 
 class Discovery:
@@ -140,7 +130,7 @@ class Discovery:
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
-        if request.method not in _METHODS:
+        if request.method not in ("GET", "HEAD"):
             return self._refusal(405, "only GET and HEAD are allowed", {"allow": "GET, HEAD"})
         try:
             resource = await self._observed(request.scope)
@@ -173,36 +163,36 @@ class Discovery:
             make = partial(self._catalog, await self._edition(), site, with_queries=path == ARD)
             raw = await to_thread.run_sync(make)
             digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-            kind = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
-            return _Resource(kind, digest, len(raw), self._max_age, partial(_slice, raw))
-        if path in (DIRECTORY + INDEX, DIRECTORY_0_1 + INDEX):
-            edition = await self._edition()
-            raw, digest = edition.index, edition.digest
-            if path == DIRECTORY_0_1 + INDEX:
-                raw, digest = edition.index_0_1, edition.digest_0_1
-            return _Resource(
-                INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw)
+            return self._document(
+                ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE, digest, raw
             )
+        if path == DIRECTORY + INDEX:
+            edition = await self._edition()
+            return self._document(INDEX_MEDIA_TYPE, edition.digest, edition.index)
+        if path == DIRECTORY_0_1 + INDEX:
+            edition = await self._edition()
+            return self._document(INDEX_MEDIA_TYPE, edition.digest_0_1, edition.index_0_1)
         if path.startswith(DIRECTORY_0_1):
             name, _, file_path = path.removeprefix(DIRECTORY_0_1).partition("/")
             return await self._file(name, file_path) if file_path else None
         return await self._artifact(path)
+
+    def _document(
+        self, media_type: str, digest: str, raw: bytes, use: Use | None = None
+    ) -> _Resource:
+        """Return a resource that may change, from memory."""
+        return _Resource(media_type, digest, len(raw), self._max_age, partial(_slice, raw), use)
 
     def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
         """Return the encoded AI Catalog of an edition. Reads files.
 
         `with_queries` adds the queries of trigger sets, which ARD requires.
         """
-        skills = (
-            CatalogSkill(
-                skill=each.skill,
-                path=each.artifact.path,
-                digest=each.artifact.digest,
-                media_type=each.artifact.media_type,
-                queries=self._queries(each.skill) if with_queries else (),
-            )
-            for each in edition.skills.values()
-        )
+        skills: list[CatalogSkill] = []
+        for each in edition.skills.values():
+            skill, made = each.skill, each.artifact
+            queries = self._queries(skill) if with_queries else ()
+            skills.append(CatalogSkill(skill, made.path, made.digest, made.media_type, queries))
         return encoded(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
 
     def _queries(self, published: Skill) -> list[str]:
@@ -225,9 +215,8 @@ class Discovery:
         # more than the read.
         read = partial(off_loop, True, slot.read)
         use = Use("load", self._skill_path(path), "", artifact.digest)
-        return _Resource(
-            _with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read, use
-        )
+        kind = _with_charset(artifact.media_type)
+        return _Resource(kind, artifact.digest, slot.size, _YEAR_S, read, use)
 
     def _skill_path(self, path: str) -> str:
         """Return the path of an artifact's skill, or its name if the newest edition lacks it."""
@@ -245,18 +234,10 @@ class Discovery:
             raw = await off_loop(file.size <= _INLINE_BYTES, self.publication.read, published, path)
         except KeyError:
             return None
-        kind = media.media_type(path) or _GENERIC
-        use = Use(
-            "load" if path == SKILL_MD else "read", published.skill.path, path, file.digest or ""
-        )
-        return _Resource(
-            _with_charset(kind),
-            file.digest or "",
-            len(raw),
-            self._max_age,
-            partial(_slice, raw),
-            use,
-        )
+        kind = _with_charset(media.media_type(path) or "application/octet-stream")
+        digest = file.digest or ""
+        use = Use("load" if path == SKILL_MD else "read", published.skill.path, path, digest)
+        return self._document(kind, digest, raw, use)
 
     async def _edition(self) -> Edition:
         """Return the current edition.
@@ -290,10 +271,8 @@ class Discovery:
     def _log_left_out(self, edition: Edition) -> None:
         """Log once which skills are not published, and why."""
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
-        lines += [
-            f"{path}: published only by discovery 0.2.0: {reason}"
-            for path, reason in edition.left_out_0_1
-        ]
+        partly = "published only by discovery 0.2.0"
+        lines += [f"{path}: {partly}: {reason}" for path, reason in edition.left_out_0_1]
         new = [each for each in lines if each not in self._logged]
         if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
@@ -324,9 +303,8 @@ class Discovery:
             if wanted is not None:
                 start, length = wanted
                 if length <= 0:
-                    return self._refusal(
-                        416, "range not satisfiable", {"content-range": f"bytes */{resource.size}"}
-                    )
+                    whole = {"content-range": f"bytes */{resource.size}"}
+                    return self._refusal(416, "range not satisfiable", whole)
                 status = 206
                 headers["content-range"] = f"bytes {start}-{start + length - 1}/{resource.size}"
         headers |= {"content-type": resource.media_type, "content-length": str(length)}
@@ -362,9 +340,7 @@ class DiscoveryByGrants:
 
 def site_of(scope: Scope) -> str:
     """Return the URL of this server as the client sees it. The guard has checked the host."""
-    host = next(
-        (value for name, value in scope["headers"] if name == b"host"), b"localhost"
-    ).decode("latin-1")
+    host = Headers(scope=scope).get("host", "localhost")
     return f"{scope.get('scheme', 'http')}://{host}{scope.get('root_path', '')}"
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,25 +54,15 @@ _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The conditions of admission.
+    """The conditions of admission."""
 
-    Attributes:
-        hosts: names that the Host header may have, None for any.
-        origins: origins that a browser may come from, beside those of `hosts`; "*" for any.
-        tokens: the static tokens; with neither these nor `oauth` the server is open.
-        oauth: verifies the tokens of an issuer; None without an issuer.
-        open_below: path prefixes that need no token.
-        open_at: paths that need no token.
-        page: path prefix of the page, which authenticates viewers itself; None without a page.
-    """
-
-    hosts: frozenset[str] | None
-    origins: frozenset[str]
-    tokens: Collection[Token] = ()
-    oauth: ResourceServer | None = None
-    open_below: tuple[str, ...] = ()
-    open_at: frozenset[str] = frozenset()
-    page: str | None = None
+    hosts: frozenset[str] | None  # names that the Host header may have, None for any
+    origins: frozenset[str]  # of browsers, beside those of `hosts`; "*" for any
+    tokens: Collection[Token] = ()  # with neither these nor `oauth` the server is open
+    oauth: ResourceServer | None = None  # verifies the tokens of an issuer
+    open_below: tuple[str, ...] = ()  # path prefixes that need no token
+    open_at: frozenset[str] = frozenset()  # paths that need no token
+    page: str | None = None  # path prefix of the page, which authenticates viewers itself
 
     def host_allowed(self, header: str | None) -> bool:
         """Return whether this Host header names the server."""
@@ -111,18 +101,18 @@ def make_policy(
             f"refusing to listen on {host}, which others can reach: give --allowed-host with the "
             "name that clients use, or --token-file with the tokens that they must send"
         )
-    allowed: frozenset[str] | None
-    if "*" in named or (not named and not loopback):
+    allowed: frozenset[str] | None = named
+    if loopback:
+        allowed = named | frozenset(LOOPBACK)
+    if "*" in named or not allowed:
         allowed = None
-    else:
-        allowed = named | (frozenset(LOOPBACK) if loopback else frozenset[str]())
     return Policy(allowed, frozenset(each.rstrip("/").lower() for each in origins), tokens, oauth)
 
 
 class Guard:
     """ASGI middleware that enforces a policy, and counts failed authentications."""
 
-    def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
+    def __init__(self, app: ASGIApp, policy: Policy, rates: Rates) -> None:
         self._app = app
         self._policy = policy
         self._failures = FailedAuthentications(rates)
@@ -142,24 +132,21 @@ class Guard:
             if scope["type"] == "lifespan":
                 self._loop = asyncio.get_running_loop()
                 if policy.oauth is not None:
-                    policy.oauth.prefetch_keys()
+                    policy.oauth.issuer.refresh()  # for the first request
             await self._app(scope, receive, send)
             return
         headers = {
             name: value.decode("latin-1") for name, value in scope["headers"] if name in _CHECKED
         }
-        if not policy.host_allowed(headers.get(b"host")):
-            logger.warning(
-                "refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS
-            )
+        host, origin = headers.get(b"host"), headers.get(b"origin")
+        if not policy.host_allowed(host):
+            logger.warning("refused Host %.100r; --allowed-host admits it", host, extra=REPEATS)
             await self._refuse(scope, send, _HOST_REFUSED)
-        elif not policy.origin_allowed(headers.get(b"origin")) and not _is_form_of_own_page(
-            scope, policy, headers
+        elif not policy.origin_allowed(origin) and not _is_form_of_own_page(
+            scope, policy, host or "", origin or ""
         ):
             logger.warning(
-                "refused Origin %.100r; --allowed-origin admits it",
-                headers.get(b"origin"),
-                extra=REPEATS,
+                "refused Origin %.100r; --allowed-origin admits it", origin, extra=REPEATS
             )
             await self._refuse(scope, send, _ORIGIN_REFUSED)
         elif (
@@ -171,7 +158,11 @@ class Guard:
         else:
             admission = await authenticate(scope, policy.tokens, policy.oauth)
             if isinstance(admission, Refusal):
-                await self._refuse_bearer(scope, receive, send, admission)
+                # An unauthenticated request counts, and gets 429 beyond the quota of failures.
+                if admission.status != 401 or not await self._failures.is_over(
+                    scope, receive, send
+                ):
+                    await self._refuse(scope, send, admission)
                 return
             who = admission.principal
             logger.debug("%s authenticated as %s", scope["method"], who.name)
@@ -191,7 +182,8 @@ class Guard:
             await send(message)
 
         self._loop = asyncio.get_running_loop()
-        with anyio.CancelScope(deadline=_deadline(admission)) as until_removed:
+        deadline = anyio.current_time() + admission.expires - time.time()
+        with anyio.CancelScope(deadline=deadline) as until_removed:
             self._open[until_removed] = admission.hashed
             try:
                 await self._pass_on(scope, receive, sending)
@@ -233,34 +225,22 @@ class Guard:
         else:
             await self._refuse(scope, send, _BUSY)
 
-    async def _refuse_bearer(
-        self, scope: Scope, receive: Receive, send: Send, refusal: Refusal
-    ) -> None:
-        """Refuse an unauthenticated request; beyond the quota of failures with 429."""
-        if refusal.status != 401 or not await self._failures.is_over(scope, receive, send):
-            await self._refuse(scope, send, refusal)
-
     async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         emit_refusal(scope["method"], refusal.reason, address=address(scope))
         await refusal.send(send, self._policy.oauth)
 
 
-def _deadline(admission: Admission) -> float:
-    """Return the end of an admission by the clock of the event loop."""
-    return anyio.current_time() + admission.expires - time.time()
-
-
-def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
+def _is_form_of_own_page(scope: Scope, policy: Policy, host: str, origin: str) -> bool:
     """Return whether the page sent this form to itself, on a server that requires tokens.
 
     The host name does not matter: DNS rebinding gives a foreign page a form, but no cookie and no
     token.
     """
-    origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
-    same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()
+    from_host = _ORIGIN.fullmatch(origin)
     return (
         not policy.is_open
-        and same
+        and from_host is not None
+        and from_host[1].lower() == host.lower()
         and policy.page is not None
         and scope["path"].startswith(policy.page)
     )
@@ -275,11 +255,9 @@ def host_name(header: str) -> str | None:
 
 
 def _bare(host: str) -> str:
-    name = (
-        host
-        if host == "*"
-        else host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
-    )
+    if host == "*":
+        return host
+    name = host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
     if name is None:
         raise UsageError(
             "--allowed-host takes a host name such as mcp.example.com, or * for any host, not "

@@ -20,7 +20,6 @@ from mcp_skills_server.web.settings import HttpSettings
 _MAX_AGE_S: Final = 300
 _MAX_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 5.0
-_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class ResourceMetadata(Part):
@@ -54,18 +53,20 @@ async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:
     Raises:
         SkillsServerError: there is no whole response within 5 seconds and 1 MiB.
     """
-    async with HttpClient(
-        Bounds(read_s=_TIMEOUT_S, download_s=_TIMEOUT_S), connections=1
-    ) as client:
+    headers = {"Accept": "application/json"}
+    method, max_error_bytes = "GET", 0
+    if form is not None:
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        method, max_error_bytes = "POST", _MAX_BYTES
+    bounds = Bounds(read_s=_TIMEOUT_S, download_s=_TIMEOUT_S)
+    async with HttpClient(bounds, connections=1) as client:
         found = await client.request(
-            "GET" if form is None else "POST",
+            method,
             url,
-            {"Accept": "application/json"}
-            if form is None
-            else {"Accept": "application/json", **_FORM},
+            headers,
             lambda _: Hop(private=True),
             max_bytes=_MAX_BYTES,
-            max_error_bytes=0 if form is None else _MAX_BYTES,
+            max_error_bytes=max_error_bytes,
             content=form,
             follow=False,
         )

@@ -35,7 +35,7 @@ _AWAITED: Final = "a source: it has not responded yet, and there is no cached co
 class Drain:
     """The drain before shutdown: once `begun`, the server answers requests but is not ready."""
 
-    def __init__(self, seconds: float = 0) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.begun = False
 
@@ -58,7 +58,7 @@ def routes(
     status_lines: Callable[[], Sequence[str]],
     may: Callable[[Principal | None], bool],
     *,
-    allow_empty: bool = True,
+    allow_empty: bool,
 ) -> list[Route]:
     """Return the routes of `/healthz` and `/readyz`.
 
@@ -80,19 +80,17 @@ def routes(
     async def ready(request: Request) -> PlainTextResponse:
         known = site_states()
         for_operator = may(principal(request.scope))
-        missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
+        missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
+        if not for_operator:
+            missing = [_AWAITED] * len(missing)
         nonlocal had_skills
-        had_skills = (
-            had_skills
-            or bool(registry.snapshot.skills)
-            or all(root.origin for root in registry.roots)
-        )
+        if registry.snapshot.skills or all(root.origin for root in registry.roots):
+            had_skills = True
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
         elif not had_skills:
-            missing.append(
-                "no root has a skill; mount the folder with the skills, or give --allow-empty"
-            )
+            hint = "mount the folder with the skills, or give --allow-empty"
+            missing.append(f"no root has a skill; {hint}")
         if drain.begun:
             missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
@@ -102,9 +100,8 @@ def routes(
             if for_operator:
                 lines += [*_lines(registry, known), *status_lines()]
             else:
-                lines.append(
-                    f"{len(registry.roots)} roots, {count_failing(registry, known)} of them failing"
-                )
+                failing = count_failing(registry, known)
+                lines.append(f"{len(registry.roots)} roots, {failing} of them failing")
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
@@ -134,7 +131,7 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         yield f"{root.shown}: {state}"
     for site in sites:
         if not site.ready:
-            yield _trouble(site)
+            yield f"{site.name}: {site.trouble}"
             continue
         state = "fetched"
         if site.trouble:
@@ -144,19 +141,14 @@ def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
         yield f"{site.name}: {state}"
 
 
-def _trouble(site: SourceState) -> str:
-    return f"{site.name}: {site.trouble}"
-
-
 def metrics_route(metrics: Metrics, may: Callable[[Principal | None], bool]) -> Route:
     """Return the Prometheus route `/metrics`. `may` decides which principals can read it."""
 
     async def scrape(request: Request) -> Response:
         if not may(principal(request.scope)):
             return PlainTextResponse('metrics are for principals with may = ["admin"]\n', 403)
-        body, content_type = await to_thread.run_sync(
-            metrics.render, request.headers.get("accept", "")
-        )
+        accept = request.headers.get("accept", "")
+        body, content_type = await to_thread.run_sync(metrics.render, accept)
         return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
 
     return Route("/metrics", scrape, methods=["GET"])

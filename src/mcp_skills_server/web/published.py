@@ -14,14 +14,8 @@ from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.views import SkillSet, Views
-from mcp_skills_server.dialects.aicatalog import (
-    ARD,
-    CARD,
-    CARD_MEDIA_TYPE,
-    CATALOG,
-    LINKS,
-    server_card,
-)
+from mcp_skills_server.dialects import aicatalog
+from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
@@ -72,10 +66,9 @@ class Publisher(Part):
         policy = http.policy
 
         def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+            keeping = RetentionPolicy(seconds=self._grace_s)
             return Discovery(
-                Publication(
-                    skill_set, http.root_path, keeping=RetentionPolicy(seconds=self._grace_s)
-                ),
+                Publication(skill_set, http.root_path, keeping=keeping),
                 shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
                 origins=policy.origins,
                 max_age=min(MAX_AGE_S, int(self._grace_s)),
@@ -95,15 +88,17 @@ class Publisher(Part):
 def _card(request: Request) -> Response:
     """Return the Server Card, which needs no token and which any browser may read."""
     versions = [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS]
-    raw = encoded(server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions))
+    raw = encoded(
+        aicatalog.server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions)
+    )
     etag = f'"{hashlib.sha256(raw).hexdigest()}"'
     headers = {
         "ETag": etag,
         "Cache-Control": f"public, max-age={_CARD_MAX_AGE_S}",
         "Access-Control-Allow-Origin": "*",
         "Access-Control-Expose-Headers": "ETag",
-        "Link": LINKS,
+        "Link": aicatalog.LINKS,
     }
     if matches_tag(request.headers.get("if-none-match", ""), etag, weakly=True):
         return Response(status_code=304, headers=headers)
-    return Response(raw, headers=headers, media_type=CARD_MEDIA_TYPE)
+    return Response(raw, headers=headers, media_type=aicatalog.CARD_MEDIA_TYPE)

@@ -15,11 +15,12 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_skills_server.access.quotas import QuotaSettings, Rates
+from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.server.sdk import address, principal, quota_owner
@@ -63,20 +64,14 @@ async def send_error(
 
 async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 1.0) -> None:
     """Send and log a 429: `quota` is its configuration key, `most` its size, `wait` in s."""
-    logger.warning(
-        "quota %s: %s exceeded %s; answered with 429",
-        quota,
-        quota_owner(scope),
-        most,
-        extra=REPEATS,
-    )
+    owner = quota_owner(scope)
+    logger.warning("quota %s: %s exceeded %s; answered with 429", quota, owner, most, extra=REPEATS)
     events.emit_refusal(scope["method"], quota, principal=principal(scope), address=address(scope))
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
     error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
-    await send_error(
-        send, 429, error, [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())]
-    )
+    headers = [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())]
+    await send_error(send, 429, error, headers)
 
 
 async def refuse_with_delay(
@@ -100,8 +95,8 @@ async def refuse_with_delay(
 class FailedAuthentications:
     """Rate limit of failed authentications per address; authenticated requests do not count."""
 
-    def __init__(self, rates: Rates | None = None) -> None:
-        self._rates = rates or Rates(QuotaSettings())
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
 
     def count(self, scope: Scope) -> float:
         """Count a failed request. Return the seconds to wait, 0 within the quota."""
@@ -121,14 +116,6 @@ class FailedAuthentications:
         return True
 
 
-class _ConcurrencyLimit:
-    """Concurrency limit of one client. Waiting requests proceed in order of arrival."""
-
-    def __init__(self) -> None:
-        self.free = asyncio.Semaphore(_CONCURRENCY)
-        self.users = 0
-
-
 class RequestLimits:
     """ASGI middleware that limits rate and concurrency per principal, else per address.
 
@@ -139,7 +126,8 @@ class RequestLimits:
         self._app = app
         self._rates = rates
         self._shared = shared
-        self._limits: dict[str, _ConcurrencyLimit] = {}
+        self._limits = WeakValueDictionary[str, asyncio.Semaphore]()
+        """The concurrency limit of each client that has requests; they proceed in their order."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request within the rate, once its client is below the concurrency limit."""
@@ -149,19 +137,13 @@ class RequestLimits:
         if owner is None:
             await self._app(scope, receive, send)
             return
-        limit = self._limits.setdefault(owner, _ConcurrencyLimit())
-        limit.users += 1
-        try:
-            await limit.free.acquire()
-            with ExitStack() as permit:  # closed once, here or by the timer
-                permit.callback(limit.free.release)
-                timer = asyncio.get_running_loop().call_later(_SLOW_S, permit.close)
-                permit.callback(timer.cancel)
-                await self._answer(owner, scope, receive, send)
-        finally:
-            limit.users -= 1
-            if not limit.users:
-                del self._limits[owner]
+        limit = self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
+        await limit.acquire()
+        with ExitStack() as permit:  # closed once, here or by the timer
+            permit.callback(limit.release)
+            timer = asyncio.get_running_loop().call_later(_SLOW_S, permit.close)
+            permit.callback(timer.cancel)
+            await self._answer(owner, scope, receive, send)
 
     async def _answer(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or send 429 if it is over the rate."""

@@ -70,7 +70,7 @@ class WebhookEndpoint(Part):
 
     def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
-        poll, failures = http.poll_sources or _poll_nothing, FailedAuthentications(http.rates)
+        failures = FailedAuthentications(http.rates)
 
         async def refresh(request: Request) -> Response:
             code = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -78,28 +78,24 @@ class WebhookEndpoint(Part):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > _MOST_BYTES:
-                    return JSONResponse(
-                        {"error": f"the body has more than {_MOST_BYTES:,} bytes"}, 413
-                    )
+                    error = f"the body has more than {_MOST_BYTES:,} bytes"
+                    return JSONResponse({"error": error}, 413)
                 code.update(chunk)
             if not _is_known(request, self._secret, code.hexdigest()):
                 reason = "the signature is missing or does not match the secret"
                 logger.warning("%s: refused: %s", PATH, reason, extra=REPEATS)
                 emit_refusal(f"POST {PATH}", "webhook-secret", address=address(request.scope))
                 if wait := failures.count(request.scope):
+                    error = "too many failed signatures; try again later"
                     headers = {"retry-after": str(math.ceil(wait))}
-                    return JSONResponse(
-                        {"error": "too many failed signatures; try again later"}, 429, headers
-                    )
+                    return JSONResponse({"error": error}, 429, headers)
                 return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
-            return JSONResponse({"sources": poll()}, 202)
+            count = 0
+            if http.poll_sources is not None:
+                count = http.poll_sources()
+            return JSONResponse({"sources": count}, 202)
 
         return [Route(PATH, refresh, methods=["POST"])]
-
-
-def _poll_nothing() -> int:
-    """Return 0 sources, for a server whose roots are all folders."""
-    return 0
 
 
 def _is_known(request: Request, secret: bytes, code: str) -> bool:

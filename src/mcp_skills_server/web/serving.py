@@ -61,26 +61,15 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of connections.
+    """Limits of connections."""
 
-    Attributes:
-        slots: regular connections at once.
-        spare: further connections, for short requests.
-        arriving: accepted connections without a slot yet.
-    """
-
-    slots: int
-    spare: int = _SPARE
-    arriving: int = _ARRIVING
+    slots: int  # regular connections at once
+    spare: int = _SPARE  # further connections, for short requests
+    arriving: int = _ARRIVING  # accepted connections without a slot yet
 
 
 def divide_descriptors(wanted: int, limit: int, used: int) -> Budget:
-    """Divide the file descriptors between connections and files.
-
-    Args:
-        wanted: connections that the operator allows.
-        limit: file descriptors that the process may have.
-        used: file descriptors that it has.
+    """Divide the `limit` of file descriptors, of which `used` are open, into connections and files.
 
     Raises:
         UsageError: none is left for a connection.
@@ -149,9 +138,8 @@ def _open_listener(host: str, port: int) -> socket.socket:
         UsageError: the address cannot be listened on.
     """
     try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-            0
-        ]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, number, _, address = found[0]
         # Pass TCP's protocol number: asyncio sets TCP_NODELAY only on such sockets, and without it
         # a response takes 40 ms.
         listener = socket.socket(family, kind, number)
@@ -192,8 +180,7 @@ async def serve_http(
         watcher: watches for changes; None to watch for none.
         views: the skills of each principal; None if everyone has all.
         parts: parts of the application beside MCP.
-        listening: called once with the address, such as `127.0.0.1:8000`, when it accepts
-            connections.
+        listening: called once with the address when the server accepts connections.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -202,16 +189,14 @@ async def serve_http(
     drain = Drain(http.drain)
     for part in parts:
         http = part.configure(http)
+    views = views or Views(runtime.registry)
     app, end = make_app(runtime, settings, http, watcher, views, parts=parts, drain=drain)
     listener = _open_listener(http.host, http.port)
     allowed = connection_budget(http.max_connections)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        slot: Slot | None = scope.get("state", {}).get(SLOT)
-        if drain.begun or (slot is not None and slot.is_spare):
-            send = _with_connection_close(drain, slot, send)
         try:
-            await app(scope, receive, send)
+            await app(scope, receive, _with_connection_close(drain, scope, send))
         except anyio.get_cancelled_exc_class():
             # On shutdown uvicorn cancels open requests, and would log a traceback for each.
             if not server.should_exit:
@@ -251,8 +236,9 @@ async def serve_http(
             tasks.cancel_scope.cancel()
 
 
-def _with_connection_close(drain: Drain, slot: Slot | None, send: Send) -> Send:
+def _with_connection_close(drain: Drain, scope: Scope, send: Send) -> Send:
     """Return a `send` that closes the connection after a response in a drain or on a spare slot."""
+    slot: Slot | None = scope.get("state", {}).get(SLOT)
 
     async def last(message: Message) -> None:
         if message["type"] == "http.response.start" and (

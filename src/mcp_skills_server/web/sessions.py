@@ -23,7 +23,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import HEADER_MISMATCH
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
@@ -50,11 +50,7 @@ _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 _ID_S: Final = 1.0
 """Seconds to wait for an earlier request of the same id, which the SDK clears late."""
 _SESSION_KEY: Final = "mcp_skills_server.session"
-_NOT_FOUND: Final = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {"code": -32001, "message": "Session not found"},
-}
+_NOT_FOUND: Final = {"code": -32001, "message": "Session not found"}
 """The TypeScript SDK's response: its code makes hosts open another session."""
 _KEPT_PREFIX: Final = b"kept-"
 """Prefix of session ids of clients that keep using a lost session."""
@@ -77,9 +73,7 @@ class Messages:
         if scope["type"] != "http" or scope["method"] != "POST":
             # No events are stored for replay. With this header the SDK would send no response at
             # all; without it, a stream opens.
-            headers = [
-                header for header in scope.get("headers", ()) if header[0] != b"last-event-id"
-            ]
+            headers = [each for each in scope.get("headers", ()) if each[0] != b"last-event-id"]
             await self._app({**scope, "headers": headers}, receive, send)
             return
         first = await receive()
@@ -101,10 +95,8 @@ class Messages:
         if found.kind == "request":
             id_ = found.id
             if found.fields["method"] == "initialize":
-                scope = {
-                    **scope,
-                    _HANDSHAKE: _object(_object(found.fields, "params"), "clientInfo").get("name"),
-                }
+                client = _object(_object(found.fields, "params"), "clientInfo")
+                scope = {**scope, _HANDSHAKE: client.get("name")}
         body: bytes | None = jsonrpc.dump(found.fields)
         del found  # frees memory: a stream may last for days
 
@@ -201,10 +193,6 @@ class HttpSessions:
         max_body: bytes of a request.
         most: sessions at once. Beyond it the owner with most loses its longest idle one.
         share: sessions of one owner at once; None for no such limit.
-
-    Attributes:
-        on_follow: called with the connection and the principal before a session's GET stream opens;
-            the function that it returns is called when the stream is open.
     """
 
     def __init__(
@@ -231,6 +219,8 @@ class HttpSessions:
         self._by_public_id: dict[bytes, _Session] = {}
         self._streams: set[anyio.CancelScope] = set()
         self.on_follow: Callable[[object, Principal | None], Callable[[], object]] | None = None
+        """Called with the connection and the principal before a session's GET stream opens; the
+        function that it returns is called when the stream is open."""
         server.middleware.append(self._note_connection)
 
     @asynccontextmanager
@@ -263,11 +253,8 @@ class HttpSessions:
             await self._manager.handle_request(scope, receive, send)
 
     async def _serve(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
-        scope = {
-            **scope,
-            "headers": [header for header in scope["headers"] if header[0] != _SESSION],
-        }
-        scope["headers"].append((_SESSION, session.id))
+        others = [header for header in scope["headers"] if header[0] != _SESSION]
+        scope = {**scope, "headers": [*others, (_SESSION, session.id)]}
         send = _with_public_id(session, send)
         session.requests += 1
         if scope["method"] == "DELETE":
@@ -312,7 +299,7 @@ class HttpSessions:
                 extra=REPEATS,
             )
         if not id_.startswith(_KEPT_PREFIX) or scope["method"] == "DELETE":
-            await JSONResponse(_NOT_FOUND, status_code=404)(scope, receive, send)
+            await send_error(send, 404, _NOT_FOUND)
         elif scope["method"] == "POST":
             await self._stateless.handle_request(scope, receive, send)
         else:
@@ -353,18 +340,12 @@ class HttpSessions:
             await refuse(scope, send, _QUOTA, self._share)
             return False
         if len(self._held) > self._most:
-            loser = client_to_evict(
-                held, owner, {each.owner for each in self._held if not each.requests}
-            )
-            if not await self._evict(loser):
-                logger.warning(
-                    "refused a session: all %d are in use (--max-sessions)",
-                    self._most,
-                    extra=REPEATS,
-                )
-                await send_error(
-                    send, 503, {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"}
-                )
+            idle = {each.owner for each in self._held if not each.requests}
+            if not await self._evict(client_to_evict(held, owner, idle)):
+                message = "refused a session: all %d are in use (--max-sessions)"
+                logger.warning(message, self._most, extra=REPEATS)
+                error = {"code": jsonrpc.INTERNAL_ERROR, "message": "Too many open sessions"}
+                await send_error(send, 503, error)
                 return False
         return True
 
@@ -393,14 +374,8 @@ class HttpSessions:
         if session is None:
             return False
         self._forget(session)  # its client gets 404 from here on, and opens another
-        headers = [(_SESSION, session.id)]
-        scope = {
-            "type": "http",
-            "method": "DELETE",
-            "path": "/",
-            "headers": headers,
-            "user": session.user,
-        }
+        scope = {"type": "http", "method": "DELETE", "path": "/", "user": session.user}
+        scope["headers"] = [(_SESSION, session.id)]
         await self._manager.handle_request(scope, _receive_empty, _discard)
         return True
 

@@ -18,7 +18,7 @@ from forkserver import run
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
-from web.http_wire import bearing, client, http_serving
+from web.http_wire import bearing, client, http_serving, until
 from wire import COMMAND, DEADLINE, WireError, serving, write_skill
 
 FULL = Path("/dev/full")
@@ -92,15 +92,18 @@ def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
 
 @needs_full
 @pytest.mark.parametrize("required", [False, True])
-def test_on_a_full_disk_lines_are_counted_or_reads_are_refused(tmp_path: Path, required: bool) -> None:
+def test_on_a_full_disk_lines_are_counted_or_reads_are_refused_until_there_is_another_file(
+    tmp_path: Path, required: bool
+) -> None:
     write_skill(tmp_path / "skills" / "a")
-    (tmp_path / "audit").symlink_to(FULL)
-    options = ["--audit-log", tmp_path / "audit", "--metrics", *(["--audit-required"] if required else [])]
+    link, good, call = tmp_path / "audit", tmp_path / "good", {"name": "skills_load", "arguments": {"names": ["a"]}}
+    link.symlink_to(FULL)
+    options = ["--audit-log", link, "--metrics", *(["--audit-required"] if required else [])]
     with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as one:
         if required:
             with pytest.raises(WireError, match="audit log of this server cannot be written"):
                 one.read("skill://a/SKILL.md")
-            loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
+            loaded = one.request("tools/call", call)
             assert loaded["isError"] and "audit log" in loaded["content"][0]["text"]
         else:
             assert one.read("skill://a/SKILL.md")
@@ -110,6 +113,11 @@ def test_on_a_full_disk_lines_are_counted_or_reads_are_refused(tmp_path: Path, r
         assert found and int(found[1]) >= (1 if required else 3), state  # who was let in, and refused or what was read
         shown = server.send("GET", "/metrics").body.decode()
         assert float(re.findall(r"^skills_audit_lost (\S+)$", shown, re.MULTILINE)[0]) >= int(found[1])
+        link.unlink()
+        link.symlink_to(good)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: not one.request("tools/call", call).get("isError") and good.exists())
+        assert "load" in {each["event"] for each in lines(good)} and server.stderr.count("cannot be written") == 1
 
 
 def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,27 +174,6 @@ def test_over_stdio_loads_reads_runs_and_refusals_are_recorded(tmp_path: Path, e
     assert read["digest"] == "sha256:" + hashlib.sha256(b"other").hexdigest() and read["host"] == "wire"
     text = file.read_text(encoding="utf-8")
     assert all(each not in text for each in ("Secret body", handle, "a-secret-argument", "no-such-thing", "ran"))
-
-
-@needs_full
-def test_a_server_runs_nothing_until_it_is_told_of_another_file(tmp_path: Path, sandbox_mode: str) -> None:
-    folder, link = tmp_path / "skills", tmp_path / "audit"
-    write_skill(folder / "a", scripts__x_py="print('ran')\n")
-    link.symlink_to(FULL)
-    with serving(folder, "--audit-log", link, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
-        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
-        arguments = {"path": "scripts/x.py", "session": loaded["structuredContent"]["session"]}
-        call = {"name": "skills_run_script", "arguments": arguments}
-        refused = wire.request("tools/call", call)
-        assert refused["isError"] and "Nothing was run" in refused["content"][0]["text"]
-        link.unlink()
-        link.symlink_to(tmp_path / "good")
-        wire.process.send_signal(signal.SIGHUP)
-        for _ in range(200):  # a signal is taken between two requests
-            if not wire.request("tools/call", call).get("isError"):
-                break
-        assert wire.stderr.count(b"cannot be written") == 1
-    assert "run" in {each["event"] for each in lines(tmp_path / "good")}
 
 
 def test_over_http_the_bearer_and_the_address_are_recorded_also_on_stdout(tmp_path: Path) -> None:

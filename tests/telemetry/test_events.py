@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
 from mcp.client import Client
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from opentelemetry.sdk.trace import TracerProvider
@@ -24,10 +21,6 @@ from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.server.attach import make_standalone_server
-from mcp_skills_server.server.eras import MODERN
-from mcp_skills_server.server.sdk import principal
-from mcp_skills_server.server.stdio import Connection, PendingRequest
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, Events, Use
@@ -36,41 +29,10 @@ from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.tracing import Tracing
 from mcp_skills_server.telemetry.usage import Usage, UsageStore
 from mcp_skills_server.web.ui.pages.operation import Activity
-from web.http_wire import MODERN_META
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
 BODY = "Only who asks for this skill may read this."
-
-
-@pytest.mark.parametrize(("mode", "era"), [("legacy", "legacy"), ("auto", "modern")])
-async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str) -> None:
-    folder = write_skill(tmp_path / "a", body=BODY)
-    server, seen = Server[Any]("mine"), list[Event]()
-    attachment = attach(server, Registry([tmp_path]), watch=False)
-    attachment.events.subscribe(seen.append)
-    with anyio.fail_after(DEADLINE):
-        async with Client(server, mode=mode) as client:
-            await client.read_resource("skill://a/SKILL.md")
-            with pytest.raises(MCPError):
-                await client.read_resource("skill://none/SKILL.md")
-            await client.get_prompt("a")
-            loaded = await client.call_tool("skills_load", {"names": ["a"]})
-            await client.call_tool("skills_load", {"names": ["none"]})
-    requests = [each for each in seen if each.method not in {"initialize", "server/discover", "tools/list"}]
-    skill, size = attachment.registry.snapshot.skills["a"], (folder / "SKILL.md").stat().st_size
-    assert [(each.method, each.outcome, each.skills, each.bytes) for each in requests] == [
-        ("resources/read", "ok", ("a",), size),
-        ("resources/read", "refused", (), 0),
-        ("prompts/get", "ok", ("a",), size),
-        ("tools/call", "ok", ("a",), size),
-        ("tools/call", "refused", (), 0),
-    ]
-    assert requests[0].uses == (Use("load", "a", "SKILL.md", skill.files["SKILL.md"].digest or ""),)
-    assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
-    assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
-    handle = cast("dict[str, Any]", loaded.structured_content)["session"]
-    assert BODY not in repr(seen) and handle not in repr(seen)
 
 
 async def test_a_bug_is_told_from_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +66,6 @@ async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, server
     )
     assert (unknown.protocol, unknown.outcome, unknown.skills) == ("skills-protocol", "refused", ())
     assert read.era is None and read.host is None
-
-
-def test_a_principal_is_a_name_and_no_token() -> None:
-    user = AuthenticatedUser(AccessToken(token="a-secret", client_id="alice", scopes=[]))
-    assert principal({"user": user}) == Principal("user", "alice")
-    assert principal({}) is principal({"user": SimpleNamespace()}) is None
 
 
 def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
@@ -247,25 +203,3 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(server: Events, capl
         with events.Request("mcp", "skills/get", principal=None):
             pass
     assert len(caplog.messages) == 2
-
-
-async def test_a_request_over_stdio_is_one_event(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", body=BODY)
-    attachment, seen = attach(make_standalone_server(), loaded(tmp_path), watch=False), list[Event]()
-    attachment.events.subscribe(seen.append)
-    await attachment.ready()
-    unused_pipes: Any = None
-    connection = Connection(unused_pipes, attachment)
-    with anyio.fail_after(DEADLINE), attachment.events.serving():
-        for method, params, outcome, uses in (
-            ("skills/get", {"uri": "skill://a/SKILL.md"}, "ok", 1),
-            ("skills/get", {"uri": "skill://none/SKILL.md"}, "refused", 0),
-            ("tools/call", {"name": "skills_load", "arguments": {"names": ["none"]}}, "refused", 0),
-            ("resources/read", {}, "refused", 0),
-            ("none", {}, "refused", 0),
-        ):
-            seen.clear()
-            await connection.answer(PendingRequest(1, method, {**params, "_meta": MODERN_META}, MODERN))
-            assert [(each.method, each.outcome, len(each.uses), each.host) for each in seen] == [
-                (method, outcome, uses, "wire")
-            ]

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -31,7 +31,7 @@ from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
 from mcp_skills_server.telemetry.tracing import Tracing
 from tables import each_row
 from web.http_wire import JSON, client, http_serving
-from wire import DEADLINE, serving, write_skill
+from wire import DEADLINE, VERSIONS, serving, write_skill
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -70,13 +70,14 @@ def spans(server: Events, provider: TracerProvider, exporter: InMemorySpanExport
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
-    tmp_path: Path, mode: Any, provider: TracerProvider, exporter: InMemorySpanExporter
+@pytest.mark.parametrize(("mode", "era"), [("legacy", "legacy"), ("auto", "modern")])
+async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skill(
+    tmp_path: Path, mode: Any, era: Any, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
-    write_skill(tmp_path / "a", body=BODY)
-    server = Server[Any]("mine")
+    folder = write_skill(tmp_path / "a", body=BODY)
+    server, seen = Server[Any]("mine"), list[Event]()
     attachment = attach(server, Registry([tmp_path]), watch=False)
+    attachment.events.subscribe(seen.append)
     Tracing(provider, LEGACY.shapes, canonical).subscribe_to(attachment.events)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as one:
@@ -88,25 +89,41 @@ async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
             await one.call_tool("skills_load", {"names": ["none"]})
             with pytest.raises(MCPError):
                 await one.call_tool("made-up", {})
-    every = exporter.get_finished_spans()
-    found = [each for each in every if each.name.split()[0] in {"resources/read", "prompts/get", "tools/call"}]
-    assert [each.name for each in found] == [
-        "resources/read", "resources/read", "prompts/get a", "tools/call skills_load", "tools/call skills_load",
-        "tools/call",
-    ]  # fmt: skip
+    digest, size = (
+        attachment.registry.snapshot.skills["a"].files["SKILL.md"].digest,
+        (folder / "SKILL.md").stat().st_size,
+    )
+    methods, every = {"resources/read", "prompts/get", "tools/call"}, exporter.get_finished_spans()
+    requests = [each for each in seen if each.method in methods]
+    found = [each for each in every if each.name.split()[0] in methods]
+    assert [(span.name, each.outcome, each.skills, each.bytes) for span, each in zip(found, requests, strict=True)] == [
+        ("resources/read", "ok", ("a",), size),
+        ("resources/read", "refused", (), 0),
+        ("prompts/get a", "ok", ("a",), size),
+        ("tools/call skills_load", "ok", ("a",), size),
+        ("tools/call skills_load", "refused", (), 0),
+        ("tools/call", "refused", (), 0),
+    ]
+    assert requests[0].uses == (Use("load", "a", "SKILL.md", digest),)
+    assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
+    assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
     read, missing, prompt, load, refused, unknown = (dict(each.attributes or {}) for each in found)
-    assert read["gen_ai.skill.name"] == "a" and str(read["skills.digest"]).startswith("sha256:")
+    assert (read["gen_ai.skill.name"], read["skills.digest"], read["mcp.protocol.version"]) == (
+        "a",
+        digest,
+        VERSIONS[era],
+    )
     assert (read["skills.action"], read["skills.file"], read["skills.outcome"]) == ("load", "SKILL.md", "ok")
     assert (read["mcp.method.name"], read["network.transport"]) == ("resources/read", "pipe")
-    assert read["mcp.protocol.version"] == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
     assert "jsonrpc.request.id" in read and "error.type" not in read
     assert missing["error.type"] == missing["rpc.response.status_code"] in {"-32002", "-32602"}
     assert prompt["gen_ai.prompt.name"] == "a"
     assert (load["gen_ai.operation.name"], load["gen_ai.tool.name"]) == ("execute_tool", "skills_load")
     assert refused["error.type"] == "tool_error" and found[4].status.status_code is trace.StatusCode.ERROR
     assert "gen_ai.tool.name" not in unknown
-    said = "".join(each.to_json() for each in every)
     handle = str((loaded.structured_content or {})["session"])
+    assert BODY not in repr(seen) and handle not in repr(seen)
+    said = "".join(each.to_json() for each in every)
     assert not [each for each in (BODY, "none", "made-up", handle) if each in said]
 
 
@@ -218,53 +235,46 @@ def attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
-def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path) -> None:
+@each_row("era", ["legacy", "modern"])
+def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path, era: Any) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
     with collector() as (endpoint, take):
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
         with http_serving(tmp_path, "--traces", environment=environment) as server:
-            with client(server, "modern") as one:
-                message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
-                message["params"]["_meta"] |= PARENT
-                one.post(message)
+            with client(server, era) as one:
+                one.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
             server.send("POST", "/rpc", call, JSON | OTHER)
             assert server.signal(signal.SIGTERM)[0] == 0
         found = take()
     (read,) = [span for _, span in found if span.name == "resources/read"]
     (rpc,) = [span for _, span in found if span.name == "list_skills"]
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, SPAN)
-    assert attributes(read)["gen_ai.skill.name"] == "a" and attributes(read)["network.transport"] == "tcp"
+    said = attributes(read)
+    assert (said["gen_ai.skill.name"], said["network.transport"], said["mcp.protocol.version"]) == (
+        "a",
+        "tcp",
+        VERSIONS[era],
+    )
     assert rpc.trace_id.hex() == "a" * 32 and attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {resource["service.name"] for resource, _ in found} == {"mcp-skills-server"}
     assert BODY not in repr(found)
 
 
-@each_row(
-    ("transport", "era", "version"),
-    [
-        ("stdio", "legacy", "2025-11-25"),
-        ("stdio", "modern", "2026-07-28"),
-        ("http", "legacy", "2025-11-25"),
-        ("http", "modern", "2026-07-28"),
-    ],
-)
-def test_a_span_says_which_revision_of_the_protocol_is_spoken(
-    tmp_path: Path, transport: str, era: Any, version: str, monkeypatch: pytest.MonkeyPatch
+@each_row("era", ["legacy", "modern"])
+def test_over_stdio_a_span_says_which_revision_is_spoken(
+    tmp_path: Path, era: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "a")
-    with collector() as (endpoint, take), ExitStack() as stack:
+    with collector() as (endpoint, take):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-        if transport == "stdio":
-            one: Any = stack.enter_context(serving(tmp_path, "--traces", era=era))
-        else:
-            one = stack.enter_context(client(stack.enter_context(http_serving(tmp_path, "--traces")), era))
-        one.request("skills/list")
-        found: list[Any] = []
-        while not found:  # a collector gets them in parts
-            found = [span for _, span in take() if span.name == "skills/list"]
-    assert [attributes(each)["mcp.protocol.version"] for each in found] == [version]
+        with serving(tmp_path, "--traces", era=era) as wire:
+            wire.request("skills/list")
+            found: list[Any] = []
+            while not found:  # a collector gets them in parts
+                found = [span for _, span in take() if span.name == "skills/list"]
+    assert [attributes(each)["mcp.protocol.version"] for each in found] == [VERSIONS[era]]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

@@ -14,8 +14,7 @@ from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.web.ui.pages import triggers
 from web.http_wire import Server, client, until
-from web.ui.serving import get, names, page_serving, words
-from web.ui.views import look_at
+from web.ui.serving import get, look_at, names, page_serving, words
 from wire import FIXTURES, write_skill
 
 

@@ -27,8 +27,7 @@ from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Ac
 from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
 from web.test_grants import ANN, BOB, GRANTS, configure
-from web.ui.serving import get, page_serving, words
-from web.ui.views import look_at
+from web.ui.serving import get, look_at, page_serving, words
 from wire import FIXTURES, write_skill
 
 # Runs and clients

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import http.client
+import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,11 @@ def ask(
         connection.request(method, f"/{path}", None if form is None else urlencode(form), given)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
+
+
+def grant(name: str, *skills: str, may: Sequence[str] = ()) -> str:
+    """The lines of a configuration file that let the bearer of this name read these skills, and do more."""
+    return f'[[grant]]\nwho = ["token:{name}"]\nskills = {json.dumps(skills)}\nmay = {json.dumps(may)}\n'
 
 
 def text_of(reply: Reply | str) -> str:

@@ -23,7 +23,6 @@ from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from proposals.test_intake import DRAFT, manifest
-from web.http_wire import until
 from web.ui import corpus
 from web.ui.chromium import PHONE, Seen, harm, looking, needs_chromium, width
 from web.ui.serving import own_page, page_serving, signed_in
@@ -192,23 +191,6 @@ def test_a_token_signs_in_by_the_form(chromium: Browser) -> None:
     assert [each for each in seen.refused if "403" not in each] == []
 
 
-def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, skills: Path) -> None:
-    write_skill(skills / "b")
-    with opened(chromium, skills) as (seen, _):
-        page = seen.page
-        page.get_by_role("link", name="refunds", exact=True).click()
-        page.wait_for_url("**/skills/refunds")  # until its script listens
-        gone = page.get_by_role("status").filter(has_text="does not exist any more")
-        expect(gone).to_be_hidden()
-        expect(page.locator(".live")).to_have_text("")
-        shutil.rmtree(skills / "refunds")
-        expect(gone).to_be_visible()  # the page is still open, and hears of it
-        until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
-        expect(page.get_by_role("status")).to_contain_text("does not exist any more")
-        page.get_by_role("link", name="Back to all skills").click()
-        expect(page.get_by_role("link", name="b", exact=True)).to_be_visible()
-
-
 def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Browser, skills: Path) -> None:
     with opened(chromium, skills) as (seen, origin):
         page = seen.page
@@ -322,23 +304,3 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path
             assert harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
     assert {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")} == {urlsplit(origin).netloc}
-
-
-HARMS = (
-    "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
-    "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
-    "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
-    "<a href='javascript:x'>x</a>", "<a href='data:,x'>x</a>", "<svg><a href='https://a.example/'></a></svg>",
-    "<script>hit = 1; document.currentScript.remove()</script>", "<title>hit</title>",
-    "<p id='a'><script>a.attachShadow({mode: 'open'}); document.currentScript.remove()</script>",
-)  # fmt: skip
-
-
-def test_each_harm_is_seen(chromium: Browser) -> None:
-    with looking(chromium) as seen:
-        seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
-        assert harm(seen.page) == []
-        for found in HARMS:
-            seen.page.goto("about:blank")  # a new window, in which nothing ran
-            seen.page.set_content(found)
-            assert harm(seen.page) != [], found

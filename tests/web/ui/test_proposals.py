@@ -16,20 +16,11 @@ from server.test_tools import said
 from web.http_wire import Reply, Server, bearing, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import harm, looking, needs_chromium
-from web.ui.serving import ask, get, own_page, page_serving, signed_in, words
+from web.ui.serving import ask, get, grant, own_page, page_serving, signed_in, words
 from wire import serving, write_skill
 
-GRANTS = """
-[[grant]]
-who = ["token:ann"]
-skills = ["**"]
-may = ["propose", "review"]
-
-[[grant]]
-who = ["token:bob"]
-skills = ["tea", "tea/**"]
-may = ["propose", "review"]
-"""
+MAY = ["propose", "review"]
+GRANTS = grant("ann", "**", may=MAY) + grant("bob", "tea", "tea/**", may=MAY)
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 NONE = "/ui/proposals/20261124-0123456789ab"
 

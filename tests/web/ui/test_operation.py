@@ -32,8 +32,6 @@ from wire import FIXTURES, write_skill
 
 # Runs and clients
 
-RUN = Use("run", "acme/tea", "scripts/brew.py", "sha256:00")
-
 
 def event(time: float = 1.0, outcome: Any = "ok", protocol: str = "mcp", **fields: Any) -> Event:
     return Event(time=time, protocol=protocol, method="tools/call", outcome=outcome, **fields)
@@ -51,7 +49,7 @@ def test_clients_differ_by_who_where_what_and_how_and_the_latest_are_kept() -> N
     assert (last.event.principal, last.requests, last.refused) == ("token:ann", 2, 1)
     assert (last.first, last.event.time) == (1.0, 2.0)
     for number in range(MOST_RUNS + 9):
-        seen.take(event(number, "begun", uses=(RUN,)))
+        seen.take(event(number, "begun", uses=(Use("run", "", "", ""),)))
         seen.take(event(number, address=f"10.0.{number % 256}.{number // 256}"))
     assert len(seen.runs()) == MOST_RUNS and len(seen.clients()) == MOST_CLIENTS
     assert seen.runs()[0].event.time == seen.clients()[0].event.time == MOST_RUNS + 8
@@ -82,15 +80,13 @@ def test_a_run_goes_on_until_its_request_ends_and_names_no_skill_that_the_viewer
     who = Principal("token", "bob")
     grants = Grants([Grant((who.id,), (Pattern("tea"),))], local=False)
     look = look_at(plant(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=who)
-    for path in ("tea", "finance/refunds", ""):
-        use = Use("run", path, f"scripts/{path.partition('/')[0]}.py", "")
-        look.site.activity.take(event(path == "tea", "begun", uses=(use,)))
+    runs = [Use("run", path, f"scripts/{path.partition('/')[0]}.py", "") for path in ("tea", "finance/refunds", "")]
+    for each in runs:
+        look.site.activity.take(event(outcome="begun", uses=(each,)))
     assert "scripts/tea.py" in page() and "finance" not in page() and page().count(" running") == 3
     assert page().count("of a skill that you may not read") == 1 and "code sent with the call" in page()
     assert look.site.activity.clients() == []
-    look.site.activity.take(
-        event(1, "failed", uses=(RUN._replace(skill="tea", file="scripts/tea.py", digest=""),), milliseconds=7.0)
-    )
+    look.site.activity.take(event(outcome="failed", uses=(runs[0],), milliseconds=7.0))
     assert page().count(" running") == 2 and " failed 7 ms" in page()
     assert [(each.requests, each.refused) for each in look.site.activity.clients()] == [(1, 1)]
 

@@ -137,7 +137,9 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         _write_files(staging, fresh, now.keys() - after, place)
         exchange(staging, place)
         if _stamps(staging) != stamps:
-            discarded = False  # `made` is now the edited folder: keep it if exchanging back fails
+            discarded = (
+                False  # `staging` is now the edited folder: keep it if exchanging back fails
+            )
             exchange(staging, place)
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")

@@ -138,7 +138,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         exchange(staging, place)
         if _stamps(staging) != stamps:
             discarded = (
-                False  # `staging` is now the edited folder: keep it if exchanging back fails
+                False  # `staging` is the edited folder now: keep it if exchanging back fails
             )
             exchange(staging, place)
             discarded = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,31 +25,51 @@ from proposals.test_intake import DRAFT, base_of, manifest
 from wire import write_skill
 
 
+@dataclass
+class Desk:
+    """A reviewer's: the folder of the skill `coffee` among others, and the proposals for them."""
+
+    coffee: Path
+    registry: Registry
+    store: ProposalStore
+
+    @property
+    def skills(self) -> Path:
+        return self.coffee.parent
+
+    def proposed(self, name: str, files: dict[str, str]) -> Proposal:
+        """A new skill, or a change of coffee, with a manifest and these files."""
+        base = base_of(self.registry, name) if name == "coffee" else ""
+        given = {SKILL_MD: manifest(name.rpartition("/")[2]), **files}
+        return propose(self.registry, self.store, replace(DRAFT, name=name, base=base), given)
+
+    def approve(self, made: Proposal, reviewer: str = LOCAL, **more: Any) -> Proposal:
+        return approval.approve(self.registry, self.store, made.id, reviewer=reviewer, **more)
+
+    def refuses(self, made: Proposal, words: str, reviewer: str = LOCAL, **more: Any) -> None:
+        """The proposal cannot be approved, and nothing is left of the attempt."""
+        before = tree(self.skills)
+        with pytest.raises(RequestError, match=words):
+            self.approve(made, reviewer, **more)
+        assert tree(self.skills) == before
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def desk(tmp_path: Path, store: ProposalStore) -> Iterator[Desk]:
     made = write_skill(tmp_path / "skills" / "coffee", references__guide_md="one\n", scripts__old_sh="#!/bin/sh\n")
     (made / "scripts" / "old.sh").chmod(0o755)
     (made / ".notes").write_text("the author's own\n")
     (made / "references" / "to").symlink_to("guide.md")
-    return made
+    with Registry([made.parent], Limits(hidden=True)) as registry:  # where what a killed process leaves is no skill
+        yield Desk(made, registry, store)
 
 
 @pytest.fixture
-def registry(place: Path) -> Iterator[Registry]:
-    with Registry([place.parent], Limits(hidden=True)) as made:  # what is left of a killed process is no skill there
-        yield made
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ProposalStore:
-    return ProposalStore(tmp_path / "proposals")
-
-
-def change(registry: Registry, store: ProposalStore, **files: str | None) -> Proposal:
-    """A change of coffee: its SKILL.md and these files."""
-    named = {key.replace("__", "/").replace("_", "."): text for key, text in files.items()}
-    draft = replace(DRAFT, name="coffee", base=base_of(registry, "coffee"))
-    return propose(registry, store, draft, {SKILL_MD: manifest("coffee"), **named})
+def out(tmp_path: Path) -> Iterator[Path]:
+    """A folder outside the skills, where nothing is to be written."""
+    (tmp_path / "out").mkdir()
+    yield tmp_path / "out"
+    assert [*(tmp_path / "out").iterdir()] == []
 
 
 def tree(place: Path) -> dict[str, tuple[bytes, bool]]:
@@ -59,80 +81,60 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(
-    registry: Registry, store: ProposalStore, place: Path
-) -> None:
-    made = change(registry, store, references__guide_md="two\n", references__new_md="new\n")
-    before = tree(place)
-    found = review(registry, store, made)
+def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(desk: Desk) -> None:
+    made = desk.proposed("coffee", {"references/guide.md": "two\n", "references/new.md": "new\n"})
+    before = tree(desk.coffee)
+    found = review(desk.registry, desk.store, made)
     assert not found.is_outdated and found.problems == [] and found.difference is not None
-    decided = approval.approve(registry, store, made.id, reviewer="token:bob", message="thanks")
+    decided = desk.approve(made, "token:bob", message="thanks")
     assert (decided.state, decided.reviewer, decided.message) == ("approved", "token:bob", "thanks")
-    assert store.get(made.id) == decided
-    assert tree(place) == before | {
+    assert desk.store.get(made.id) == decided
+    assert tree(desk.coffee) == before | {
         SKILL_MD: (manifest("coffee").encode(), False),
         "references/guide.md": (b"two\n", False),
         "references/new.md": (b"new\n", False),
     }
-    assert (place / "references" / "to").is_symlink() and names(place.parent) == ["coffee"]
-    assert registry.read(registry.snapshot.skills["coffee"].files["references/new.md"]) == b"new\n"
-    assert set(store.files(decided, "before")) == {SKILL_MD, "references/guide.md"}, "the history"
-    assert review(registry, store, decided).difference is not None
-    with pytest.raises(RequestError, match="approved already, by token:bob"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
+    assert (desk.coffee / "references" / "to").is_symlink() and names(desk.skills) == ["coffee"]
+    assert desk.registry.read(desk.registry.snapshot.skills["coffee"].files["references/new.md"]) == b"new\n"
+    assert set(desk.store.files(decided, "before")) == {SKILL_MD, "references/guide.md"}, "the history"
+    assert review(desk.registry, desk.store, decided).difference is not None
+    desk.refuses(made, "approved already, by token:bob")
     with pytest.raises(RequestError, match="approved already"):
-        approval.reject(store, made.id, reviewer=LOCAL)
+        approval.reject(desk.store, made.id, reviewer=LOCAL)
 
 
-def test_a_new_skill_is_made_with_the_folders_above_it(registry: Registry, store: ProposalStore, place: Path) -> None:
-    made = propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
-    approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert tree(place.parent / "tea") == {"green/SKILL.md": (manifest("green").encode(), False)}
-    assert sorted(registry.snapshot.skills) == ["coffee", "tea/green"]
-    again = propose(registry, store, replace(DRAFT, name="tea/black"), {SKILL_MD: manifest("black")})
-    write_skill(place.parent / "tea" / "black", body="another's")
-    with pytest.raises(RequestError, match="the skill tea/black exists by now"):
-        approval.approve(registry, store, again.id, reviewer=LOCAL)
-    assert "another's" in (place.parent / "tea" / "black" / SKILL_MD).read_text()
+def test_a_new_skill_is_made_with_the_folders_above_it(desk: Desk) -> None:
+    desk.approve(desk.proposed("tea/green", {}))
+    assert tree(desk.skills / "tea") == {"green/SKILL.md": (manifest("green").encode(), False)}
+    assert sorted(desk.registry.snapshot.skills) == ["coffee", "tea/green"]
+    again = desk.proposed("tea/black", {})
+    write_skill(desk.skills / "tea" / "black", body="another's")
+    desk.refuses(again, "the skill tea/black exists by now")
 
 
-def test_a_new_skill_does_not_leave_by_a_link(registry: Registry, store: ProposalStore, place: Path) -> None:
-    made = propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
-    (place.parent.parent / "out").mkdir()
-    (place.parent / "tea").symlink_to(place.parent.parent / "out")
-    with pytest.raises(RequestError, match="is not a folder"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert names(place.parent.parent / "out") == []
-    (place.parent / "tea").unlink()
-    (place.parent / "tea").mkdir()
-    (place.parent / "tea" / "green").symlink_to(place.parent.parent / "out")
-    with pytest.raises(RequestError, match="already exists"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert names(place.parent.parent / "out") == []
+def test_a_new_skill_does_not_leave_by_a_link(desk: Desk, out: Path) -> None:
+    made, tea = desk.proposed("tea/green", {}), desk.skills / "tea"
+    tea.symlink_to(out)
+    desk.refuses(made, "is not a folder")
+    tea.unlink()
+    tea.mkdir()
+    (tea / "green").symlink_to(out)
+    desk.refuses(made, "already exists")
 
 
-def test_a_change_does_not_leave_by_a_link_in_the_skill(registry: Registry, store: ProposalStore, place: Path) -> None:
-    (place.parent.parent / "out").mkdir()
-    (place / "more").symlink_to(place.parent.parent / "out")
-    registry.refresh()
-    made = change(registry, store, more__new_md="new\n")
-    before = tree(place)
-    with pytest.raises(RequestError, match="behind a link"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert tree(place) == before and names(place.parent.parent / "out") == [] and names(place.parent) == ["coffee"]
+def test_a_change_does_not_leave_by_a_link_in_the_skill(desk: Desk, out: Path) -> None:
+    (desk.coffee / "more").symlink_to(out)
+    desk.registry.refresh()
+    desk.refuses(desk.proposed("coffee", {"more/new.md": "new\n"}), "behind a link")
 
 
-def test_nobody_approves_what_is_his_own_and_scripts_are_wanted_by_name(
-    registry: Registry, store: ProposalStore, place: Path
-) -> None:
-    made = change(registry, store, scripts__run_py="print(1)\n", tool="#!/bin/sh\n")
-    with pytest.raises(RequestError, match="your own"):
-        approval.approve(registry, store, made.id, reviewer=made.principal, scripts=True)
-    with pytest.raises(RequestError, match=r"scripts/run.py, tool"):
-        approval.approve(registry, store, made.id, reviewer="token:bob")
-    approval.approve(registry, store, made.id, reviewer="token:bob", scripts=True)
-    assert not os.access(place / "scripts" / "run.py", os.X_OK) and not os.access(place / "tool", os.X_OK)
-    assert os.access(place / "scripts" / "old.sh", os.X_OK), "what it leaves alone stays as it was"
+def test_nobody_approves_what_is_his_own_and_scripts_are_wanted_by_name(desk: Desk) -> None:
+    made = desk.proposed("coffee", {"scripts/run.py": "print(1)\n", "tool": "#!/bin/sh\n"})
+    desk.refuses(made, "your own", made.principal, scripts=True)
+    desk.refuses(made, r"scripts/run.py, tool", "token:bob")
+    desk.approve(made, "token:bob", scripts=True)
+    executable = {path for path, (_, is_executable) in tree(desk.coffee).items() if is_executable}
+    assert executable == {"scripts/old.sh"}, "what it leaves alone stays as it was"
 
 
 def edit(place: Path) -> None:
@@ -150,97 +152,73 @@ def replace_link(place: Path) -> None:
 
 
 @pytest.mark.parametrize("work", [edit, add, replace_link])
-def test_an_edit_before_the_approval_refuses_it(
-    work: Callable[[Path], None], registry: Registry, store: ProposalStore, place: Path
-) -> None:
-    made = change(registry, store)
-    work(place)
-    edited = tree(place)
-    registry.refresh()
-    assert review(registry, store, made).is_outdated
-    with pytest.raises(RequestError, match="changed since this was proposed"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert tree(place) == edited and store.get(made.id).state == "pending" and names(place.parent) == ["coffee"]
+def test_an_edit_before_the_approval_refuses_it(desk: Desk, work: Callable[[Path], None]) -> None:
+    made = desk.proposed("coffee", {})
+    work(desk.coffee)
+    desk.registry.refresh()
+    assert review(desk.registry, desk.store, made).is_outdated
+    desk.refuses(made, "changed since this was proposed")
+    assert desk.store.get(made.id).state == "pending"
 
 
 @pytest.mark.parametrize("work", [edit, add, replace_link])
 def test_an_edit_while_it_is_approved_wins(
-    work: Callable[[Path], None], registry: Registry, store: ProposalStore, place: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, work: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = change(registry, store)
-    exchanged: list[dict[str, tuple[bytes, bool]]] = []
+    made, edited = desk.proposed("coffee", {}), list[Any]()
 
     def exchange(one: Path, other: Path) -> None:
-        if not exchanged:
-            work(place)  # after all was read, before the names are exchanged
-            exchanged.append(tree(place))
+        if not edited:
+            work(desk.coffee)  # after all was read, before the names are exchanged
+            edited.append(tree(desk.coffee))
         durable.exchange(one, other)
 
     monkeypatch.setattr(approval, "exchange", exchange)
     with pytest.raises(RequestError, match="changed since this was proposed"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert tree(place) == exchanged[0] and names(place.parent) == ["coffee"]
-    assert store.get(made.id).state == "pending"
+        desk.approve(made)
+    assert [tree(desk.coffee)] == edited and names(desk.skills) == ["coffee"]
+    assert desk.store.get(made.id).state == "pending"
 
 
-def test_where_folders_cannot_be_exchanged_nothing_is_lost(
-    registry: Registry, store: ProposalStore, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, before = change(registry, store), tree(place)
-
+def test_where_folders_cannot_be_exchanged_nothing_is_lost(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(one: Path, other: Path) -> None:
         raise OSError(22, "Invalid argument", str(other))
 
-    monkeypatch.setattr(approval, "exchange", refuse)
-    with pytest.raises(RequestError, match="apply it by hand"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    assert tree(place) == before and names(place.parent) == ["coffee"]
-
     def once(one: Path, other: Path) -> None:
-        if (one / SKILL_MD).read_text() == manifest("coffee"):
-            edit(place)
-            durable.exchange(one, other)
-        else:
+        if (one / SKILL_MD).read_text() != manifest("coffee"):
             refuse(one, other)
+        edit(desk.coffee)
+        durable.exchange(one, other)
 
+    made = desk.proposed("coffee", {})
+    monkeypatch.setattr(approval, "exchange", refuse)
+    desk.refuses(made, "apply it by hand")
     monkeypatch.setattr(approval, "exchange", once)
     with pytest.raises(RequestError, match="the former content is in"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
-    (kept,) = (each for each in place.parent.iterdir() if each.name.startswith("."))
+        desk.approve(made)
+    (kept,) = (each for each in desk.skills.iterdir() if each.name.startswith("."))
     assert (kept / "references" / "guide.md").read_text() == "edited meanwhile\n"
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # a fork beside threads, which only approves
 @pytest.mark.parametrize("new", [False, True])
-def test_a_process_that_is_killed_leaves_the_skill_before_or_after(
-    new: bool, registry: Registry, store: ProposalStore, place: Path
-) -> None:
+def test_a_process_that_is_killed_leaves_the_skill_before_or_after(desk: Desk, new: bool) -> None:
     """kill -9 before each call that touches the disk: whatever is left, approving again ends it."""
     for step in range(1, 60):
-        before = tree(place)
-        text = f"{manifest('coffee')}\nstep {step}\n"
-        name = "coffee"
-        if new:
-            name, text = f"tea/green{step}", manifest(f"green{step}")
-            made = propose(registry, store, replace(DRAFT, name=name), {SKILL_MD: text})
-        else:
-            draft = replace(DRAFT, name=name, base=base_of(registry, name))
-            made = propose(registry, store, draft, {SKILL_MD: text, "references/new.md": f"{step}\n"})
+        name = f"tea/green{step}" if new else "coffee"
+        folder = desk.skills / name
+        before, made = tree(folder), desk.proposed(name, {"references/new.md": f"{step}\n"})
+        after = before | {path: (raw, False) for path, raw in desk.store.files(made).items()}
         child = os.fork()
         if child == 0:
-            _die_at(step, registry, store, made)
+            _die_at(step, desk, made)
         _, status = os.waitpid(child, 0)
-        folder = place.parent / name
-        if new:
-            assert not folder.exists() or tree(folder) == {SKILL_MD: (text.encode(), False)}
-        else:
-            after = before | {SKILL_MD: (text.encode(), False), "references/new.md": (f"{step}\n".encode(), False)}
-            assert tree(folder) in (before, after)
-        registry.refresh()
-        assert not any("mcp-skills-" in path for path in registry.snapshot.skills)
-        if store.get(made.id).state == "pending":
-            approval.approve(registry, store, made.id, reviewer=LOCAL)
-        assert (folder / SKILL_MD).read_text() == text
+        assert tree(folder) in (before, after)
+        desk.registry.refresh()
+        assert not any("mcp-skills-" in path for path in desk.registry.snapshot.skills)
+        if desk.store.get(made.id).state == "pending":
+            desk.approve(made)
+        assert tree(folder) == after
         assert [each for each in names(folder.parent) if each.startswith(".")] == []
         if os.WIFEXITED(status):
             assert step > 5, "it was never killed"
@@ -248,10 +226,8 @@ def test_a_process_that_is_killed_leaves_the_skill_before_or_after(
     raise AssertionError("it was killed at every step")
 
 
-def _die_at(step: int, registry: Registry, store: ProposalStore, made: Proposal) -> None:
+def _die_at(step: int, desk: Desk, made: Proposal) -> None:
     """Approve in this process, and end it at the given system call."""
-    import sys
-
     left = [step]
     watched = {"os.mkdir", "os.link", "os.rename", "os.rmdir", "os.remove", "ctypes.dlsym", "fcntl.flock"}
 
@@ -264,24 +240,22 @@ def _die_at(step: int, registry: Registry, store: ProposalStore, made: Proposal)
 
     sys.addaudithook(hook)
     try:
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
+        desk.approve(made)
     finally:
         os._exit(0)
 
 
-def test_a_full_disk_is_one_line(registry: Registry, store: ProposalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = change(registry, store)
-
+def test_a_full_disk_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
+    made = desk.proposed("coffee", {})
     monkeypatch.setattr("mcp_skills_server.proposals.store.replace_file", full)
     with pytest.raises(RequestError, match="cannot be recorded"):
-        approval.approve(registry, store, made.id, reviewer=LOCAL)
+        desk.approve(made)
     monkeypatch.undo()
-    assert approval.approve(registry, store, made.id, reviewer=LOCAL).state == "approved"
+    assert desk.approve(made).state == "approved"
     monkeypatch.setattr("mcp_skills_server.proposals.store.write_folder", full)
     with pytest.raises(RequestError, match="cannot be stored"):
-        change(registry, store, more_md="more\n")
-    again = [each for each in store.list() if each.state == "pending"]
-    assert again == []
+        desk.proposed("coffee", {"more.md": "more\n"})
+    assert [each.state for each in desk.store.list()] == ["approved"]

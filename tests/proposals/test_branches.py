@@ -23,8 +23,7 @@ from wire import serving, write_skill
 
 
 def git(place: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", place, *words], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return subprocess.run(["git", "-C", place, *words], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from catalog.forest import plant, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
@@ -19,17 +20,14 @@ from mcp_skills_server.proposals.store import MOST_PER_PRINCIPAL, Proposal, Prop
 from tables import each_row
 from wire import write_skill
 
-MANIFEST = "---\nname: {name}\ndescription: Does a thing when it is asked to.\n---\n\n# It\n"
 DRAFT = Proposal(id="", name="tea/green", principal="token:ann", reason="The user corrected me twice.", host="wire")
 
 
 def manifest(name: str) -> str:
-    return MANIFEST.format(name=name)
+    return f"---\nname: {name}\ndescription: Does a thing when it is asked to.\n---\n\n# It\n"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ProposalStore:
-    return ProposalStore(tmp_path / "proposals")
+GREEN = {SKILL_MD: manifest("green")}
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def base_of(registry: Registry, path: str) -> str:
 
 
 def test_a_new_skill_is_kept_and_is_no_skill(registry: Registry, store: ProposalStore) -> None:
-    made = propose(registry, store, DRAFT, {SKILL_MD: manifest("green"), "references/a.md": "a\n"})
+    made = propose(registry, store, DRAFT, {**GREEN, "references/a.md": "a\n"})
     assert made.state == "pending" and made.is_new
     assert store.get(made.id) == made == store.list()[0]
     assert store.files(made) == {SKILL_MD: manifest("green").encode(), "references/a.md": b"a\n"}
@@ -66,80 +64,68 @@ def test_a_change_names_what_it_was_made_from(registry: Registry, store: Proposa
 
 
 HIDDEN = "\u200b"
-TOO_MANY = {SKILL_MD: manifest("green")} | {f"a{number}.md": "" for number in range(MOST_FILES)}
+
+
+def refuse(top: Path, draft: Proposal, files: dict[str, str | None], words: str) -> None:
+    """Propose this beside two skills; it is refused with these words, and nothing is left of it."""
+    plant(top / "skills", skills("coffee", "group/inner"))
+    store = ProposalStore(top / "proposals")
+    with Registry([top / "skills"]) as registry:
+        with pytest.raises(RequestError, match=words):
+            propose(registry, store, draft, files)
+        assert store.list() == []
+        assert sorted(each.name for each in top.iterdir()) == ["proposals", "skills"]
 
 
 @each_row(
-    "name, files, words",
+    "files, words",
     [
-        ("tea/green", {}, "no files"),
-        ("tea/green", {SKILL_MD: "# no frontmatter"}, "would not be valid"),
-        ("tea/green", {SKILL_MD: manifest("black")}, "would not be valid"),
-        ("tea/green", {"references/a.md": "a"}, "needs a SKILL.md"),
-        ("tea/green", {SKILL_MD: manifest("green"), "../coffee/SKILL.md": "x"}, "leads out"),
-        ("tea/green", {SKILL_MD: manifest("green"), "/etc/passwd": "x"}, "absolute"),
-        ("tea/green", {SKILL_MD: manifest("green"), "C:/x": "x"}, "drive"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a\\b": "x"}, "backslash"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a//b": "x"}, "plain path"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a\nb": "x"}, "control character"),
-        ("tea/green", {SKILL_MD: manifest("green"), ".git/config": "x"}, "never served"),
-        ("tea/green", {SKILL_MD: manifest("green"), ".envrc": "x"}, "never served"),
-        ("tea/green", {SKILL_MD: manifest("green"), "node_modules/a.js": "x"}, "never served"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "x", "A.md": "x"}, "A.md|a.md"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a": "x", "a/b": "x"}, "a"),
-        ("tea/green", {SKILL_MD: manifest("green"), "con.md": "x"}, "Windows"),
-        ("tea/green", {SKILL_MD: manifest("green"), "inner/SKILL.md": manifest("inner")}, "one skill"),
-        ("tea/green", {"skill.md": manifest("green")}, "one skill"),
-        ("tea/green", {SKILL_MD: manifest("green") + HIDDEN}, "cannot see"),
-        ("tea/green", {SKILL_MD: manifest("green"), f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\u202eevil"}, "cannot see"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\x1b[2K"}, "cannot see"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\0"}, "cannot see"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "\ud800"}, "surrogate"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "x" * MOST_BYTES}, "bytes"),
-        ("tea/green", {SKILL_MD: manifest("green"), "a.md": "x\n" * (MOST_LINES + 1)}, "lines"),
-        ("tea/green", TOO_MANY, "at most 100 files"),
-        ("tea/green", {SKILL_MD: manifest("green"), "gone.md": None}, "no skill"),
-        ("../green", {SKILL_MD: manifest("green")}, "leads out"),
-        ("/green", {SKILL_MD: manifest("green")}, "absolute"),
-        ("", {SKILL_MD: manifest("green")}, "absolute|plain"),
-        (".hidden", {SKILL_MD: manifest("hidden")}, "not a name that is served"),
-        ("group", {SKILL_MD: manifest("group")}, "in or around"),
-        ("coffee/inner", {SKILL_MD: manifest("inner")}, "in or around"),
-        ("Coffee", {SKILL_MD: manifest("Coffee")}, "in or around"),
-        (f"green{HIDDEN}", {SKILL_MD: manifest("green")}, "invisible"),
-        ("a/" * 40 + "green", {SKILL_MD: manifest("green")}, "deep"),
+        ({"../coffee/SKILL.md": "x"}, "leads out"), ({"/etc/passwd": "x"}, "absolute"), ({"C:/x": "x"}, "drive"),
+        ({"a\\b": "x"}, "backslash"), ({"a//b": "x"}, "plain path"), ({"a\nb": "x"}, "control character"),
+        ({".git/config": "x"}, "never served"), ({".envrc": "x"}, "never served"),
+        ({"node_modules/a.js": "x"}, "never served"), ({"a.md": "x", "A.md": "x"}, "A.md|a.md"),
+        ({"a": "x", "a/b": "x"}, "a"), ({"con.md": "x"}, "Windows"), ({"in/SKILL.md": manifest("in")}, "one skill"),
+        ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
+        ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
+        ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
+        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * MOST_BYTES}, "bytes"),
+        ({"a.md": "x\n" * (MOST_LINES + 1)}, "lines"), ({"gone.md": None}, "no skill"),
+        ({f"a{number}.md": "" for number in range(MOST_FILES)}, "at most 100 files"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_refused(name: str, files: dict[str, str | None], words: str, tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "coffee")
-    write_skill(tmp_path / "skills" / "group" / "inner")
-    store = ProposalStore(tmp_path / "proposals")
-    with Registry([tmp_path / "skills"]) as registry:
-        with pytest.raises(RequestError, match=words):
-            propose(registry, store, replace(DRAFT, name=name), files)
-        assert store.list() == []
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["proposals", "skills"]
+def test_what_is_wrong_is_refused(files: dict[str, str | None], words: str, tmp_path: Path) -> None:
+    refuse(tmp_path, DRAFT, {**GREEN, **files}, words)
 
 
-@each_row("reason", ["", "   ", "x" * 3_000, f"a{HIDDEN}b"])
-def test_a_reason_is_wanted_that_a_person_can_read(reason: str, tmp_path: Path) -> None:
-    (tmp_path / "skills").mkdir()
-    store = ProposalStore(tmp_path / "proposals")
-    with Registry([tmp_path / "skills"]) as registry, pytest.raises(RequestError, match="reason"):
-        propose(registry, store, replace(DRAFT, reason=reason), {SKILL_MD: manifest("green")})
+@each_row(
+    "name, words",
+    [
+        ("../green", "leads out"), ("/green", "absolute"), ("", "absolute|plain"), ("group", "in or around"),
+        ("coffee/inner", "in or around"), ("Coffee", "in or around"), (".hidden", "not a name that is served"),
+        (f"green{HIDDEN}", "invisible"), ("a/" * 40 + "green", "deep"),
+    ],
+)  # fmt: skip
+def test_a_name_is_refused(name: str, words: str, tmp_path: Path) -> None:
+    refuse(tmp_path, replace(DRAFT, name=name), GREEN, words)
+
+
+def test_a_manifest_and_a_reason_are_wanted_that_a_person_can_read(tmp_path: Path) -> None:
+    refuse(tmp_path / "no-files", DRAFT, {}, "no files")
+    refuse(tmp_path / "no-manifest", DRAFT, {"references/a.md": "a"}, "needs a SKILL.md")
+    refuse(tmp_path / "another-manifest", DRAFT, {"skill.md": manifest("green")}, "one skill")
+    for number, reason in enumerate(("", "   ", "x" * 3_000, f"a{HIDDEN}b")):
+        refuse(tmp_path / str(number), replace(DRAFT, reason=reason), GREEN, "reason")
 
 
 def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
     for _ in range(MOST_PER_PRINCIPAL):
-        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+        propose(registry, store, DRAFT, GREEN)
     with pytest.raises(RequestError, match="20 of your proposals wait"):
-        propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
-    propose(registry, store, replace(DRAFT, principal="token:bob"), {SKILL_MD: manifest("green")})
-    first = store.list()[-1]
+        propose(registry, store, DRAFT, GREEN)
+    propose(registry, store, replace(DRAFT, principal="token:bob"), GREEN)
     with store.locked():
-        store.decide(first, "rejected", "token:bob", "")
-    propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+        store.decide(store.list()[-1], "rejected", "token:bob", "")
+    propose(registry, store, DRAFT, GREEN)
 
 
 def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: ProposalStore) -> None:
@@ -155,7 +141,7 @@ def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: P
         with pytest.raises(RequestError, match="a root by itself"):
             propose(registry, store, draft, {SKILL_MD: manifest("linked")})
         with pytest.raises(RequestError, match="no folder that is served here"):
-            propose(registry, store, DRAFT, {SKILL_MD: manifest("green")})
+            propose(registry, store, DRAFT, GREEN)
 
 
 def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(store: ProposalStore) -> None:
@@ -173,27 +159,22 @@ def test_a_record_survives_its_file_and_foreign_ones_are_passed_over(store: Prop
 
 
 def test_a_folder_that_others_may_write_in_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
+    tmp_path.chmod(0o777)
     with pytest.raises(UsageError, match="is writable by other users"):
-        ProposalStore(tmp_path / "open")
+        ProposalStore(tmp_path)
 
 
-_SEGMENTS = st.sampled_from(
-    ["a", "A", "..", ".", "", ".git", "SKILL.md", "skill.md", "references", "con", "x" * 300]
-) | st.text(max_size=4)
-_PATHS = st.lists(_SEGMENTS, min_size=1, max_size=4).map("/".join)
-_TEXTS = st.sampled_from([manifest("green"), "x", "---\n", "\u202e", "\x1b[2K", "\0", "\ud800"]) | st.text(max_size=20)
-
-
-_FILES = st.dictionaries(
-    st.sampled_from(["notes.md", "references/a.md", "b/c"]) | _PATHS, st.just("x") | st.none() | _TEXTS, max_size=2
+NAMES = ["a", "A", "..", ".", "", ".git", "SKILL.md", "skill.md", "references", "con", "x" * 300]
+PATHS = st.lists(st.sampled_from(NAMES) | st.text(max_size=4), min_size=1, max_size=4).map("/".join)
+TEXTS = st.sampled_from([manifest("green"), "x", "---\n", "\u202e", "\x1b[2K", "\0", "\ud800"]) | st.text(max_size=20)
+FILES = st.dictionaries(
+    st.sampled_from(["notes.md", "references/a.md", "b/c"]) | PATHS, st.just("x") | st.none() | TEXTS, max_size=2
 )
 
 
 @given(
-    st.sampled_from(["green", "tea/green"]) | _PATHS,
-    _FILES.map(lambda files: {SKILL_MD: manifest("green")} | files) | _FILES,
+    st.sampled_from(["green", "tea/green"]) | PATHS,
+    FILES.map(lambda files: GREEN | files) | FILES,
     st.sampled_from(["", "", "sha256:0"]),
 )
 def test_whatever_is_proposed_touches_its_own_folder_alone(
@@ -207,9 +188,7 @@ def test_whatever_is_proposed_touches_its_own_folder_alone(
         with suppress(RequestError):
             made = propose(registry, store, replace(DRAFT, name=name, base=base), files)
             event("kept")
-            assert store.files(made) == {
-                path: (text or "").encode() for path, text in files.items() if text is not None
-            }
+            assert store.files(made) == {path: text.encode() for path, text in files.items() if text is not None}
         after = {path.relative_to(top) for path in top.rglob("*")}
         assert all(path.parts[0] == "proposals" for path in after - before) and before <= after
         registry.refresh()

@@ -9,27 +9,32 @@ import os
 import re
 import signal
 import stat
-import subprocess
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forkserver import run
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
-from web.http_wire import client, http_serving
-from wire import COMMAND, DEADLINE, ROOT, WireError, serving, write_skill
+from web.http_wire import bearing, client, http_serving, until
+from wire import COMMAND, DEADLINE, WireError, serving, write_skill
 
 FULL = Path("/dev/full")
 SECRET = "0123456789abcdef"
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+LOAD = Use("load", "a", "SKILL.md", "sha256:1")
+READ = Use("read", "a", "b.md", "sha256:2")
+RUN = Use("run", "a", "scripts/x.py", "sha256:3")
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    """What was recorded."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def recorded(file: Path) -> list[tuple[Any, ...]]:
+    return [(each["event"], each["outcome"], each.get("file")) for each in lines(file)]
 
 
 def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -> Event:
@@ -39,13 +44,13 @@ def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -
 def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
     file = tmp_path / "audit"
     audit = AuditLog(str(file))
-    audit.record(event("ok", Use("load", "a", "SKILL.md", "sha256:1"), Use("read", "a", "b.md", "sha256:2")))
-    audit.record(event("begun", Use("run", "a", "scripts/x.py", "sha256:3"), method="tools/call"))
+    audit.record(event("ok", LOAD, READ))
+    audit.record(event("begun", RUN, method="tools/call"))
     audit.record(event("refused", Use("", "a", "SKILL.md", "sha256:1"), method="tools/call"))
     audit.record(event(method="initialize"))
     audit.record(event(method="tools/list"))
     audit.record(event("ok", Use("", "a", "SKILL.md", "sha256:1"), method="skills/get"))  # no byte of a file was given
-    assert [(each["event"], each["outcome"], each.get("file")) for each in lines(file)] == [
+    assert recorded(file) == [
         ("load", "ok", "SKILL.md"),
         ("read", "ok", "b.md"),
         ("run", "begun", "scripts/x.py"),
@@ -53,17 +58,14 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
         ("admit", "ok", None),
     ]
     assert lines(file)[0] == {
-        "time": "2027-01-15T08:00:00.250Z",
-        "event": "load",
-        "outcome": "ok",
-        "principal": "token:a",
-        "protocol": "mcp",
-        "method": "resources/read",
-        "skill": "a",
-        "file": "SKILL.md",
-        "digest": "sha256:1",
-    }
+        "time": "2027-01-15T08:00:00.250Z", "event": "load", "outcome": "ok", "principal": "token:a", "protocol": "mcp",
+        "method": "resources/read", "skill": "a", "file": "SKILL.md", "digest": "sha256:1",
+    }  # fmt: skip
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    required = AuditLog(str(tmp_path / "required"), required=True)
+    required.record(event("begun", READ))
+    required.record(event("ok", READ))
+    assert recorded(tmp_path / "required") == [("read", "begun", "b.md")], "once, and before the bytes"
 
 
 @needs_full
@@ -74,58 +76,53 @@ def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
     link.symlink_to(FULL)
     audit = AuditLog(str(link))
     for _ in range(3):
-        audit.record(event("ok", Use("read", "a", "b.md", "sha256:2")))
+        audit.record(event("ok", READ))
         with pytest.raises(NotRecordedError, match="Nothing was run"):
-            audit.record(event("begun", Use("run", "a", "x.py", "sha256:3")))
+            audit.record(event("begun", RUN))
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
     link.unlink()
     link.symlink_to(good)
-    audit.record(event("ok", Use("read", "a", "b.md", "sha256:2")))  # nobody has said that it was moved
+    audit.record(event("ok", READ))  # nobody has said that it was moved
     assert not good.exists()
     audit.reopen()
-    audit.record(event("begun", Use("run", "a", "x.py", "sha256:3")))
-    assert [each["event"] for each in lines(good)] == ["run"]
+    audit.record(event("begun", RUN))
+    assert recorded(good) == [("run", "begun", "scripts/x.py")]
     assert "is written again" in caplog.messages[-1] and len(caplog.records) == 2
-
-
-def test_what_is_required_is_recorded_once_and_before_the_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "audit"
-    audit = AuditLog(str(file), required=True)
-    use = Use("read", "a", "b.md", "sha256:2")
-    audit.record(event("begun", use))
-    audit.record(event("ok", use))
-    assert [(each["event"], each["outcome"]) for each in lines(file)] == [("read", "begun")]
 
 
 @needs_full
 @pytest.mark.parametrize("required", [False, True])
-def test_on_a_full_disk_lines_are_counted_or_reads_are_refused(tmp_path: Path, required: bool) -> None:
+def test_on_a_full_disk_lines_are_counted_or_reads_are_refused_until_there_is_another_file(
+    tmp_path: Path, required: bool
+) -> None:
     write_skill(tmp_path / "skills" / "a")
-    (tmp_path / "audit").symlink_to(FULL)
-    options = ["--audit-log", tmp_path / "audit", "--metrics", *(["--audit-required"] if required else [])]
-    artifact = "/.well-known/skills/a/SKILL.md"
+    link, good, call = tmp_path / "audit", tmp_path / "good", {"name": "skills_load", "arguments": {"names": ["a"]}}
+    link.symlink_to(FULL)
+    options = ["--audit-log", link, "--metrics", *(["--audit-required"] if required else [])]
     with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as one:
         if required:
             with pytest.raises(WireError, match="audit log of this server cannot be written"):
                 one.read("skill://a/SKILL.md")
-            loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
+            loaded = one.request("tools/call", call)
             assert loaded["isError"] and "audit log" in loaded["content"][0]["text"]
         else:
             assert one.read("skill://a/SKILL.md")
-        reply = server.send("GET", artifact)
-        assert reply.status == (503 if required else 200), reply.body
+        assert server.send("GET", "/.well-known/skills/a/SKILL.md").status == (503 if required else 200)
         state = server.send("GET", "/readyz?verbose").body.decode().splitlines()[-1]
         found = re.search(r"cannot be written \(No space left on device\); (\d+) lines were lost$", state)
-        assert found is not None, state
-        assert int(found[1]) >= (1 if required else 3)  # who was let in and refused; and what was read
+        assert found and int(found[1]) >= (1 if required else 3), state  # who was let in, and refused or what was read
         shown = server.send("GET", "/metrics").body.decode()
         assert float(re.findall(r"^skills_audit_lost (\S+)$", shown, re.MULTILINE)[0]) >= int(found[1])
+        link.unlink()
+        link.symlink_to(good)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: not one.request("tools/call", call).get("isError") and good.exists())
+        assert "load" in {each["event"] for each in lines(good)} and server.stderr.count("cannot be written") == 1
 
 
 def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, write = tmp_path / "audit", os.write
+    file, write, left = tmp_path / "audit", os.write, [20, -1]
     audit = AuditLog(str(file))
-    left = [20, -1]
 
     def short(descriptor: int, raw: bytes) -> int:
         most = left.pop(0) if left else len(raw)
@@ -140,17 +137,16 @@ def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkey
     assert len(first) == 20 and json.loads(second)["event"] == "admit"
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_where_it_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    nowhere, skill = str(tmp_path / "no" / "audit"), str(write_skill(tmp_path / "a"))
     with pytest.raises(UsageError, match="cannot be written"):
-        AuditLog(str(tmp_path / "no" / "audit"))
-    skill = str(write_skill(tmp_path / "a"))
+        AuditLog(nowhere)
     for words, said in (
-        (("serve", skill, "--audit-log", str(tmp_path / "no" / "audit")), "cannot be written"),
         (("serve", skill, "--audit-log", "-"), "stdout belongs to the protocol"),
         (("serve", skill, "--audit-required"), "give --audit-log FILE too"),
         (("rpc", skill, "--audit-log", "-"), "stdout belongs to the protocol"),
     ):
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE, check=False)
+        done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
 
@@ -166,8 +162,7 @@ def test_over_stdio_loads_reads_runs_and_refusals_are_recorded(tmp_path: Path, e
         ran = wire.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
         assert "ran" in ran["structuredContent"]["stdout"]
         wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["no-such-thing"]}})
-    found = [(each["event"], each["outcome"], each.get("file")) for each in lines(file)]
-    assert found == [
+    assert recorded(file) == [
         ("admit", "ok", None),
         ("load", "ok", "SKILL.md"),
         ("read", "ok", "notes.md"),
@@ -181,66 +176,15 @@ def test_over_stdio_loads_reads_runs_and_refusals_are_recorded(tmp_path: Path, e
     assert all(each not in text for each in ("Secret body", handle, "a-secret-argument", "no-such-thing", "ran"))
 
 
-@needs_full
-def test_a_server_whose_disk_is_full_runs_nothing_until_it_is_told_of_another_file(
-    tmp_path: Path, sandbox_mode: str
-) -> None:
-    folder, link = tmp_path / "skills", tmp_path / "audit"
-    write_skill(folder / "a", notes_md="other", scripts__x_py="print('ran')\n")
-    link.symlink_to(FULL)
-    with serving(folder, "--audit-log", link, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
-        wire.request("resources/read", {"uri": "skill://a/notes.md"})
-        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
-        arguments = {"path": "scripts/x.py", "session": loaded["structuredContent"]["session"]}
-        run = {"name": "skills_run_script", "arguments": arguments}
-        refused = wire.request("tools/call", run)
-        assert refused["isError"] and "Nothing was run" in refused["content"][0]["text"]
-        link.unlink()
-        link.symlink_to(tmp_path / "good")
-        wire.process.send_signal(signal.SIGHUP)
-        wire.logs(b"cannot be written")
-        until = 200
-        while wire.request("tools/call", run).get("isError") and until:  # a signal is taken between two requests
-            until -= 1
-        assert wire.stderr.count(b"cannot be written") == 1
-    assert "run" in {each["event"] for each in lines(tmp_path / "good")}
-
-
-def test_over_http_the_bearer_and_the_address_are_recorded(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "a")
-    file = tmp_path / "audit"
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"ops={SECRET}\n", encoding="utf-8")
-    tokens.chmod(0o600)
-    with http_serving(tmp_path / "skills", "--audit-log", file, "--token-file", tokens) as server:
-        bearer = {"Authorization": f"Bearer {SECRET}"}
+def test_over_http_the_bearer_and_the_address_are_recorded_also_on_stdout(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    bearer = bearing(SECRET)
+    with http_serving(tmp_path, "--audit-log", "-", environment={"MCP_SKILLS_TOKENS": f"ops={SECRET}"}) as server:
         index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json", headers=bearer).body)
         server.send("GET", index["skills"][0]["url"], headers=bearer)
         server.send("GET", "/.well-known/agent-skills/none/x", headers=bearer)
-    load, refuse = lines(file)
+        assert server.process.stdout is not None
+        load, refuse = (json.loads(server.process.stdout.readline()) for _ in range(2))
     assert (load["event"], load["skill"], load["principal"], load["address"]) == ("load", "a", "token:ops", "127.0.0.1")
     assert (refuse["event"], refuse["protocol"]) == ("refuse", "discovery")
-    assert SECRET not in file.read_text(encoding="utf-8")
-
-
-def test_over_http_it_may_be_stdout(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    with subprocess.Popen(
-        [*COMMAND, "serve", str(tmp_path), "--transport", "http", "--port", "0", "--audit-log", "-"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ},
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None and process.stdout is not None
-            address = next(line for line in process.stderr if "listening on" in line).rpartition(" ")[2].strip()
-            call = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": {"name": "no", "path": "x"}}
-            asked = urllib.request.Request(
-                address.replace("/mcp", "/rpc"), json.dumps(call).encode(), {"Content-Type": "application/json"}
-            )
-            urllib.request.urlopen(asked, timeout=DEADLINE).read()
-            assert json.loads(process.stdout.readline())["event"] == "refuse"
-        finally:
-            process.kill()
+    assert SECRET not in repr((load, refuse))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,12 +26,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mcp_skills_server import Registry, attach
 from mcp_skills_server.dialects.runtime import canonical
 from mcp_skills_server.server.eras import LEGACY
-from mcp_skills_server.telemetry import events, tracing
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
 from mcp_skills_server.telemetry.tracing import Tracing
 from tables import each_row
-from web.http_wire import client, http_serving
-from wire import DEADLINE, serving, write_skill
+from web.http_wire import JSON, client, http_serving
+from wire import DEADLINE, VERSIONS, serving, write_skill
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -38,47 +39,46 @@ OTHER = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
 BODY = "Only who asks for this skill may read this."
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def provider() -> tuple[TracerProvider, InMemorySpanExporter]:
-    made, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
-    made.add_span_processor(SimpleSpanProcessor(exporter))
-    return made, exporter
-
-
-@pytest.fixture
-def server() -> Events:
-    return Events()
-
-
-@pytest.fixture
-def tracer(provider: tuple[TracerProvider, InMemorySpanExporter], server: Events) -> InMemorySpanExporter:
-    """The spans of a server."""
-    Tracing(provider[0], (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(server)
-    return provider[1]
-
-
-def spans(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
-    return list(exporter.get_finished_spans())
-
-
 def event(method: str = "skills/get", **more: Any) -> Event:
     return Event(**{"time": 1000.0, "protocol": "mcp", "method": method, "outcome": "ok", "milliseconds": 5.0, **more})
 
 
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(server: Events, exporter: InMemorySpanExporter) -> TracerProvider:
+    made = TracerProvider(shutdown_on_exit=False)
+    made.add_span_processor(SimpleSpanProcessor(exporter))
+    Tracing(made, (*LEGACY.shapes, "read_skill_file"), canonical).subscribe_to(server)
+    return made
+
+
+@pytest.fixture
+def spans(server: Events, provider: TracerProvider, exporter: InMemorySpanExporter) -> Callable[..., Any]:
+    """The spans of these events."""
+
+    def of(*given: Event) -> tuple[ReadableSpan, ...]:
+        exporter.clear()
+        for each in given:
+            server.emit(each)
+        return exporter.get_finished_spans()
+
+    return of
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
-    tmp_path: Path, mode: Any, provider: tuple[TracerProvider, InMemorySpanExporter]
+@pytest.mark.parametrize(("mode", "era"), [("legacy", "legacy"), ("auto", "modern")])
+async def test_a_request_is_one_event_and_one_span_and_holds_nothing_of_the_skill(
+    tmp_path: Path, mode: Any, era: Any, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
-    write_skill(tmp_path / "a", body=BODY)
-    server = Server[Any]("mine")
+    folder = write_skill(tmp_path / "a", body=BODY)
+    server, seen = Server[Any]("mine"), list[Event]()
     attachment = attach(server, Registry([tmp_path]), watch=False)
-    Tracing(provider[0], LEGACY.shapes, canonical).subscribe_to(attachment.events)
+    attachment.events.subscribe(seen.append)
+    Tracing(provider, LEGACY.shapes, canonical).subscribe_to(attachment.events)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode=mode) as one:
             await one.read_resource("skill://a/SKILL.md")
@@ -89,100 +89,90 @@ async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
             await one.call_tool("skills_load", {"names": ["none"]})
             with pytest.raises(MCPError):
                 await one.call_tool("made-up", {})
-    found = [
-        each for each in spans(provider[1]) if each.name.split()[0] in {"resources/read", "prompts/get", "tools/call"}
+    digest, size = (
+        attachment.registry.snapshot.skills["a"].files["SKILL.md"].digest,
+        (folder / "SKILL.md").stat().st_size,
+    )
+    methods, every = {"resources/read", "prompts/get", "tools/call"}, exporter.get_finished_spans()
+    requests = [each for each in seen if each.method in methods]
+    found = [each for each in every if each.name.split()[0] in methods]
+    assert [(span.name, each.outcome, each.skills, each.bytes) for span, each in zip(found, requests, strict=True)] == [
+        ("resources/read", "ok", ("a",), size),
+        ("resources/read", "refused", (), 0),
+        ("prompts/get a", "ok", ("a",), size),
+        ("tools/call skills_load", "ok", ("a",), size),
+        ("tools/call skills_load", "refused", (), 0),
+        ("tools/call", "refused", (), 0),
     ]
-    assert [each.name for each in found] == [
-        "resources/read",
-        "resources/read",
-        "prompts/get a",
-        "tools/call skills_load",
-        "tools/call skills_load",
-        "tools/call",
-    ]
+    assert requests[0].uses == (Use("load", "a", "SKILL.md", digest),)
+    assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
+    assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
     read, missing, prompt, load, refused, unknown = (dict(each.attributes or {}) for each in found)
-    assert read["gen_ai.skill.name"] == "a" and str(read["skills.digest"]).startswith("sha256:")
+    assert (read["gen_ai.skill.name"], read["skills.digest"], read["mcp.protocol.version"]) == (
+        "a",
+        digest,
+        VERSIONS[era],
+    )
     assert (read["skills.action"], read["skills.file"], read["skills.outcome"]) == ("load", "SKILL.md", "ok")
     assert (read["mcp.method.name"], read["network.transport"]) == ("resources/read", "pipe")
-    assert read["mcp.protocol.version"] == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
     assert "jsonrpc.request.id" in read and "error.type" not in read
     assert missing["error.type"] == missing["rpc.response.status_code"] in {"-32002", "-32602"}
     assert prompt["gen_ai.prompt.name"] == "a"
     assert (load["gen_ai.operation.name"], load["gen_ai.tool.name"]) == ("execute_tool", "skills_load")
     assert refused["error.type"] == "tool_error" and found[4].status.status_code is trace.StatusCode.ERROR
     assert "gen_ai.tool.name" not in unknown
-    said = "".join(each.to_json() for each in spans(provider[1]))
-    assert BODY not in said and "none" not in said and "made-up" not in said
-    assert str((loaded.structured_content or {})["session"]) not in said
+    handle = str((loaded.structured_content or {})["session"])
+    assert BODY not in repr(seen) and handle not in repr(seen)
+    said = "".join(each.to_json() for each in every)
+    assert not [each for each in (BODY, "none", "made-up", handle) if each in said]
 
 
-def test_times_are_those_of_the_request(server: Events, tracer: InMemorySpanExporter) -> None:
-    server.emit(event())
-    (span,) = spans(tracer)
-    assert (span.start_time, span.end_time, span.kind) == (10**12, 10**12 + 5 * 10**6, trace.SpanKind.SERVER)
+def test_a_span_has_the_times_of_its_request_and_one_of_few_names(spans: Callable[..., Any]) -> None:
+    prompt = event("prompts/get", trace=Trace({}, {}, target="no-such-skill"))
+    get, made_up, prompt = spans(event(), event("made/up"), prompt)
+    assert (get.start_time, get.end_time, get.kind) == (10**12, 10**12 + 5 * 10**6, trace.SpanKind.SERVER)
+    assert (made_up.name, prompt.name) == ("_OTHER", "prompts/get")
+    assert "made/up" not in made_up.to_json() and "no-such-skill" not in prompt.to_json()
+    (span,) = spans(event("tools/call", uses=tuple(Use("load", f"s{n}", "SKILL.md", "") for n in range(100))))
+    assert span.attributes["gen_ai.skill.name"] == "s0" and len(span.events) == 31, "further skills are events"
+    further = {"gen_ai.skill.name": "s1", "skills.file": "SKILL.md", "skills.action": "load"}
+    assert dict(span.events[0].attributes) == further
 
 
-def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(
-    server: Events, tracer: InMemorySpanExporter
-) -> None:
-    for message, http in ((PARENT, {}), ({}, PARENT), (PARENT, OTHER), ({}, {}), ({"traceparent": "00-1-2"}, PARENT)):
-        server.emit(event(trace=Trace(message, http)))
-    by_message, by_http, both, neither, torn = spans(tracer)
-    for each in (by_message, by_http, both, torn):
-        assert each.parent is not None and each.context is not None
+def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(spans: Callable[..., Any]) -> None:
+    said = (PARENT, {}), ({}, PARENT), (PARENT, OTHER), ({"traceparent": "00-1-2"}, PARENT), ({}, {})
+    *traced, neither = spans(*(event(trace=Trace(*each)) for each in said))
+    for each in traced:
         assert (f"{each.parent.trace_id:032x}", f"{each.parent.span_id:016x}") == (TRACE, SPAN)
         assert each.context.trace_id == each.parent.trace_id
-    assert [f"{each.context.trace_id:032x}" for each in both.links] == ["a" * 32]
-    assert neither.parent is None and not by_message.links and not by_http.links
+    assert [[f"{link.context.trace_id:032x}" for link in each.links] for each in traced] == [[], [], ["a" * 32], []]
+    assert neither.parent is None
 
 
-def test_a_client_that_is_not_traced_has_no_span(server: Events, tracer: InMemorySpanExporter) -> None:
-    server.emit(event(trace=Trace({"traceparent": PARENT["traceparent"][:-1] + "0"}, {})))
-    assert spans(tracer) == []
-
-
-def test_what_is_no_request_that_was_let_in_has_no_span(server: Events, tracer: InMemorySpanExporter) -> None:
-    server.emit(event(protocol=events.CATALOGUE, outcome="changed"))
-    server.emit(event("tools/call", outcome="begun"))
+def test_no_span_is_for_an_untraced_client_nor_for_what_is_no_request_that_was_let_in(
+    server: Events, spans: Callable[..., Any]
+) -> None:
+    untraced = {"traceparent": PARENT["traceparent"][:-1] + "0"}
     with server.serving():
         events.emit_refusal("POST", "token")
-    assert spans(tracer) == []
+    assert not spans(
+        event(trace=Trace(untraced, {})),
+        event(protocol=events.CATALOGUE, outcome="changed"),
+        event("tools/call", outcome="begun"),
+        event(outcome="refused", reason="token"),
+    )
 
 
-def test_names_of_spans_are_few(server: Events, tracer: InMemorySpanExporter) -> None:
-    server.emit(event("made/up"))
-    server.emit(event("prompts/get", trace=Trace({}, {}, target="no-such-skill")))
-    assert [each.name for each in spans(tracer)] == ["_OTHER", "prompts/get"]
-    assert "made/up" not in spans(tracer)[0].to_json() and "no-such-skill" not in spans(tracer)[1].to_json()
-
-
-def test_further_skills_are_events_of_the_span_and_bounded(server: Events, tracer: InMemorySpanExporter) -> None:
-    server.emit(event("tools/call", uses=tuple(Use("load", f"s{n}", "SKILL.md", "") for n in range(100))))
-    (span,) = spans(tracer)
-    assert (span.attributes or {})["gen_ai.skill.name"] == "s0" and len(span.events) == 31
-    assert dict(span.events[0].attributes or {}) == {
-        "gen_ai.skill.name": "s1",
-        "skills.file": "SKILL.md",
-        "skills.action": "load",
-    }
-
-
-def test_the_span_of_the_sdk_is_the_only_one_and_has_the_skill(
-    provider: tuple[TracerProvider, InMemorySpanExporter], server: Events, tracer: InMemorySpanExporter
+def test_the_span_of_the_sdk_is_the_only_one_and_another_one_is_the_parent(
+    provider: TracerProvider, exporter: InMemorySpanExporter, spans: Callable[..., Any]
 ) -> None:
-    with provider[0].get_tracer("mcp-python-sdk").start_as_current_span("tools/call"):
-        server.emit(event("tools/call", uses=(Use("load", "a", "SKILL.md", "sha256:1"),)))
-    (span,) = spans(tracer)
+    with provider.get_tracer("mcp-python-sdk").start_as_current_span("tools/call"):
+        assert not spans(event("tools/call", uses=(Use("load", "a", "SKILL.md", "sha256:1"),)))
+    (span,) = exporter.get_finished_spans()
     assert (span.name, (span.attributes or {})["gen_ai.skill.name"]) == ("tools/call", "a")
-
-
-def test_another_span_around_it_is_the_parent(
-    provider: tuple[TracerProvider, InMemorySpanExporter], server: Events, tracer: InMemorySpanExporter
-) -> None:
-    with provider[0].get_tracer("a web framework").start_as_current_span("POST /mcp") as outer:
-        server.emit(event(trace=Trace({}, OTHER)))
-    inner, _ = spans(tracer)
-    assert inner.parent is not None and inner.parent.span_id == outer.get_span_context().span_id
+    with provider.get_tracer("a web framework").start_as_current_span("POST /mcp") as outer:
+        (inner,) = spans(event(trace=Trace({}, OTHER)))
+    assert inner.parent.span_id == outer.get_span_context().span_id
 
 
 @each_row(
@@ -203,119 +193,88 @@ def test_what_a_message_says_is_bounded(meta: object, kept: dict[str, str]) -> N
     assert events.trace_of("skills/get", {"name": "a"}) == Trace({}, {})
 
 
-def test_without_a_tracer_nothing_is_looked_at(server: Events) -> None:
-    seen: list[Event] = []
-    server.subscribe(seen.append)
+def test_without_a_tracer_nothing_is_looked_at(server: Events, seen: list[Event]) -> None:
     with server.serving(), events.Request("mcp", "x", principal=None, trace=lambda: pytest.fail("it was looked at")):
         pass
     assert [each.trace for each in seen] == [None]
 
 
-def test_an_address_is_shown_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:secret@collector:4318/x")
-    assert tracing._shown_endpoint() == "http://collector:4318/x"  # pyright: ignore[reportPrivateUsage]
+@contextmanager
+def collector() -> Iterator[tuple[str, Callable[[], list[tuple[dict[str, str], Any]]]]]:
+    """A receiver of OTLP over HTTP: its address, and the next spans it gets, each after its resource."""
+    received: SimpleQueue[ExportTraceServiceRequest] = SimpleQueue()
 
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            if self.path == "/v1/traces":
+                received.put(ExportTraceServiceRequest.FromString(body))
 
-class Collector:
-    """A receiver of OTLP over HTTP."""
+        def log_message(self, *_: Any) -> None:
+            pass
 
-    def __init__(self) -> None:
-        self.received: SimpleQueue[ExportTraceServiceRequest] = SimpleQueue()
-        received = self.received
+    def take() -> list[tuple[dict[str, str], Any]]:
+        return [
+            (attributes(batch.resource), span)
+            for batch in received.get(timeout=DEADLINE).resource_spans
+            for scope in batch.scope_spans
+            for span in scope.spans
+        ]
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(200)
-                self.send_header("Content-Type", "application/x-protobuf")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                if self.path == "/v1/traces":
-                    received.put(ExportTraceServiceRequest.FromString(body))
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
-        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-
-    def __enter__(self) -> Collector:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join(DEADLINE)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", take
+        server.shutdown()
 
 
 def attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
-def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path) -> None:
+@each_row("era", ["legacy", "modern"])
+def test_a_collector_gets_one_span_a_request_and_what_is_left_at_the_end(tmp_path: Path, era: Any) -> None:
     write_skill(tmp_path / "a", body=BODY)
-    with Collector() as collector:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
+    with collector() as (endpoint, take):
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
         with http_serving(tmp_path, "--traces", environment=environment) as server:
-            with client(server, "modern") as one:
-                message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
-                message["params"]["_meta"] |= PARENT
-                one.post(message)
-            server.send(
-                "POST",
-                "/rpc",
-                b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}',
-                {"Content-Type": "application/json", **OTHER},
-            )
-            code, _ = server.signal(signal.SIGTERM)
-        assert code == 0
-        found = [
-            ({each.key: each.value.string_value for each in batch.resource.attributes}, span)
-            for batch in collector.received.get(timeout=DEADLINE).resource_spans
-            for scope in batch.scope_spans
-            for span in scope.spans
-        ]
-    reads = [span for _, span in found if span.name == "resources/read"]
+            with client(server, era) as one:
+                one.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
+            server.send("POST", "/rpc", call, JSON | OTHER)
+            assert server.signal(signal.SIGTERM)[0] == 0
+        found = take()
+    (read,) = [span for _, span in found if span.name == "resources/read"]
     (rpc,) = [span for _, span in found if span.name == "list_skills"]
-    assert [span.trace_id.hex() for span in reads] == [TRACE] and reads[0].parent_span_id.hex() == SPAN
-    assert attributes(reads[0])["gen_ai.skill.name"] == "a" and attributes(reads[0])["network.transport"] == "tcp"
+    assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, SPAN)
+    said = attributes(read)
+    assert (said["gen_ai.skill.name"], said["network.transport"], said["mcp.protocol.version"]) == (
+        "a",
+        "tcp",
+        VERSIONS[era],
+    )
     assert rpc.trace_id.hex() == "a" * 32 and attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {resource["service.name"] for resource, _ in found} == {"mcp-skills-server"}
     assert BODY not in repr(found)
 
 
-@each_row(
-    ("transport", "era", "version"),
-    [
-        ("stdio", "legacy", "2025-11-25"),
-        ("stdio", "modern", "2026-07-28"),
-        ("http", "legacy", "2025-11-25"),
-        ("http", "modern", "2026-07-28"),
-    ],
-)
-def test_a_span_says_which_revision_of_the_protocol_is_spoken(
-    tmp_path: Path, transport: str, era: Any, version: str, monkeypatch: pytest.MonkeyPatch
+@each_row("era", ["legacy", "modern"])
+def test_over_stdio_a_span_says_which_revision_is_spoken(
+    tmp_path: Path, era: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "a")
-    with Collector() as collector:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "10"}
-        with ExitStack() as stack:
-            if transport == "stdio":
-                for name, value in environment.items():
-                    monkeypatch.setenv(name, value)
-                one: Any = stack.enter_context(serving(tmp_path, "--traces", era=era))
-            else:
-                server = stack.enter_context(http_serving(tmp_path, "--traces", environment=environment))
-                one = stack.enter_context(client(server, era))
-            one.request("skills/list")
+    with collector() as (endpoint, take):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+        with serving(tmp_path, "--traces", era=era) as wire:
+            wire.request("skills/list")
             found: list[Any] = []
             while not found:  # a collector gets them in parts
-                batches = collector.received.get(timeout=DEADLINE).resource_spans
-                every = [span for batch in batches for scope in batch.scope_spans for span in scope.spans]
-                found = [each for each in every if each.name == "skills/list"]
-    assert [attributes(each)["mcp.protocol.version"] for each in found] == [version]
+                found = [span for _, span in take() if span.name == "skills/list"]
+    assert [attributes(each)["mcp.protocol.version"] for each in found] == [VERSIONS[era]]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -335,6 +294,5 @@ def test_a_collector_that_is_away_costs_a_line_and_holds_up_no_end(tmp_path: Pat
                 one.request("skills/list")
                 server.said("traces cannot be sent")
                 one.request("skills/list")
-            code, _ = server.signal(signal.SIGTERM)
-            assert code == 0 and server.stderr.count("traces cannot be sent") == 1
-            assert "Traceback" not in server.stderr and "secret" not in server.stderr
+            assert server.signal(signal.SIGTERM)[0] == 0
+            assert server.stderr.count("traces cannot be sent") == 1 and "secret" not in server.stderr

@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from catalog.forest import loaded
+from forkserver import Popen
 from mcp_skills_server import Runtime
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry import usage as usage_module
-from mcp_skills_server.telemetry.events import Event, Outcome, Use
+from mcp_skills_server.telemetry.events import Event, Events, Outcome, Use
 from mcp_skills_server.telemetry.usage import KEPT_DAYS, OTHER, NotStoredError, Usage, UsageStore, spark
 from tables import each_row
 from wire import write_skill
@@ -31,30 +33,23 @@ NOW = 20_000 * DAY + 3600
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def clock() -> list[float]:
+    """The time, which a test may change."""
+    return [NOW]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def store(tmp_path: Path, clock: list[float]) -> UsageStore:
+    return UsageStore(str(tmp_path / "usage.db"), now=lambda: clock[0])
 
 
-def event(*uses: Use, outcome: Outcome = "ok", at: float = NOW, found: int | None = None, question: str = "") -> Event:
-    return Event(
-        time=at,
-        protocol="mcp",
-        method="tools/call",
-        outcome=outcome,
-        principal="token:ann",
-        host="an editor",
-        uses=uses,
-        found=found,
-        question=question,
-    )
+@pytest.fixture
+def usage(store: UsageStore) -> Usage:
+    return Usage(store)
+
+
+def event(*uses: Use, outcome: Outcome = "ok", at: float = NOW, **more: Any) -> Event:
+    return Event(at, "mcp", "tools/call", outcome, "token:ann", host=more.pop("host", "an editor"), uses=uses, **more)
 
 
 def use(action: str, skill: str = "a", digest: str = "sha256:1") -> Use:
@@ -65,22 +60,20 @@ def skill(*paths: str) -> dict[str, Any]:
     return dict.fromkeys(paths)
 
 
-def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) -> None:
-    clock = Clock()
-    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
-    usage = Usage(store)
+def test_what_was_used_is_counted_by_skill_principal_and_host(store: UsageStore, usage: Usage) -> None:
     usage.on_changes(Changes({}, skill("a", "b", "never")))
-    usage.record(event(use("load")))
-    usage.record(event(use("load", digest="sha256:2"), use("read")))
-    usage.record(event(use("run"), outcome="begun"))
-    usage.record(event(use("run"), outcome="refused"))  # it ended with another exit code: it ran all the same
-    usage.record(event(use("load", "b"), at=NOW - DAY))
-    usage.record(event(use("dropped", "b"), at=NOW - DAY))
-    usage.record(event(use("load", "b"), outcome="failed"))
-    usage.record(event(use(""), outcome="ok"))
+    for each in (
+        event(use("load")),
+        event(use("load", digest="sha256:2"), use("read")),
+        event(use("run"), outcome="begun"),
+        event(use("run"), outcome="refused"),  # it ended with another exit code: it ran all the same
+        event(use("load", "b"), use("dropped", "b"), at=NOW - DAY),
+        event(use("load", "b"), outcome="failed"),
+        event(use("")),
+    ):
+        usage.record(each)
     usage.flush()
-    report = store.report("skill", 2)
-    first, second, last = report.lines
+    first, second, last = store.report("skill", 2).lines
     assert (first.name, first.loads, first.reads, first.runs, first.versions) == ("a", 2, 1, 1, 2)
     assert (first.days, first.last) == ((0, 4), NOW)
     assert (second.name, second.loads, second.dropped, second.days) == ("b", 1, 1, (1, 0))
@@ -89,26 +82,25 @@ def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) ->
     assert (line.name, line.loads, line.versions) == ("an editor", 3, 0)
     assert [each.name for each in store.report("principal", 1).lines] == ["token:ann"]
     assert [each.name for each in store.report("skill", 1).lines] == ["a", "b", "never"]
+    usage.on_changes(Changes(skill("never", "b"), {}))
+    usage.on_changes(Changes(skill("b"), skill("b")))
+    usage.flush()
+    assert [each.name for each in store.report("skill", 1).lines] == ["a", "b"], "a skill that is gone is not unused"
 
 
 def test_host_programs_that_clients_make_up_do_not_fill_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: UsageStore, usage: Usage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_module, "_MOST_HOSTS", 3)
-    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
-    usage = Usage(store)
     for at in (NOW - DAY, NOW):
         for number in range(10):
-            usage.record(event(use("load"), at=at)._replace(host=f"made up {at} {number}"))
+            usage.record(event(use("load"), at=at, host=f"made up {at} {number}"))
     usage.flush()
     found = {each.name: each.loads for each in store.report("host", 2).lines}
     assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
 
 
-def test_skills_loaded_lately_come_latest_first(tmp_path: Path) -> None:
-    clock = Clock()
-    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
-    usage = Usage(store)
+def test_skills_loaded_lately_come_latest_first(store: UsageStore, usage: Usage) -> None:
     for name, age in (("a", 3), ("b", 1), ("c", 40), ("d", 2)):
         usage.record(event(use("load", name), at=NOW - age * DAY))
     usage.record(event(use("read", "e")))
@@ -116,20 +108,10 @@ def test_skills_loaded_lately_come_latest_first(tmp_path: Path) -> None:
     assert (store.recently_loaded(), store.recently_loaded(1)) == (["b", "d", "a"], ["b"])
 
 
-def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
-    store = UsageStore(str(tmp_path / "usage.db"))
-    usage = Usage(store)
-    usage.on_changes(Changes({}, skill("a", "b")))
-    usage.flush()
-    usage.on_changes(Changes(skill("b"), {}))
-    usage.on_changes(Changes(skill("a"), skill("a")))
-    usage.flush()
-    assert [each.name for each in store.report().lines] == ["a"]
-
-
 @pytest.mark.parametrize("kept", [True, False])
-def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(tmp_path: Path, kept: bool) -> None:
-    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
+def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(
+    tmp_path: Path, store: UsageStore, kept: bool
+) -> None:
     usage = Usage(store, questions=kept)
     usage.record(event(found=3, question="refunds"))
     usage.record(event(found=0, question="teleport"))
@@ -140,27 +122,18 @@ def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_as
     assert any(b"teleport" in each.read_bytes() for each in tmp_path.glob("usage.db*")) is kept
 
 
-def test_old_days_are_forgotten(tmp_path: Path) -> None:
-    clock = Clock()
-    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
-    usage = Usage(store)
+def test_old_days_are_forgotten(store: UsageStore, usage: Usage, clock: list[float]) -> None:
     usage.record(event(use("load")))
     usage.flush()
-    clock.now += (KEPT_DAYS + 1) * DAY
-    usage.record(event(use("load", "b"), at=clock.now))
+    clock[0] += (KEPT_DAYS + 1) * DAY
+    usage.record(event(use("load", "b"), at=clock[0]))
     usage.flush()
-    with sqlite3.connect(tmp_path / "usage.db") as opened:
-        assert opened.execute("SELECT skill FROM used").fetchall() == [("b",)]
-    opened.close()
+    assert [each.name for each in store.report("skill", 2 * KEPT_DAYS).lines] == ["b"]
 
 
 def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: UsageStore, usage: Usage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
-    usage = Usage(store)
-    add = store.add
-
     def full(*_: object) -> None:
         raise NotStoredError("database or disk is full")
 
@@ -169,7 +142,7 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
         usage.record(event(use("load")))
         usage.flush()
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
-    monkeypatch.setattr(store, "add", add)
+    monkeypatch.undo()
     usage.flush()
     assert store.report().lines[0].loads == 3 and "are counted again" in caplog.messages[-1]
 
@@ -189,81 +162,61 @@ for number in range(50):
 def test_a_new_file_that_another_process_writes_to_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = str(tmp_path / "usage.db")
+    file, waited = str(tmp_path / "usage.db"), list[float]()
     with closing(sqlite3.connect(file)) as other:
         other.execute("BEGIN IMMEDIATE")
-        waited: list[float] = []
-
-        def wait(seconds: float) -> None:
-            waited.append(seconds)
-            other.rollback()
-
-        monkeypatch.setattr(usage_module.time, "sleep", wait)
+        monkeypatch.setattr(usage_module.time, "sleep", lambda seconds: (waited.append(seconds), other.rollback()))
         UsageStore(file)
-        assert len(waited) == 1
+    assert len(waited) == 1
 
 
 def test_what_many_processes_write_at_once_into_a_new_file_adds_up(tmp_path: Path) -> None:
-    file = str(tmp_path / "usage.db")
+    file, pipe = str(tmp_path / "usage.db"), subprocess.PIPE
     command = [sys.executable, "-c", ADDING, file]
-    writers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    for each in writers:
-        assert each.stdout is not None and each.stdout.readline() == "ready\n"
+    writers = [Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
+    assert [each.stdout and each.stdout.readline() for each in writers] == ["ready\n"] * 4
     for each in writers:
         assert each.stdin is not None
         each.stdin.write("go\n")
         each.stdin.flush()
-    said = [each.communicate(timeout=60)[1] for each in writers]
-    assert said == [""] * 4
+    assert [each.communicate(timeout=60)[1] for each in writers] == [""] * 4
     report = UsageStore(file).report()
     assert [(each.name, each.loads) for each in report.lines] == [("a", 600), ("never", 0)]
     assert report.questions == (("x", 200),)
 
 
-@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + bytes(100)])
-def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "usage.db"
-    file.write_bytes(content)
-    with pytest.raises(UsageError, match="name another file"):
-        UsageStore(str(file))
-    assert file.read_bytes() == content
-    with sqlite3.connect(tmp_path / "later.db") as opened:
+def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no folder .*none; make it, or name another file"):
+        UsageStore(str(tmp_path / "none" / "x.db"))
+    file = tmp_path / "foreign.db"
+    for content in (b"no database", b"SQLite format 3\x00" + bytes(100)):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match="name another file"):
+            UsageStore(str(file))
+        assert file.read_bytes() == content
+    with closing(sqlite3.connect(tmp_path / "later.db")) as opened:
         opened.execute("PRAGMA user_version = 99")
-    opened.close()
     with pytest.raises(UsageError, match="another version"):
         UsageStore(str(tmp_path / "later.db"))
 
 
-def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
-    file = tmp_path / "usage.db"
-    usage = Usage(UsageStore(str(file)))
-    import time
-
-    usage.on_changes(Changes({}, skill("a", "never")))
-    usage.record(event(use("load", "a\x1b[31m"), at=time.time()))
-    usage.record(event(found=0, at=time.time()))
-    usage.flush()
-    table = shown("--usage", f"sqlite:{file}")
-    assert "never" in table and "of which 1 found nothing" in table and "\x1b" not in table
-    found = json.loads(shown("--usage", f"sqlite:{file}", "--format", "json", "--since", "7d"))
-    assert [each["name"] for each in found["lines"]] == ["a\x1b[31m", "a", "never"]
-    assert (found["searches"], found["empty_searches"], len(found["lines"][0]["days"])) == (1, 1, 7)
-
-
-def test_of_many_skills_the_most_used_are_printed_and_the_rest_is_counted(tmp_path: Path) -> None:
-    file = tmp_path / "usage.db"
-    usage = Usage(UsageStore(str(file)))
-    usage.on_changes(Changes({}, skill(*(f"skill-{number:03}" for number in range(50)))))
-    usage.flush()
-    assert shown("--usage", f"sqlite:{file}").splitlines()[-1] == "30 more, 30 of them never used; --all prints them"
-    assert len(shown("--usage", f"sqlite:{file}", "--all").splitlines()) == 51
-
-
 def shown(*words: str) -> str:
     return CliRunner().invoke(cli, ["usage", *words], catch_exceptions=False).stdout
+
+
+def test_the_command_shows_a_table_and_json_with_the_most_used_first(tmp_path: Path) -> None:
+    option, usage = f"sqlite:{tmp_path / 'usage.db'}", Usage(UsageStore(str(tmp_path / "usage.db")))
+    usage.on_changes(Changes({}, skill("a", *(f"skill-{number:03}" for number in range(49)))))
+    usage.record(event(use("load", "b\x1b[31m"), at=time.time()))
+    usage.record(event(found=0, at=time.time()))
+    usage.flush()
+    table = shown("--usage", option)
+    assert "skill-017" in table and "of which 1 found nothing" in table and "\x1b" not in table
+    assert "31 more, 31 of them never used; --all prints them" in table
+    assert "skill-048" in shown("--usage", option, "--all")
+    found = json.loads(shown("--usage", option, "--format", "json", "--since", "7d"))
+    assert [each["name"] for each in found["lines"]][:3] == ["b\x1b[31m", "a", "skill-000"]
+    assert (found["searches"], found["empty_searches"], len(found["lines"][0]["days"])) == (1, 1, 7)
 
 
 @each_row(
@@ -282,16 +235,18 @@ def test_what_is_wrong_says_what_to_write(words: tuple[str, ...], said: str) -> 
 
 
 def test_a_line_of_bars_is_as_high_as_its_highest_day() -> None:
-    assert spark([0, 1, 8, 4]) == " ▁█▄"
-    assert spark([]) == "" and spark([0, 0]) == "  "
+    assert [*map(spark, ([0, 1, 8, 4], [], [0, 0]))] == [" ▁█▄", "", "  "]
 
 
 @pytest.mark.anyio
-async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path: Path) -> None:
+async def test_searches_and_skills_that_were_dropped_unused_are_events(
+    tmp_path: Path, server: Events, seen: list[Event]
+) -> None:
     for name in ("unused", "read", "replaced", "gone"):
         write_skill(tmp_path / name, notes_md="other")
-    registry, seen = loaded(tmp_path), list[Event]()
+    registry = loaded(tmp_path)
     session = Runtime(registry).session()
+    digests = {path: skill.files["SKILL.md"].digest for path, skill in registry.snapshot.skills.items()}
 
     async def call(tool: str, **arguments: object) -> Event:
         with server.serving(), events.Request("mcp", "tools/call", principal=None):
@@ -300,14 +255,10 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path:
         return seen[-1]
 
     async def dropped(tool: str, **arguments: object) -> list[str]:
-        event = await call(tool, **arguments)
-        found = [each for each in event.uses if each.action == "dropped"]
+        found = [each for each in (await call(tool, **arguments)).uses if each.action == "dropped"]
         assert all(each.digest == digests[each.skill] for each in found)
         return [each.skill for each in found]
 
-    digests = {path: skill.files["SKILL.md"].digest for path, skill in registry.snapshot.skills.items()}
-    server = events.Events()
-    server.subscribe(seen.append)
     assert (await call("skills_search", query="unused")).found
     assert (await call("skills_search", query="qqqqqq")).found == 0
     assert await dropped("skills_load", names=["unused", "read", "replaced"]) == []
@@ -319,8 +270,3 @@ async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path:
     (tmp_path / "gone" / "SKILL.md").unlink()
     registry.refresh()
     assert await dropped("skills_unload", all=True) == ["unused"]  # who vanished was not dropped by anybody
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no folder .*none; make it, or name another file"):
-        UsageStore(str(tmp_path / "none" / "x.db"))

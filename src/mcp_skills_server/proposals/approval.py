@@ -39,19 +39,11 @@ def approve(
     message: str = "",
     scripts: bool = False,
 ) -> Proposal:
-    """Write a proposal into its root, and record the approval. Reads and writes files.
+    """Write a proposal into its root, rescan it, and record the approval.
 
-    Args:
-        registry: holds that root; it is rescanned.
-        store: holds the proposal.
-        id_: the id of the proposal.
-        reviewer: a principal, who may not approve his own proposal, or `LOCAL`, the folder's owner.
-        message: the reviewer's message to the proposer.
-        scripts: True if the reviewer has read the proposal's scripts and accepts them.
-
-    Raises:
-        RequestError: the proposal is decided already, is the reviewer's own, brings scripts that
-            are not accepted, or cannot be written.
+    The reviewer is a principal, who may not approve his own proposal, or `LOCAL`, the folder's
+    owner. `scripts` means that he has read the proposal's scripts, and accepts them. RequestError
+    says why the proposal cannot be approved.
     """
     with store.locked():
         proposal = _pending(store, id_)
@@ -60,26 +52,20 @@ def approve(
         written = store.files(proposal)
         brought = scripts_in(written)
         if brought and not scripts:
-            raise RequestError(
-                f"{id_} brings scripts ({listed(brought)}), which run here where --allow-scripts "
-                "is given; read them, and accept them too (--scripts)"
-            )
+            fault = f"{id_} brings scripts ({listed(brought)}), which run with --allow-scripts"
+            raise RequestError(f"{fault}; read them, and accept them too (--scripts)")
         registry.refresh()
         root, skill = _target(registry, proposal)
         before: Files = {}
         if skill is not None:
             before = files_of(registry, skill)
         after = with_proposal(before, written, proposal.removed)
-        if (
-            skill is None
-            or before != after
-            or (proposal.is_new and before.keys() != written.keys())
-        ):
-            _write(registry, store, proposal, after)
+        is_written = skill is not None and before == after
+        if is_written and not (proposal.is_new and before.keys() != written.keys()):
+            place = _place(root, skill, proposal)
+            shutil.rmtree(_staging_path(place, proposal), ignore_errors=True)
         else:
-            shutil.rmtree(
-                _staging_path(_place(root, skill, proposal), proposal), ignore_errors=True
-            )
+            _write(registry, store, proposal, after)
         decided = store.decide(proposal, "approved", reviewer, message)
     registry.refresh()
     return decided
@@ -144,19 +130,16 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory).link:
             raise RequestError(f"{proposal.name} {_MOVED}")
         now = files_of(registry, skill)
-        store.keep_before(
-            proposal, {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
-        )
+        replaced = {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
+        fresh = {path: each for path, each in after.items() if now.get(path) != each}
+        store.keep_before(proposal, replaced)
         shutil.copytree(place, staging, symlinks=True, copy_function=os.link)
-        _write_files(
-            staging,
-            {path: each for path, each in after.items() if now.get(path) != each},
-            now.keys() - after,
-            place,
-        )
+        _write_files(staging, fresh, now.keys() - after, place)
         exchange(staging, place)
         if _stamps(staging) != stamps:
-            discarded = False  # `made` is now the edited folder: keep it if exchanging back fails
+            discarded = (
+                False  # `staging` is the edited folder now: keep it if exchanging back fails
+            )
             exchange(staging, place)
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")
@@ -164,9 +147,8 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         rest = "apply it by hand ('proposals show')"
         if not discarded:
             rest = f"the former content is in {staging}; move it back"
-        raise RequestError(
-            f"{place}: cannot be replaced ({error.strerror or error}); {rest}"
-        ) from None
+        fault = f"{place}: cannot be replaced ({error.strerror or error})"
+        raise RequestError(f"{fault}; {rest}") from None
     finally:
         if discarded:
             shutil.rmtree(staging, ignore_errors=True)
@@ -206,11 +188,9 @@ def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -
         place.write_bytes(raw)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
-        for place in (
-            staging,
-            *(each for each in staging.rglob("*") if each.is_dir() or each.lstat().st_nlink == 1),
-        ):
-            os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        for place in (staging, *staging.rglob("*")):
+            if place.is_dir() or place.lstat().st_nlink == 1:  # not a link to an unchanged file
+                os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
     sync_paths([*(str(staging / path) for path in fresh), str(staging)])
 
 

@@ -26,17 +26,14 @@ _SECONDS: Final = 20.0
 class Branches:
     """The branches `proposals/ID` in the repository of the first root that lies in one.
 
-    Raises:
-        UsageError: no root lies in a working copy that this user owns.
+    UsageError says that no root lies in a working copy that this user owns.
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
         top = next(filter(None, (working_copy(Path(each)) for each in roots)), None)
         if top is None:
-            raise UsageError(
-                f"--proposals git: {listed(roots)} is not in a git working copy that you own; "
-                "name a folder"
-            )
+            fault = f"{listed(roots)} is not in a git working copy that you own"
+            raise UsageError(f"--proposals git: {fault}; name a folder")
         self._top = top
         self.folder = top / ".git" / STORE_FOLDER
         self._git = Git(top / ".git", "", "none")
@@ -47,41 +44,22 @@ class Branches:
         if not place.is_relative_to(self._top):
             raise RequestError(f"{proposal.name} is not in a git working copy; tell the user")
         inside = place.relative_to(self._top).as_posix()
-        words = (
-            f"Propose {proposal.name}\n\n{proposal.reason}\n\nProposal: {proposal.id}\nBy: "
-            f"{proposal.principal}\n"
-        )
-        message = words.encode()
+        about = f"Proposal: {proposal.id}\nBy: {proposal.principal}"
+        message = f"Propose {proposal.name}\n\n{proposal.reason}\n\n{about}\n".encode()
         try:
-            head = (
-                self._git.run("rev-parse", "--verify", "HEAD^{commit}", seconds=_SECONDS)
-                .decode()
-                .strip()
-            )
+            head = self._git.run("rev-parse", "--verify", "HEAD^{commit}", seconds=_SECONDS)
             stream = [
                 f"commit {_PREFIX}{proposal.id}\n".encode(),
-                (
-                    f"committer mcp-skills-server <> {int(time.time())} +0000\ndata "
-                    f"{len(message)}\n"
-                ).encode(),
-                message,
-                f"from {head}\n".encode(),
+                f"committer mcp-skills-server <> {int(time.time())} +0000\n".encode(),
+                b"data %d\n%b" % (len(message), message),
+                b"from %b\n" % head.strip(),
                 *(f"D {inside}/{path}\n".encode() for path in proposal.removed),
             ]
             for path, raw in files.items():
-                stream += [
-                    f"M 100644 inline {inside}/{path}\ndata {len(raw)}\n".encode(),
-                    raw,
-                    b"\n",
-                ]
-            self._git.run(
-                "fast-import",
-                "--quiet",
-                "--done",
-                seconds=_SECONDS,
-                given=b"".join([*stream, b"done\n"]),
-            )
+                stream.append(f"M 100644 inline {inside}/{path}\n".encode())
+                stream.append(b"data %d\n%b\n" % (len(raw), raw))
+            given = b"".join([*stream, b"done\n"])
+            self._git.run("fast-import", "--quiet", "--done", seconds=_SECONDS, given=given)
         except (GitFailedError, UnreachableError) as error:
-            raise RequestError(
-                f"git cannot keep the proposal ({str(error).strip()[:200]}); tell the user"
-            ) from None
+            fault = f"git cannot keep the proposal ({str(error).strip()[:200]}); tell the user"
+            raise RequestError(fault) from None

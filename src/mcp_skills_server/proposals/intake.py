@@ -37,53 +37,38 @@ _MOST_SHOWN_LINES: Final = 60
 def propose(
     registry: Registry, store: ProposalStore, draft: Proposal, files: Mapping[str, str | None]
 ) -> Proposal:
-    """Validate a proposal, store it and return it as stored. Reads and writes files.
+    """Validate a proposal, store it and return it as stored, or raise RequestError.
 
-    Args:
-        registry: all skills.
-        store: receives the proposal.
-        draft: its `name`, `principal`, `reason`, `host`, and for a change `base`.
-        files: the files to add or replace, by path in the skill; None removes a file.
-
-    Raises:
-        RequestError: the proposal is refused. The message says what to do.
+    The draft has `name`, `principal`, `reason`, `host`, and for a change `base`. `files` are those
+    to add or replace, by path in the skill; None removes a file.
     """
     if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
-        raise RequestError(
-            f"give a reason, of at most {_MOST_REASON:,} characters, for the reviewer"
-        )
+        words = f"of at most {_MOST_REASON:,} characters, for the reviewer"
+        raise RequestError(f"give a reason, {words}")
     if hidden.count(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
-    written = {
-        path: text.encode("utf-8", "surrogatepass")
-        for path, text in files.items()
-        if text is not None
-    }
-    removed = tuple(sorted(path for path, text in files.items() if text is None))
     _check_texts(files)
+    written = {path: text.encode() for path, text in files.items() if text is not None}
+    removed = tuple(sorted(files.keys() - written))
     skill = registry.snapshot.skills.get(draft.name)
     root, before = _root_and_files(registry, draft, skill, written, removed)
     after = with_proposal(before, written, removed)
     _check_tree(after, skill)
     if after == before:
         raise RequestError("the proposal changes nothing")
-    problems = _trial_errors(draft.name, root, after)
+    with trial(draft.name, root, after) as alone:
+        problems = error_texts(alone)
+        if [*alone.snapshot.skills] != [place_in(root, draft.name)]:
+            problems.append("it is not found as one skill")
     if problems:
-        raise RequestError(
-            f"the skill would not be valid: {'; '.join(problems)}. Correct this and propose it "
-            "again"
-        )
-    base_files, place = "", place_in(root, draft.name)
-    if skill is not None:
-        base_files, place = registry.digest_over(skill), skill.directory
-    made = replace(
-        draft,
-        host=draft.host[:200],
-        base_files=base_files,
-        root=root.path,
-        place=os.path.join(root.path, place),
-        removed=removed,
-    )
+        fault = f"the skill would not be valid: {'; '.join(problems)}"
+        raise RequestError(f"{fault}. Correct this and propose it again")
+    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed)
+    if skill is None:
+        made = replace(made, place=os.path.join(root.path, place_in(root, draft.name)))
+    else:
+        place, over = os.path.join(root.path, skill.directory), registry.digest_over(skill)
+        made = replace(made, place=place, base_files=over)
     return store.add(made, written)
 
 
@@ -136,36 +121,29 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
         total = sum(len((text or "").encode()) for text in files.values())
         check_paths(files)
     except UnicodeEncodeError:
-        raise RequestError(
-            "a file has a lone surrogate, which is not valid text; write plain text"
-        ) from None
+        fault = "a file has a lone surrogate, which is not valid text; write plain text"
+        raise RequestError(fault) from None
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
     if total > MOST_BYTES:
-        raise RequestError(
-            f"a proposal has at most {MOST_BYTES:,} bytes, so that a person can read it; propose "
-            "less"
-        )
+        fault = f"a proposal has at most {MOST_BYTES:,} bytes, so that a person can read it"
+        raise RequestError(f"{fault}; propose less")
     unserved = ignored.ignored(files)
     if unserved:
-        raise RequestError(
-            f"{listed(unserved)}: files of such names are never served; leave them out"
-        )
-    for path, text in files.items():
-        if text is not None and (hidden.count(text) or "\0" in text):
-            raise RequestError(
-                f"{quoted(path)} holds characters that a reviewer cannot see; leave them out"
-            )
-        if (text or "").count("\n") > MOST_LINES:
-            raise RequestError(
-                f"{quoted(path)} has more than {MOST_LINES:,} lines; split it, because a person "
-                "has to read it"
-            )
+        fault = f"{listed(unserved)}: files of such names are never served"
+        raise RequestError(f"{fault}; leave them out")
+    for path, given in files.items():
+        shown, text = quoted(path), given or ""
+        if hidden.count(text) or "\0" in text:
+            fault = f"{shown} holds characters that a reviewer cannot see"
+            raise RequestError(f"{fault}; leave them out")
+        if text.count("\n") > MOST_LINES:
+            fault = f"{shown} has more than {MOST_LINES:,} lines"
+            raise RequestError(f"{fault}; split it, because a person has to read it")
         folder, _, name = path.rpartition("/")
         if name.casefold() == SKILL_MD.casefold() and (folder or name != SKILL_MD):
-            raise RequestError(
-                f"{quoted(path)}: a proposal is for one skill, whose {SKILL_MD} lies at its top"
-            )
+            rule = f"a proposal is for one skill, whose {SKILL_MD} lies at its top"
+            raise RequestError(f"{shown}: {rule}")
 
 
 def _root_and_files(
@@ -178,19 +156,16 @@ def _root_and_files(
     """Return the skill's root and current files, None for a new skill; refuse an outdated base."""
     if skill is None:
         if draft.base or removed:
-            raise RequestError(
-                f"there is no skill {quoted(draft.name)} to change; leave out base for a new one"
-            )
+            fault = f"there is no skill {quoted(draft.name)} to change"
+            raise RequestError(f"{fault}; leave out base for a new one")
         return _root_for(registry, draft.name), None
     if skill.origin is not None:
-        raise RequestError(
-            f"{skill.path} comes from {skill.origin}; propose the change to its publisher"
-        )
+        fault = f"{skill.path} comes from {skill.origin}"
+        raise RequestError(f"{fault}; propose the change to its publisher")
     root = registry.roots[skill.root]
     if not skill.directory or root.locate(skill.directory).link:
-        raise RequestError(
-            f"{skill.path} is a root by itself, or a link, and cannot be replaced; tell the user"
-        )
+        fault = f"{skill.path} is a root by itself, or a link, and cannot be replaced"
+        raise RequestError(f"{fault}; tell the user")
     before = files_of(registry, skill)
     missing = [path for path in removed if path not in before]
     if missing:
@@ -205,9 +180,8 @@ def _root_and_files(
         found = compare(skill.path, before, with_proposal(before, written, removed))
         if found is not None:
             lines = [*found.others[:_MOST_SHOWN_LINES]]
-        raise RequestError(
-            "\n".join([f"there is a skill {skill.path} with the digest {current}; {ask}", *lines])
-        )
+        fault = f"there is a skill {skill.path} with the digest {current}"
+        raise RequestError("\n".join([f"{fault}; {ask}", *lines]))
     return root, before
 
 
@@ -218,23 +192,19 @@ def _root_for(registry: Registry, name: str) -> Root:
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name the new skill as in 'billing/refunds'") from None
     if ignored.ignored([name]) or hidden.count(name):
-        raise RequestError(
-            f"{quoted(name)} is not a name that is served; name the new skill as in "
-            "'billing/refunds'"
-        )
+        fault = f"{quoted(name)} is not a name that is served"
+        raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
     for path in registry.snapshot.skills:
         folded, other = f"{name}/".casefold(), f"{path}/".casefold()
         if folded.startswith(other) or other.startswith(folded):
-            raise RequestError(
-                f"{quoted(name)} would lie in or around another skill; choose another name"
-            )
+            fault = f"{quoted(name)} would lie in or around another skill"
+            raise RequestError(f"{fault}; choose another name")
     for root in registry.roots:
         is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
             return root
-    raise RequestError(
-        "no folder that is served here takes new skills; tell the user what you would have proposed"
-    )
+    fault = "no folder that is served here takes new skills"
+    raise RequestError(f"{fault}; tell the user what you would have proposed")
 
 
 def _check_tree(after: Files, skill: Skill | None) -> None:
@@ -249,15 +219,5 @@ def _check_tree(after: Files, skill: Skill | None) -> None:
     if SKILL_MD not in after:
         raise RequestError(f"a skill needs a {SKILL_MD}")
     if skill is not None and skill.nested:
-        raise RequestError(
-            f"{skill.path} has skills in it ({listed(skill.nested)}), and can only be changed by "
-            "hand"
-        )
-
-
-def _trial_errors(name: str, root: Root, files: Files) -> list[str]:
-    with trial(name, root, files) as registry:
-        found = error_texts(registry)
-        if [*registry.snapshot.skills] != [place_in(root, name)]:
-            found.append("it is not found as one skill")
-        return found
+        fault = f"{skill.path} has skills in it ({listed(skill.nested)})"
+        raise RequestError(f"{fault}, and can only be changed by hand")

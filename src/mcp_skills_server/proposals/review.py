@@ -20,26 +20,16 @@ _MOST_ALIKE: Final = 5
 
 
 class Review(NamedTuple):
-    """A proposal beside the skill as it is now.
-
-    Attributes:
-        before: the files of the skill now, or before it was approved; empty for a new skill.
-        after: the files with the proposal applied.
-        difference: None if nothing would change.
-        problems: errors that `validate` finds in the result, as text.
-        scripts: the files that could run.
-        alike: skills with the same name or a similar description, as text.
-        is_outdated: the skill has changed since, so the proposal cannot be approved.
-    """
+    """A proposal beside the skill as it is now."""
 
     proposal: Proposal
-    before: Files
-    after: Files
-    difference: Difference | None
-    problems: Sequence[str]
-    scripts: Sequence[str]
-    alike: Sequence[str]
-    is_outdated: bool
+    before: Files  # of the skill now, or before it was approved; empty for a new skill
+    after: Files  # with the proposal applied
+    difference: Difference | None  # None if nothing would change
+    problems: Sequence[str]  # errors that `validate` finds in the result
+    scripts: Sequence[str]  # the files that could run
+    alike: Sequence[str]  # skills with the same name or a similar description
+    is_outdated: bool  # the skill has changed since, so the proposal cannot be approved
 
 
 def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Review:

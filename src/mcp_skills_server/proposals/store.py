@@ -56,38 +56,23 @@ class ProposalError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A proposal, without its files.
+    """A proposal, without its files. Times are in UTC, in ISO 8601."""
 
-    Attributes:
-        id: the unguessable name of its folder.
-        name: the path of the skill that it is for.
-        principal: the proposer: "token:laptop", "local", or an address without authentication.
-        host: the name that the proposer's host gives itself; "" if it gives none.
-        proposed: the time of the proposal, in UTC, in ISO 8601.
-        base: digest of the SKILL.md that it changes; "" for a new skill.
-        base_files: digest over all files of the skill that it changes; "" for a new skill.
-        root: absolute folder of the skill's root.
-        place: absolute folder of the skill itself.
-        removed: paths of files that it removes.
-        reviewer: the principal who decided; "" while it is pending.
-        decided: the time of the decision; "" while it is pending.
-    """
-
-    id: str
-    name: str
-    principal: str
+    id: str  # the unguessable name of its folder
+    name: str  # the path of the skill that it is for
+    principal: str  # the proposer: "token:laptop", "local", or an address without authentication
     reason: str
-    host: str = ""
-    proposed: str = ""
-    base: str = ""
-    base_files: str = ""
-    root: str = ""
-    place: str = ""
-    removed: tuple[str, ...] = ()
+    host: str = ""  # the name that the proposer's host gives itself
+    proposed: str = ""  # the time of the proposal
+    base: str = ""  # digest of the SKILL.md that it changes; "" for a new skill
+    base_files: str = ""  # digest over all files of the skill that it changes
+    root: str = ""  # absolute folder of the skill's root
+    place: str = ""  # absolute folder of the skill itself
+    removed: tuple[str, ...] = ()  # paths of files that it removes
     state: State = "pending"
-    reviewer: str = ""
-    message: str = ""
-    decided: str = ""
+    reviewer: str = ""  # the principal who decided
+    message: str = ""  # of the reviewer
+    decided: str = ""  # the time of the decision
 
     @property
     def is_new(self) -> bool:
@@ -96,17 +81,12 @@ class Proposal:
 
     def as_json(self) -> dict[str, Json]:
         """Return the proposal as JSON; a pending one has no fields of a decision."""
-        decision = {
-            key: getattr(self, key) for key in ("proposed", "reviewer", "message", "decided")
-        }
+        always = ("id", "name", "principal", "state", "reason")
+        decision = ("proposed", "reviewer", "message", "decided")
         return {
-            "id": self.id,
-            "name": self.name,
-            "principal": self.principal,
-            "state": self.state,
-            "reason": self.reason,
+            **{key: getattr(self, key) for key in always},
             "base": self.base or None,
-            **{key: value for key, value in decision.items() if value},
+            **{key: getattr(self, key) for key in decision if getattr(self, key)},
         }
 
 
@@ -122,13 +102,10 @@ def decode(raw: bytes) -> Proposal:
     except ValueError:
         raise ProposalError("the record is not valid TOML") from None
     removed: Any = found.get("removed", [])
-    texts = {
-        each.name: found.get(each.name, "") for each in fields(Proposal) if each.name != "removed"
-    }
-    if (
-        not all(isinstance(value, str) for value in (*texts.values(), *removed))
-        or texts["state"] not in STATES
-    ):
+    names = [each.name for each in fields(Proposal) if each.name != "removed"]
+    texts = {name: found.get(name, "") for name in names}
+    is_text = all(isinstance(value, str) for value in (*texts.values(), *removed))
+    if not is_text or texts["state"] not in STATES:
         raise ProposalError("the record has a field that is not text, or an unknown state")
     return Proposal(**texts, removed=tuple(removed))
 
@@ -136,8 +113,7 @@ def decode(raw: bytes) -> Proposal:
 class ProposalStore:
     """Store of proposals in a folder that several processes share, made with mode 0700 if missing.
 
-    Raises:
-        UsageError: the folder cannot be used, or others may write in it.
+    UsageError says that the folder cannot be used, or that others may write in it.
     """
 
     def __init__(self, folder: Path, branches: Branches | None = None) -> None:
@@ -147,9 +123,7 @@ class ProposalStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fault = untrusted_reason(os.stat(folder))
         except OSError as error:
-            raise UsageError(
-                f"--proposals {folder}: cannot be used ({error.strerror}); name another folder"
-            ) from None
+            fault = f"cannot be used ({error.strerror})"
         if fault:
             raise UsageError(
                 f"--proposals {folder}: {fault}; name a folder of your own (chmod 700)"
@@ -161,29 +135,23 @@ class ProposalStore:
 
     def list(self) -> list[Proposal]:
         """Return all proposals, newest first; skip and log folders without a valid record."""
-        found: list[Proposal] = []
-        names: list[str] = []
+        found, names = list[Proposal](), list[str]()
         with suppress(OSError):
             names = os.listdir(self.folder)
         for name in filter(_ID.fullmatch, names):
             try:
                 found.append(self._read(name))
             except (OSError, ProposalError) as error:
-                logger.warning(
-                    "%s: is not a proposal (%s)", self.folder / name, error, extra=REPEATS
-                )
+                folder = self.folder / name
+                logger.warning("%s: is not a proposal (%s)", folder, error, extra=REPEATS)
         return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
 
     def get(self, id_: str) -> Proposal:
         """Return the proposal with this id; raise RequestError if there is none."""
-        if _ID.fullmatch(id_):
-            try:
+        with suppress(OSError, ProposalError):
+            if _ID.fullmatch(id_):
                 return self._read(id_)
-            except (OSError, ProposalError):
-                pass
-        raise RequestError(
-            f"there is no proposal {id_[:40]!r}; 'proposals list' shows what there is"
-        )
+        raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows all")
 
     def _read(self, name: str) -> Proposal:
         raw, _ = read_regular(self.folder / name / _RECORD, _MOST_RECORD)
@@ -205,8 +173,7 @@ class ProposalStore:
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:
         """Write a new proposal atomically, and return it with its id and time.
 
-        Raises:
-            RequestError: too many proposals are pending, or the disk or git fails.
+        RequestError says that too many proposals are pending, or that the disk or git fails.
         """
         now = datetime.now(UTC)
         id_ = f"{now:%Y%m%d}-{secrets.token_hex(6)}"
@@ -215,19 +182,16 @@ class ProposalStore:
         written |= {f"{_FILES}/{path}": (raw, False) for path, raw in files.items()}
         try:
             with self.locked():
-                _check_quota(
-                    [each for each in self.list() if each.state == "pending"], proposal.principal
-                )
+                pending = [each for each in self.list() if each.state == "pending"]
+                _check_quota(pending, proposal.principal)
                 write_folder(self.folder / id_, written)
                 if self._branches is not None:
                     self._add_branch(self._branches, made, files)
         except OSError as error:
-            logger.error(
-                "%s: a proposal cannot be written (%s)", self.folder, error.strerror, extra=REPEATS
-            )
-            raise RequestError(
-                "the proposal cannot be stored: the server cannot write it; tell its operator"
-            ) from None
+            words = "%s: a proposal cannot be written (%s)"
+            logger.error(words, self.folder, error.strerror, extra=REPEATS)
+            fault = "the proposal cannot be stored: the server cannot write it; tell its operator"
+            raise RequestError(fault) from None
         return made
 
     def _add_branch(
@@ -252,22 +216,15 @@ class ProposalStore:
         try:
             replace_file(self.folder / proposal.id / _RECORD, encode(made), 0o600)
         except OSError as error:
-            words = (
-                f"the decision on {proposal.id} cannot be recorded ({error.strerror}); make "
-                "space and decide again"
-            )
-            raise RequestError(words) from None
+            fault = f"the decision on {proposal.id} cannot be recorded ({error.strerror})"
+            raise RequestError(f"{fault}; make space and decide again") from None
         return made
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
     if sum(each.principal == principal for each in pending) >= MOST_PER_PRINCIPAL:
-        raise RequestError(
-            f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already; wait until some "
-            "are decided"
-        )
+        fault = f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already"
+        raise RequestError(f"{fault}; wait until some are decided")
     if len(pending) >= MOST_PENDING:
-        raise RequestError(
-            f"{MOST_PENDING} proposals wait for a decision already; ask a reviewer to decide on "
-            "some"
-        )
+        fault = f"{MOST_PENDING} proposals wait for a decision already"
+        raise RequestError(f"{fault}; ask a reviewer to decide on some")

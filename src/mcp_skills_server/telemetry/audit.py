@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -38,10 +38,8 @@ class AuditLog:
     """An append-only log of events in a file, created with mode 0600, or on stdout for "-".
 
     With `required`, a line is written before the content of a file is sent, and the request is
-    refused if writing fails. `lost` counts the lines that could not be written.
-
-    Raises:
-        UsageError: the file cannot be opened for writing.
+    refused if writing fails. `lost` counts the lines that could not be written. UsageError says
+    that the file cannot be opened.
     """
 
     def __init__(self, file: str, *, required: bool = False) -> None:
@@ -91,7 +89,7 @@ class AuditLog:
         recorded = _RECORDED
         if self._required and event.outcome != "begun":
             recorded = _RECORDED - {"load", "read"}  # recorded already by their "begun" events
-        lines = [*_lines(event, left_out, recorded)]
+        lines = _lines(event, left_out, recorded)
         if not lines:
             return
         is_begun = event.outcome == "begun"
@@ -101,24 +99,21 @@ class AuditLog:
                 self._write(b"".join(lines), durably=is_run)
             except OSError as error:
                 if not self._trouble:
-                    logger.error(
-                        "%s: the audit log cannot be written (%s); no script runs until it can, %s",
-                        self._file,
-                        error.strerror,
-                        "and no file is read" if self._required else "reads are served unrecorded",
+                    words = (
+                        "%s: the audit log cannot be written (%s); no script runs until it can, %s"
                     )
+                    reads = "reads are served unrecorded"
+                    if self._required:
+                        reads = "and no file is read"
+                    logger.error(words, self._file, error.strerror, reads)
                 self._trouble = error.strerror or str(error)
                 if is_begun:
                     raise NotRecordedError(_UNRECORDED) from None
                 self.lost += len(lines) + left_out
                 return
             if self._trouble:
-                self._trouble = ""
-                logger.warning(
-                    "%s: the audit log is written again; %s lines were lost",
-                    self._file,
-                    f"{self.lost:,}",
-                )
+                self._trouble, lost = "", f"{self.lost:,} lines were lost"
+                logger.warning("%s: the audit log is written again; %s", self._file, lost)
 
     def _left_out(self, event: Event) -> int | None:
         """Return the number of similar lines left out before this one; None to leave it out too.
@@ -157,41 +152,29 @@ class AuditLog:
                 raise
             os.close(self._descriptor)
             self._descriptor = opened
-        whole = lines
         if self._is_torn:
-            whole = b"\n" + lines
-        written = os.write(self._descriptor, whole)
-        while 0 < written < len(whole):
-            self._is_torn = True
-            whole = whole[written:]
-            written = os.write(self._descriptor, whole)
-        self._is_torn = False
+            lines = b"\n" + lines
+        while lines:
+            lines = lines[os.write(self._descriptor, lines) :]
+            self._is_torn = bool(lines)
         if durably and self._file != STDOUT:
             os.fsync(self._descriptor)
 
 
-def _lines(event: Event, left_out: int, recorded: Collection[str]) -> Iterable[bytes]:
+def _lines(event: Event, left_out: int, recorded: Collection[str]) -> list[bytes]:
     if event.protocol == CATALOGUE:
-        return
+        return []
     if event.outcome == "refused":
-        yield _line(event, "refuse", next(iter(event.uses), None), left_out)
-        return
+        return [_line(event, "refuse", next(iter(event.uses), None), left_out)]
     if event.method in _ADMITTING and event.outcome == "ok":
-        yield _line(event, "admit", None)
-        return
-    for use in event.uses:
-        if use.action in recorded:
-            yield _line(event, use.action, use)
+        return [_line(event, "admit", None)]
+    return [_line(event, use.action, use) for use in event.uses if use.action in recorded]
 
 
 def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
-    moment = (
-        datetime.fromtimestamp(event.time, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
     fields: dict[str, Any] = {
-        "time": moment,
+        "time": moment.replace("+00:00", "Z"),
         "event": what,
         "outcome": event.outcome,
         "principal": event.principal,
@@ -203,11 +186,8 @@ def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
         "reason": event.reason,
         "left_out": left_out,
         "proposer": event.proposer,
-        **({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest}),
     }
-    return (
-        json.dumps(
-            {key: value for key, value in fields.items() if value}, separators=(",", ":")
-        ).encode()
-        + b"\n"
-    )
+    if use is not None:
+        fields |= {"skill": use.skill, "file": use.file, "digest": use.digest}
+    given = {key: value for key, value in fields.items() if value}
+    return f"{json.dumps(given, separators=(',', ':'))}\n".encode()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
@@ -37,7 +38,6 @@ COMMAND: Final = "command"
 PAGE: Final = "page"
 """The `protocol` of the page for browsers, whose reads do not count as uses."""
 
-
 _PARENT: Final = "traceparent"
 _STATE: Final = "tracestate"
 _LONGEST: Final = 512
@@ -49,21 +49,13 @@ Carrier = dict[str, str]
 
 
 class Trace(NamedTuple):
-    """The trace context and span attributes of a request.
+    """The trace context and span attributes of a request. Texts are clipped; "" for none."""
 
-    Attributes:
-        message: trace context from `_meta` of the message.
-        http: trace context from the headers of the HTTP request.
-        id: id of the message, at most 200 characters, or "".
-        target: name of the requested tool or prompt, at most 200 characters, or "".
-        version: negotiated revision of MCP, or "".
-    """
-
-    message: Carrier
-    http: Carrier
-    id: str = ""
-    target: str = ""
-    version: str = ""
+    message: Carrier  # from `_meta` of the message
+    http: Carrier  # from the headers of the HTTP request
+    id: str = ""  # of the message
+    target: str = ""  # the requested tool or prompt
+    version: str = ""  # the negotiated revision of MCP
 
 
 http_carrier: Final[ContextVar[Carrier | None]] = ContextVar("http_carrier", default=None)
@@ -118,25 +110,20 @@ class NotRecordedError(RequestError):
 class Use(NamedTuple):
     """The use of a file of a skill.
 
-    Attributes:
-        action: "load" of a SKILL.md, "read" of another file, "run" of a script; "dropped" for a
-            skill that was unloaded before any other use; "propose", "approve" and "reject" for a
-            proposal; "" for a request about the skill that reads no file.
-        skill: skill path.
-        file: path of the file in the skill, or the id of a proposal.
-        digest: digest of the file as it was read; for a run, of all files of the skill; for a
-            proposal, of the SKILL.md that it changes; "" if unknown.
+    An action is "load" of a SKILL.md, "read" of another file, "run" of a script, "dropped" for a
+    skill that was unloaded before any other use, what was done with a proposal, or "" for a request
+    about the skill that reads no file.
     """
 
     action: Action
-    skill: str
-    file: str
-    digest: str
+    skill: str  # its path
+    file: str  # its path in the skill, or the id of a proposal
+    digest: (
+        str  # of the file as read; of all files for a run; of the SKILL.md that a proposal changes
+    )
 
 
 class _Principal(Protocol):
-    """The authenticated identity of a client."""
-
     @property
     def id(self) -> str: ...
 
@@ -153,51 +140,31 @@ def _named(principal: _Principal | None) -> tuple[str | None, str]:
 class Event(NamedTuple):
     """A request, a run, a decision on a proposal, or a change of a skill in the catalogue.
 
-    Attributes:
-        time: start, in seconds since 1970.
-        protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for a refusal before any
-            of them; "catalogue" for a change of a skill, "library" for a run without a request,
-            "command" for a decision of the operator.
-        method: called method as the client sent it, at most 200 characters; "" for a change.
-        outcome: "ok", "refused" for a fault of the request, "failed" for a bug, "cancelled", or
-            "begun" for a run or read that is about to start; "appeared", "changed" or "vanished"
-            for a skill.
-        principal: `id` of the authenticated principal; None without authentication.
-        address: network address of the client, or None.
-        era: era of MCP that the client speaks, or None.
-        host: name of the host program as the client sent it, at most 200 characters, or None.
-        uses: uses of skills, in order.
-        reason: reason of a refusal before any protocol, or "".
-        milliseconds: duration.
-        bytes: bytes of skill files that were read for the response.
-        found: number of skills that a search found; None without a search.
-        question: text of a search, if a reader keeps it, or "".
-        request: id of the HTTP request, which the response carries, or None.
-        code: code of the JSON-RPC error in the response, or None.
-        trace: trace context and attributes, if a reader wants them.
-        label: readable name of the principal from its issuer, or "".
-        proposer: author of the proposal that is decided on, or "".
+    The protocol is "mcp", "skills-protocol", "discovery", `PAGE`, or "http" for a refusal before
+    any of them; without a request it is `CATALOGUE`, `LIBRARY` or `COMMAND`. The outcome is "ok",
+    "refused" for a fault of the request, "failed" for a bug, "cancelled", "begun" for a run or read
+    that is about to start, or what happened to a skill. Texts of clients are clipped.
     """
 
-    time: float
+    time: float  # of the start, in seconds since 1970
     protocol: str
-    method: str
+    method: str  # as the client sent it; "" for a change
     outcome: Outcome
-    principal: str | None = None
-    address: str | None = None
-    era: str | None = None
-    host: str | None = None
-    uses: tuple[Use, ...] = ()
-    reason: str = ""
+    principal: str | None = None  # `id` of the authenticated principal
+    address: str | None = None  # network address of the client
+    era: str | None = None  # of MCP
+    host: str | None = None  # name of the host program as the client sent it
+    uses: tuple[Use, ...] = ()  # in order
+    reason: str = ""  # of a refusal before any protocol
     milliseconds: float = 0.0
-    bytes: int = 0
-    found: int | None = None
-    question: str = ""
-    request: str | None = None
-    code: int | None = None
-    trace: Trace | None = None
-    label: str = ""
-    proposer: str = ""
+    bytes: int = 0  # of skill files that were read for the response
+    found: int | None = None  # number of skills that a search found
+    question: str = ""  # text of a search, if a reader keeps it
+    request: str | None = None  # id of the HTTP request, which the response carries
+    code: int | None = None  # of the JSON-RPC error in the response
+    trace: Trace | None = None  # if a reader wants it
+    label: str = ""  # readable name of the principal from its issuer
+    proposer: str = ""  # author of the proposal that is decided on
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -216,20 +183,17 @@ def _always() -> bool:
 
 
 class Events:
-    """A publisher of the events of one server.
-
-    Attributes:
-        before_reads: callback before the content of a file is sent, with an event of outcome
-            "begun". It refuses the request by raising NotRecordedError.
-        keeps_questions: whether events hold the text of searches.
-        wants_traces: whether events hold the trace context of requests.
-    """
+    """A publisher of the events of one server."""
 
     def __init__(self) -> None:
         self._readers: dict[object, tuple[Reader, Callable[[], bool]]] = {}
         self.before_reads: Reader | None = None
+        """Called before the content of a file is sent, with an event of outcome "begun"; it refuses
+        the request by raising NotRecordedError."""
         self.keeps_questions = False
+        """Whether events hold the text of searches."""
         self.wants_traces = False
+        """Whether events hold the trace context of requests."""
 
     @property
     def has_readers(self) -> bool:
@@ -246,24 +210,17 @@ class Events:
             _serving.reset(token)
 
     def subscribe(self, reader: Reader, wants: Callable[[], bool] = _always) -> Callable[[], None]:
-        """Call `reader` with each event, in the thread of the event; it must return at once.
+        """Call `reader` with each event, in its thread; return a function that ends this.
 
-        The reader is skipped while `wants` returns False. Exceptions of the reader are logged,
-        except NotRecordedError for a run that is about to start, which refuses the run.
-
-        Returns:
-            A function that ends the subscription.
+        The reader must return at once. It is skipped while `wants` returns False. Its exceptions
+        are logged, except NotRecordedError for a run that is about to start, which refuses the run.
         """
         token = object()
         self._readers[token] = reader, wants
         return lambda: self._readers.pop(token, None) and None
 
     def emit(self, event: Event) -> None:
-        """Pass an event to every reader that wants it.
-
-        Raises:
-            NotRecordedError: a reader cannot record a run that is about to start.
-        """
+        """Pass an event to every reader; NotRecordedError prevents a run that is about to start."""
         unrecorded: NotRecordedError | None = None
         for reader, wants in list(self._readers.values()):
             try:
@@ -324,12 +281,7 @@ def emit_refusal(
 
 
 class Request:
-    """A context manager around the handling of a request, which emits its event at the end.
-
-    Attributes:
-        outcome: outcome of the request; None derives it from the raised exception, if any.
-        code: code of the JSON-RPC error in the response, or None.
-    """
+    """A context manager around the handling of a request, which emits its event at the end."""
 
     def __init__(
         self,
@@ -353,6 +305,7 @@ class Request:
         self._bytes = 0
         self._found: tuple[int | None, str] = None, ""
         self.outcome: Outcome | None = None
+        """None derives it from the raised exception, if any."""
         self.code: int | None = None
 
     def __enter__(self) -> Request:
@@ -374,6 +327,18 @@ class Request:
         self._uses[action, skill, file] = digest
         self._bytes += size
 
+    def record_read(self, use: Use, size: int) -> None:
+        """Record that a file is about to be sent; NotRecordedError must prevent it."""
+        if self._server.before_reads is not None:
+            self._server.before_reads(self._event("begun", (use,)))
+        self.add(*use, size)
+
+    def record_run(self, *uses: Use) -> None:
+        """Record the uses of a run that is about to start; NotRecordedError must prevent it."""
+        for use in uses:
+            self.add(*use)
+        self._server.emit(self._event("begun", uses))
+
     def record_search(self, question: str, found: int) -> None:
         """Record a search and the number of skills found; keep its text if a reader wants it."""
         if not self._server.keeps_questions:
@@ -384,22 +349,6 @@ class Request:
         """Discard the recorded uses, before the work is retried."""
         self._uses.clear()
         self._bytes = 0
-
-    def record_read(self, use: Use, size: int) -> None:
-        """Record that the content of a file is about to be sent.
-
-        Raises:
-            NotRecordedError: the read cannot be recorded, and the content must not be sent.
-        """
-        if self._server.before_reads is not None:
-            self._server.before_reads(self._event("begun", (use,)))
-        self.add(*use, size)
-
-    def record_run(self, *uses: Use) -> None:
-        """Record the uses of a run that is about to start; NotRecordedError must prevent it."""
-        for use in uses:
-            self.add(*use)
-        self._server.emit(self._event("begun", uses))
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
         took = time.perf_counter() - self._started
@@ -420,31 +369,19 @@ def observe(
     """Return a `Request` for a message with `id_`, or a no-op context manager without readers."""
     if not has_readers():
         return nullcontext()
-    return Request(
-        protocol,
-        method,
-        principal=principal,
-        address=address,
-        trace=lambda: trace_of(method, id_=id_),
-    )
+    trace = partial(trace_of, method, id_=id_)
+    return Request(protocol, method, principal=principal, address=address, trace=trace)
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)
 
 
 def record_read(skill: Skill, path: str) -> None:
-    """Record that a file of a skill was read for the current request.
-
-    Raises:
-        NotRecordedError: the read cannot be recorded, and the content must not be sent.
-    """
+    """Record a read of the current request; NotRecordedError must prevent sending the file."""
     request = _current.get()
     if request is not None:
-        file = skill.files[path]
-        request.record_read(
-            Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""),
-            file.size,
-        )
+        file, action = skill.files[path], "load" if path == SKILL_MD else "read"
+        request.record_read(Use(action, skill.path, path, file.digest or ""), file.size)
 
 
 def record_mentions(skills: Iterable[Skill]) -> None:
@@ -459,10 +396,7 @@ def record_run(
     """Record that a script of a skill, or code from a call (`skill` is ""), is about to run.
 
     `digest` covers all files that are laid out for the run. `laid_out` maps each further skill that
-    the run may read to the digest of all its files.
-
-    Raises:
-        NotRecordedError: the run cannot be recorded, and must not start.
+    the run may read to the digest of all its files. NotRecordedError must prevent the run.
     """
     if not has_readers():
         return

@@ -7,12 +7,7 @@ from typing import NamedTuple
 
 
 class Gauge(NamedTuple):
-    """A value that goes up and down, read at each scrape.
-
-    Attributes:
-        help: what is measured.
-        value: the value; with `label`, the value for each value of that label.
-    """
+    """A value that is read at each scrape; with `label`, one for each value of that label."""
 
     help: str
     value: float | Mapping[str, float]

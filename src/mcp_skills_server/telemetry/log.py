@@ -24,22 +24,14 @@ def log_requests(events: Events, level: int = logging.DEBUG) -> Callable[[], Non
 def _log(level: int, event: Event) -> None:
     if event.protocol == CATALOGUE:
         return
-    about = ""
+    about = why = ""
     if event.skills:
         about = f" of {listed(event.skills)}"
-    who = "".join(f", {each}" for each in (event.principal or event.address, event.host) if each)
-    why = ""
     if event.reason:
         why = f" ({event.reason})"
+    who = "".join(f", {each}" for each in (event.principal or event.address, event.host) if each)
     given = event.method, about, event.outcome, why, event.milliseconds, event.protocol, who
     line = "%s%s: %s%s in %.1f ms (%s%s)"
-    # `logger.log` would inspect the stack for the caller, which takes longer than all the rest.
-    logger.handle(
-        logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=_extra(event))
-    )
-
-
-def _extra(event: Event) -> dict[str, Any]:
     fields = {
         "protocol": event.protocol,
         "method": event.method,
@@ -55,4 +47,6 @@ def _extra(event: Event) -> dict[str, Any]:
     extra: dict[str, Any] = {"fields": {key: value for key, value in fields.items() if value}}
     if event.reason:  # refused before any protocol: such clients could flood the log
         extra |= REPEATS
-    return extra
+    # `logger.log` would inspect the stack for the caller, which takes longer than all the rest.
+    record = logger.makeRecord(logger.name, level, __file__, 0, line, given, None, extra=extra)
+    logger.handle(record)

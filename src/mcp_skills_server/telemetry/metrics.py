@@ -37,25 +37,8 @@ _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
 """Skills with their own label value; uses of further skills are counted as "_OTHER"."""
 _SECONDS: Final = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    30,
-    60,
-    120,
-    300,
-)
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
+)  # fmt: skip
 """Histogram buckets: those of the conventions, and smaller ones for responses of 0.1 ms."""
 
 Gauges = Callable[[], Mapping[str, Gauge]]
@@ -163,12 +146,9 @@ class Metrics:
 
 
 def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str], bool]) -> None:
-    """Serve the metrics over HTTP at a separate address, in a daemon thread.
+    """Serve the metrics over HTTP at a separate address, in a daemon thread; may raise OSError.
 
     `admits` decides on the Host header, against DNS rebinding.
-
-    Raises:
-        OSError: the address cannot be bound.
     """
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -177,11 +157,8 @@ def serve_metrics(metrics: Metrics, host: str, port: int, admits: Callable[[str]
             body, content_type = metrics.render(environ.get("HTTP_ACCEPT", ""))
             start_response("200 OK", [("Content-Type", content_type)])
             return [body]
-        logger.warning(
-            "refused Host %.100r at --metrics-address; --allowed-host admits it",
-            named,
-            extra=REPEATS,
-        )
+        words = "refused Host %.100r at --metrics-address; --allowed-host admits it"
+        logger.warning(words, named, extra=REPEATS)
         start_response("403 Forbidden", [("Content-Type", "text/plain")])
         return [b"This Host is not served here; --allowed-host admits it\n"]
 
@@ -205,13 +182,11 @@ class _Handler(WSGIRequestHandler):
 
 
 class _GaugeCollector(Collector):
-    """A collector that reads the gauges at each scrape."""
-
     def __init__(self, gauges: Gauges) -> None:
         self._gauges = gauges
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield one family for each."""
+        """Read the gauges at each scrape."""
         for name, gauge in self._gauges().items():
             if isinstance(gauge.value, Mapping):
                 family = GaugeMetricFamily(name, gauge.help, labels=[gauge.label])

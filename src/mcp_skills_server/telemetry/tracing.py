@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 from opentelemetry import trace
@@ -39,6 +39,7 @@ _FLUSH_S: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _UNTRACED: Final = Trace({}, {})
 _W3C: Final = TraceContextTextMapPropagator()
+ToolOf: TypeAlias = Callable[[str], str | None]
 
 
 class Tracing:
@@ -49,10 +50,7 @@ class Tracing:
     """
 
     def __init__(
-        self,
-        provider: trace.TracerProvider,
-        methods: Collection[str],
-        tool_of: Callable[[str], str | None],
+        self, provider: trace.TracerProvider, methods: Collection[str], tool_of: ToolOf
     ) -> None:
         self._tracer = provider.get_tracer(NAME, mcp_skills_server.__version__)
         self._methods = frozenset(methods)
@@ -106,22 +104,18 @@ class Tracing:
 
     def _describe(self, span: Span, event: Event) -> None:
         """Set the attributes that OpenTelemetry's conventions lack."""
-        found: dict[str, AttributeValue] = {
+        found: dict[str, AttributeValue | None] = {
             "skills.outcome": event.outcome,
             "skills.protocol": event.protocol,
+            "skills.principal": event.principal,
+            "skills.host": event.host,
+            "skills.request": event.request,
+            "skills.found": event.found,
+            "skills.bytes": event.bytes or None,
         }
         if event.uses:
             found |= _use_attributes(event.uses[0])
-        for name, value in (
-            ("skills.principal", event.principal),
-            ("skills.host", event.host),
-            ("skills.request", event.request),
-            ("skills.found", event.found),
-            ("skills.bytes", event.bytes or None),
-        ):
-            if value is not None:
-                found[name] = value
-        span.set_attributes(found)
+        span.set_attributes({key: value for key, value in found.items() if value is not None})
         for use in event.uses[1:_MOST_USES]:
             span.add_event("skills.use", _use_attributes(use))
 
@@ -130,11 +124,8 @@ def _request_attributes(event: Event, method: str, target: str) -> dict[str, Att
     said = event.trace or _UNTRACED
     found: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
-        found = {
-            "network.transport": "tcp",
-            "network.protocol.name": "http",
-            "client.address": event.address,
-        }
+        found = {"network.transport": "tcp", "network.protocol.name": "http"}
+        found["client.address"] = event.address
     if event.protocol == "mcp":
         found["mcp.method.name"] = method
         if said.version:
@@ -153,12 +144,9 @@ def _request_attributes(event: Event, method: str, target: str) -> dict[str, Att
 
 
 def _use_attributes(use: Use) -> dict[str, AttributeValue]:
-    found = {"gen_ai.skill.name": use.skill, "skills.file": use.file}
-    if use.action:
-        found["skills.action"] = use.action
-    if use.digest:
-        found["skills.digest"] = use.digest
-    return dict(found)
+    found = {"skills.action": use.action, "skills.digest": use.digest}
+    given = {key: value for key, value in found.items() if value}
+    return {"gen_ai.skill.name": use.skill, "skills.file": use.file, **given}
 
 
 def _error_type(event: Event) -> str:
@@ -204,9 +192,8 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
     service = {"service.name": NAME, "service.version": mcp_skills_server.__version__}
     resource = Resource.create(service).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(
-        BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter(), _shown_endpoint()))
-    )
+    exporter = _LoggingExporter(OTLPSpanExporter(), _shown_endpoint())
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     # Its exporter would log every failed retry, which `_LoggingExporter` reports once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
@@ -219,7 +206,7 @@ def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
 
 
 class _LoggingExporter(SpanExporter):
-    """An exporter wrapper that logs only the first failure and the recovery."""
+    """An exporter that logs only the first failure and the recovery."""
 
     def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
         self._exporter = exporter
@@ -230,11 +217,8 @@ class _LoggingExporter(SpanExporter):
         result = self._exporter.export(spans)
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
-            logger.error(
-                "%s: traces cannot be sent and are lost (requests go on); check that it accepts "
-                "OTLP over HTTP",
-                self._endpoint,
-            )
+            words = "traces cannot be sent and are lost (requests go on)"
+            logger.error("%s: %s; check that it accepts OTLP over HTTP", self._endpoint, words)
         elif self._fails and not fails:
             logger.warning("%s: traces are sent again", self._endpoint)
         self._fails = fails
@@ -249,8 +233,6 @@ class _LoggingExporter(SpanExporter):
 
 def _shown_endpoint() -> str:
     """Return the URL to which spans are exported, without user name and password."""
-    given = next(
-        (os.environ[each] for each in _ENDPOINTS if os.environ.get(each)), "http://localhost:4318"
-    )
-    parts = urlsplit(given)
+    given = (os.environ.get(each) for each in _ENDPOINTS)
+    parts = urlsplit(next(filter(None, given), "http://localhost:4318"))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -59,7 +60,7 @@ CREATE TABLE IF NOT EXISTS questions (
 _USED: Final = """
 SELECT {by}, sum(times * (action = 'load')), sum(times * (action = 'read')),
     sum(times * (action = 'run')), sum(times * (action = 'dropped')), max(last),
-    count(DISTINCT CASE WHEN action = 'load' THEN nullif(digest, '') END)
+    count(DISTINCT CASE WHEN action = 'load' AND '{by}' = 'skill' THEN nullif(digest, '') END)
 FROM used WHERE day BETWEEN ? AND ? AND action NOT IN ('search', 'empty') GROUP BY 1
 """
 _BY_DAY: Final = """
@@ -69,6 +70,18 @@ WHERE day BETWEEN ? AND ? AND action IN ('load', 'read', 'run') GROUP BY 1, 2
 _SEARCHES: Final = """
 SELECT coalesce(sum(times * (action = 'search')), 0), coalesce(sum(times * (action = 'empty')), 0)
 FROM used WHERE day BETWEEN ? AND ?
+"""
+_SERVED: Final = "SELECT skill FROM served WHERE gone IS NULL ORDER BY 1"
+_QUESTIONS: Final = """
+SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT ?
+"""
+_ADD_USES: Final = """
+INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET times = times + excluded.times, last = max(last, excluded.last)
+"""
+_ADD_QUESTIONS: Final = """
+INSERT INTO questions VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET times = times + excluded.times, last = max(last, excluded.last)
 """
 
 
@@ -111,25 +124,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The counts of one skill, principal or host program; an unknown one has the name "".
-
-    Attributes:
-        dropped: times that the skill was unloaded before any other file of it was used.
-        last: time of the last use in seconds since 1970, or None.
-        days: sum of loads, reads and runs for each day of the report, the oldest first.
-        versions: number of distinct loaded versions of the skill.
-        label: readable name of a principal from its issuer, or "".
-    """
+    """The counts of one skill, principal or host program; an unknown one has the name ""."""
 
     name: str
     loads: int = 0
     reads: int = 0
     runs: int = 0
-    dropped: int = 0
-    last: float | None = None
-    days: tuple[int, ...] = ()
-    versions: int = 0
-    label: str = ""
+    dropped: int = 0  # unloaded before any other file of it was used
+    last: float | None = None  # time of the last use in seconds since 1970
+    versions: int = 0  # distinct loaded versions of a skill
+    days: tuple[int, ...] = ()  # loads, reads and runs of each day, the oldest first
+    label: str = ""  # readable name of a principal from its issuer
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,33 +154,29 @@ class Report:
 class UsageStore:
     """A store of counts in an SQLite file, created if missing; `now` returns seconds since 1970.
 
-    Raises:
-        UsageError: the file cannot be opened, or is not a store of this version.
+    UsageError says that the file cannot be opened, or is not a store of this version.
     """
 
     def __init__(self, file: str, *, now: Callable[[], float] = time.time) -> None:
         self.name = file
         self._now = now
-        if not Path(file).parent.is_dir():
-            raise UsageError(
-                f"{file}: there is no folder {Path(file).parent}; make it, or name another file"
-            )
+        folder = Path(file).parent
+        if not folder.is_dir():
+            raise UsageError(f"{file}: there is no folder {folder}; make it, or name another file")
         try:
             if not Path(file).exists():
                 Path(file).touch(0o600)
             with closing(self._connect()) as connection, connection:
                 version: int = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, _VERSION):
-                    raise UsageError(
-                        f"{file}: written by another version of this program; name another file"
-                    )
+                    fault = "written by another version of this program"
+                    raise UsageError(f"{file}: {fault}; name another file")
                 _use_wal(connection)
                 connection.executescript(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         except (OSError, sqlite3.Error) as error:
-            raise UsageError(
-                f"{file}: cannot be used for counts ({error}); name another file"
-            ) from None
+            fault = f"cannot be used for counts ({error})"
+            raise UsageError(f"{file}: {fault}; name another file") from None
 
     def add(self, batch: Batch) -> None:
         """Add a batch to the counts and delete expired ones, in one transaction."""
@@ -183,44 +184,30 @@ class UsageStore:
         now = self._now()
         gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
+        asked = [(text, times, now) for text, times in batch.questions.items()]
+        labels = [*batch.labels.items()]
         with self._writing() as connection:
             connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", gone)
             connection.executemany(
                 "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
             )
-            connection.executemany(
-                "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "times = times + excluded.times, last = max(last, excluded.last)",
-                rows,
-            )
-            connection.executemany(
-                "INSERT INTO questions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "times = times + excluded.times, last = max(last, excluded.last)",
-                [(text, times, now) for text, times in batch.questions.items()],
-            )
-            connection.executemany(
-                "INSERT INTO labels VALUES (?, ?) ON CONFLICT DO UPDATE SET label = excluded.label",
-                [*batch.labels.items()],
-            )
-            if connection.execute(
-                "DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,)
-            ).rowcount:
+            connection.executemany(_ADD_USES, rows)
+            connection.executemany(_ADD_QUESTIONS, asked)
+            connection.executemany("INSERT OR REPLACE INTO labels VALUES (?, ?)", labels)
+            oldest = day_of(now) - KEPT_DAYS
+            if connection.execute("DELETE FROM used WHERE day < ?", (oldest,)).rowcount:
                 connection.execute(
                     "DELETE FROM labels WHERE principal NOT IN (SELECT principal FROM used)"
                 )
             connection.execute("DELETE FROM questions WHERE last < ?", (now - KEPT_DAYS * DAY_S,))
             connection.execute(
-                "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last "
-                "DESC LIMIT -1 OFFSET ?)",
+                "DELETE FROM questions WHERE text IN "
+                "(SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
                 (_MOST_QUESTIONS,),
             )
 
     def report(self, by: By = "skill", days: int = 30) -> Report:
-        """Return a report of the last days, including today.
-
-        Raises:
-            UsageError: the counts cannot be read.
-        """
+        """Return a report of the last days, including today; UsageError if it cannot be read."""
         today = day_of(self._now())
         first = today - days + 1
         period = first, today  # without later days, which exist after the clock was set back
@@ -228,46 +215,29 @@ class UsageStore:
             # One transaction gives a consistent snapshot while a server writes.
             connection.execute("BEGIN")
             used = connection.execute(_USED.format(by=by), period).fetchall()
-            by_day = connection.execute(_BY_DAY.format(by=by), period).fetchall()
+            daily = connection.execute(_BY_DAY.format(by=by), period).fetchall()
             found, empty = connection.execute(_SEARCHES, period).fetchone()
             served: list[tuple[str]] = []
             labels: dict[str, str] = {}
             if by == "skill":
-                served = connection.execute(
-                    "SELECT skill FROM served WHERE gone IS NULL ORDER BY 1"
-                ).fetchall()
+                served = connection.execute(_SERVED).fetchall()
             elif by == "principal":
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
-            questions = connection.execute(
-                "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT "
-                "?",
-                (first * DAY_S, MOST_SHOWN),
-            ).fetchall()
+            shown = first * DAY_S, MOST_SHOWN
+            questions = connection.execute(_QUESTIONS, shown).fetchall()
         spread = {name: [0] * days for name, *_ in used}
-        for name, day, times in by_day:
+        for name, day, times in daily:
             spread[name][day - first] = times
         lines: list[UsageRow] = []
-        for name, loads, reads, runs, dropped, last, versions in used:
-            counts = (
-                loads,
-                reads,
-                runs,
-                dropped,
-                last or None,
-                tuple(spread[name]),
-                versions * (by == "skill"),
-            )
-            lines.append(UsageRow(name, *counts, labels.get(name, "")))
+        for name, *counts in used:
+            by_day, label = tuple(spread[name]), labels.get(name, "")
+            lines.append(UsageRow(name, *counts, days=by_day, label=label))
         lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
         lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in spread]
         return Report(tuple(lines), found + empty, empty, tuple(questions))
 
     def recently_loaded(self, most: int = 50, days: int = 30) -> list[str]:
-        """Return the paths of the skills that were loaded in the last days, the latest first.
-
-        Raises:
-            UsageError: the counts cannot be read.
-        """
+        """Return the paths of the skills that were loaded in the last days, the latest first."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT skill FROM used WHERE day > ? AND action = 'load' GROUP BY 1 ORDER BY "
@@ -282,9 +252,8 @@ class UsageStore:
             with closing(self._connect()) as connection:
                 yield connection
         except sqlite3.Error as error:
-            raise UsageError(
-                f"{self.name}: cannot be read ({error}); name a file of counts"
-            ) from None
+            fault = f"{self.name}: cannot be read ({error}); name a file of counts"
+            raise UsageError(fault) from None
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -352,9 +321,8 @@ class Usage:
         """Subscribe to the events of a server; return a function that flushes and stops."""
         events.keeps_questions = self._keeps_questions
         end = events.subscribe(self.record)
-        thread = threading.Thread(
-            target=self._flush_periodically, args=(end,), name="skills-usage", daemon=True
-        )
+        work = partial(self._flush_periodically, end)
+        thread = threading.Thread(target=work, name="skills-usage", daemon=True)
         thread.start()
 
         def stop() -> None:
@@ -366,9 +334,8 @@ class Usage:
     def on_changes(self, changes: Changes) -> None:
         """Record the skills that are served, as a listener of the registry."""
         with self._lock:
-            self._waiting.served |= dict.fromkeys(changes.before, False) | dict.fromkeys(
-                changes.after, True
-            )
+            self._waiting.served |= dict.fromkeys(changes.before, False)
+            self._waiting.served |= dict.fromkeys(changes.after, True)
 
     def record(self, event: Event) -> None:
         """Count an event."""
@@ -380,11 +347,8 @@ class Usage:
         labels, questions = self._waiting.labels, self._waiting.questions
         if event.principal and event.label and len(labels) < _MOST_WAITING:
             labels[event.principal] = event.label
-        about = (
-            event.principal or "",
-            self._bounded_host(event.host or "", day_of(event.time)),
-            event.protocol,
-        )
+        host = self._bounded_host(event.host or "", day_of(event.time))
+        about = event.principal or "", host, event.protocol
         for use in event.uses:
             counted_at = "ok"
             if use.action == "run":
@@ -413,12 +377,10 @@ class Usage:
             counts[count] = Tally(1, moment)
         else:
             if not self._dropped:
-                logger.error(
-                    "%s: the buffer of %s counts is full; further uses are not counted until it is "
-                    "written",
-                    self._store.name,
-                    f"{_MOST_WAITING:,}",
+                words = (
+                    f"the buffer of {_MOST_WAITING:,} counts is full; further uses are not counted"
                 )
+                logger.error("%s: %s until it is written", self._store.name, words)
             self._dropped += 1
             self.lost += 1
 
@@ -426,9 +388,7 @@ class Usage:
     def waiting(self) -> int:
         """Return the number of distinct counts in the write buffer."""
         with self._lock:
-            return sum(
-                len(each.counts) for each in (self._waiting, self._unstored) if each is not None
-            )
+            return len(self._waiting.counts) + len((self._unstored or Batch()).counts)
 
     def _bounded_host(self, host: str, today: int) -> str:
         if self._day != today:
@@ -448,9 +408,8 @@ class Usage:
                 self._unstored = None
         except NotStoredError as error:
             if not self._fails:
-                logger.error(
-                    "%s: uses cannot be counted (%s); requests go on", self._store.name, error
-                )
+                words = "%s: uses cannot be counted (%s); requests go on"
+                logger.error(words, self._store.name, error)
                 self._fails = True
             return
         if self._fails or self._dropped:

@@ -1,17 +1,30 @@
-"""A real server with the page, once it has read its skills."""
+"""A real server with the page, once it has read its skills, and a look of a viewer without a server."""
 
 from __future__ import annotations
 
 import html
 import http.client
+import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
+from catalog.forest import loaded
 from forkserver import Popen
+from mcp_skills_server.access.grants import Grants
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.sources.mirrors import SourceState
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings, UiSettings
+from mcp_skills_server.web.ui.app import PagePart
+from mcp_skills_server.web.ui.context import Context
 from web.http_wire import Reply, Server, http_serving, until
 from wire import COMMAND, DEADLINE, ROOT
 
@@ -63,6 +76,11 @@ def ask(
         return answer.status, answer.headers, answer.read().decode()
 
 
+def grant(name: str, *skills: str, may: Sequence[str] = ()) -> str:
+    """The lines of a configuration file that let the bearer of this name read these skills, and do more."""
+    return f'[[grant]]\nwho = ["token:{name}"]\nskills = {json.dumps(skills)}\nmay = {json.dumps(may)}\n'
+
+
 def text_of(reply: Reply | str) -> str:
     return reply if isinstance(reply, str) else reply.body.decode()
 
@@ -89,3 +107,18 @@ def parts(server: Server, path: str) -> Iterator[str]:
 def cookie_of(headers: http.client.HTTPMessage) -> str:
     """The cookie that an answer sets, as a request sends it."""
     return (headers["Set-Cookie"] or "").partition(";")[0]
+
+
+def look_at(
+    *roots: Path,
+    settings: Settings | None = None,
+    sources: Sequence[SourceState] = (),
+    registry: Registry | None = None,
+    grants: Grants | None = None,
+    principal: Principal | None = None,
+) -> Context:
+    """What a viewer sees of these roots, read once."""
+    runtime = Runtime(registry or loaded(*roots))
+    page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
+    page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources))
+    return page._context(principal)

@@ -10,25 +10,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from web.http_wire import Server, bearing, token_file, until
+from web.test_grants import ANN, BOB
 from web.ui import corpus
-from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, signed_in, words
+from web.ui.serving import ask, cookie_of, get, grant, names, own_page, page_serving, signed_in, words
 from web.ui.test_live import following
 from web.ui.test_sign_in import SECRET, TOKENS, sign_in
 from wire import write_skill
 
-BOB, OPS = "bobs-made-up-token-0123456789", "opss-made-up-token-0123456789"
 SECRETS = ("quagga", "okapi", "finance")
-GRANTS = """
-roots = ['skills', 'more']
-token-file = 'tokens'
-[[grant]]
-who = ["token:bob"]
-skills = ["tea", "outer"]
-[[grant]]
-who = ["token:ops"]
-skills = ["**"]
-may = ["admin"]
-"""
+GRANTS = "roots = ['skills', 'more']\ntoken-file = 'tokens'\n" + grant("ann", "**", may=["admin"])
+TWO = grant("bob", "tea", "outer")
 
 
 # Other pages
@@ -150,8 +141,8 @@ def place(tmp_path: Path) -> Path:
     write_skill(tmp_path / "skills" / "outer", description="Feeds guests of the zoo.")
     write_skill(tmp_path / "skills" / "finance" / "Okapi", name="Okapi")
     write_skill(tmp_path / "more" / "finance" / "quagga")
-    token_file(tmp_path, f"bob={BOB}", f"ops={OPS}")
-    (tmp_path / "c.toml").write_text(GRANTS, encoding="utf-8")
+    token_file(tmp_path, f"bob={BOB}", f"ann={ANN}")
+    (tmp_path / "c.toml").write_text(GRANTS + TWO)
     return tmp_path
 
 
@@ -172,43 +163,43 @@ def shown(server: Server, token: str, view: str) -> str:
 def test_no_view_has_what_one_may_not_read_nor_says_where_on_the_disk_it_lies(place: Path) -> None:
     with page_serving("--config", place / "c.toml", "--usage", f"sqlite:{place / 'usage.db'}") as server:
         assert names(shown(server, BOB, "")) == ["outer", "tea"]
-        assert len(names(shown(server, OPS, ""))) == 5 and "shadowed" in words(shown(server, OPS, "problems"))
+        assert len(names(shown(server, ANN, ""))) == 5 and "shadowed" in words(shown(server, ANN, "problems"))
         for view in ("skills", "files", "raw", "history"):
             there, not_there = (
                 get(server, f"/ui/{view}/outer/{name}?file=okapi.md", **bearing(BOB)) for name in ("quagga", "nothing")
             )
             assert (there.status, there.body) == (404, not_there.body) and not_there.status == 404
         # It is looked at and used by others, changes, and goes.
-        shown(server, OPS, "skills/finance/quagga")
+        shown(server, ANN, "skills/finance/quagga")
         for path in ("finance/quagga", "outer/quagga"):
             write_skill(place / "skills" / path, body="# Quagga\n\nAnother okapi.\n")
         write_skill(place / "skills" / "outer", description="Feeds guests of the zoo.", body="# Other\n")
         shutil.rmtree(place / "skills" / "finance" / "Okapi")
         until(lambda: "Other" in words(shown(server, BOB, "history/outer")))
-        until(lambda: "vanished" in words(shown(server, OPS, "live")))
-        assert "quagga" in words(shown(server, OPS, "live")) and "changed" in words(shown(server, BOB, "live"))
+        until(lambda: "vanished" in words(shown(server, ANN, "live")))
+        assert "quagga" in words(shown(server, ANN, "live")) and "changed" in words(shown(server, BOB, "live"))
         for view in VIEWS:
             text = shown(server, BOB, view)
             assert not [each for each in (*SECRETS, str(place).lower()) if each in text.lower()], view
         for view in (*VIEWS, "skills/finance/quagga", "history/finance/quagga"):
-            assert str(place) not in shown(server, OPS, view), view
+            assert str(place) not in shown(server, ANN, view), view
 
 
 def test_changes_of_what_is_withheld_are_unknown_and_a_stream_ends_with_its_grants(place: Path) -> None:
     with page_serving("--config", place / "c.toml") as server:
-        before, first = (shown(server, token, "live") for token in (BOB, OPS))
+        before, first = (shown(server, token, "live") for token in (BOB, ANN))
         assert 'data-number="0"' in before and "Nothing has changed" in before and "Nothing has changed" in first
-        with following(server, **bearing(OPS)) as ops:
+        with following(server, **bearing(ANN)) as ann:
             write_skill(place / "skills" / "finance" / "audit")
-            assert ops.event() == "change"
+            assert ann.event() == "change"
         assert shown(server, BOB, "live") == before
         with following(server, **bearing(BOB)) as bob:
             write_skill(place / "skills" / "tea", description="Makes green tea.")
             assert bob.event() == "change"
-            assert "audit" in words(shown(server, OPS, "live"))
+            assert "audit" in words(shown(server, ANN, "live"))
             seen = words(shown(server, BOB, "live"))
             assert "audit" not in seen and "changed" in seen
-            (place / "c.toml.new").write_text(GRANTS.replace('"tea", ', ""), encoding="utf-8")
+            (place / "c.toml.new").write_text(GRANTS + grant("bob", "outer"))
             (place / "c.toml.new").replace(place / "c.toml")
             server.said("reloaded|in force")
             write_skill(place / "skills" / "tea")

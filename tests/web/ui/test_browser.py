@@ -17,8 +17,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Error, expect
 
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.intake import propose
+from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
-from web.http_wire import until
+from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
 from web.ui.chromium import PHONE, Seen, harm, looking, needs_chromium, width
 from web.ui.serving import own_page, page_serving, signed_in
@@ -56,13 +60,17 @@ def opened(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Se
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """One's own page of the fixtures, which no test changes: its origin and the cookie that lets in."""
-    file, now = tmp_path_factory.mktemp("usage") / "usage.db", time.time()
+    folder, now = tmp_path_factory.mktemp("shared"), time.time()
     counts = {
         Count(day_of(now), "load", "csv-profiling", "sha256:0", principal, host, "mcp"): Tally(1, now)
         for principal, host in {"token:ann": "<b>editor</b>" * 20, "user:" + "x" * 300: "a" * 200, "": ""}.items()
     }
-    UsageStore(str(file)).add(Batch(counts))
-    with signed_in(FIXTURES, *BROKEN, "--usage", f"sqlite:{file}") as made:
+    UsageStore(str(folder / "usage.db")).add(Batch(counts))
+    files = {SKILL_MD: manifest("green") + "x" * 300, "scripts/run.py": "print(1)\n", "a.md": "a\n" * 50}
+    with Registry([FIXTURES]) as registry:
+        propose(registry, ProposalStore(folder / "kept"), DRAFT, files)
+    options = ("--usage", f"sqlite:{folder / 'usage.db'}", "--proposals", folder / "kept")
+    with signed_in(FIXTURES, *BROKEN, *options) as made:
         yield made
 
 
@@ -78,39 +86,25 @@ def visiting(chromium: Browser, shared: tuple[str, str], **options: Any) -> Iter
     assert [each for each in seen.refused if "404" not in each] == []
 
 
-def test_the_list_follows_what_is_typed(chromium: Browser, shared: tuple[str, str]) -> None:
+def test_the_list_follows_what_is_typed_and_is_led_by_keys_alone(chromium: Browser, shared: tuple[str, str]) -> None:
     with visiting(chromium, shared) as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
-        assert main.count() == 1
-        page.get_by_role("searchbox", name="Search").type("refund")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("/")
+        expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+        page.keyboard.type("refunds/")
+        expect(page).to_have_url(f"{origin}/ui/?q=refunds%2F")  # the last answer, which replaces what has the focus
         expect(page.locator("#count")).to_contain_text("found")
-        expect(main.get_by_role("link", name="refunds", exact=True)).to_be_visible()
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_have_count(0)
-        expect(page).to_have_url(f"{origin}/ui/?q=refund")
         page.get_by_label("Tag").select_option("data")
         expect(page.locator("#results")).to_contain_text("No skill matches.")
         page.get_by_role("searchbox").fill("")
         expect(main.get_by_role("link", name="csv-profiling", exact=True)).to_be_visible()
         assert all("part=1" in each for each in seen.asked if "/ui/?" in each)
-
-
-def test_it_can_be_led_by_keys_alone(chromium: Browser, shared: tuple[str, str]) -> None:
-    with visiting(chromium, shared) as (seen, origin):
-        page = seen.page
-        page.keyboard.press("Tab")
-        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-        page.keyboard.press("Enter")
-        page.keyboard.press("/")
-        expect(page.get_by_role("searchbox")).to_be_focused()
-        page.keyboard.type("refunds/")
-        expect(page).to_have_url(f"{origin}/ui/?q=refunds%2F")  # the last answer, which replaces what has the focus
-        link = page.get_by_role("main").get_by_role("link", name="refunds", exact=True)
-        for _ in range(12):
-            page.keyboard.press("Tab")
-            if link.evaluate("each => each === document.activeElement"):
-                break
-        page.keyboard.press("Enter")
-        expect(page).to_have_url(f"{origin}/ui/{REFUNDS}")
+        main.get_by_role("link", name="csv-profiling", exact=True).press("Enter")
+        expect(page).to_have_url(f"{origin}/ui/skills/csv-profiling")
 
 
 def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser, shared: tuple[str, str]) -> None:
@@ -123,7 +117,7 @@ def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser,
         page = seen.page
         views = page.get_by_role("navigation", name="Views")
         names = views.get_by_role("link").all_text_contents()
-        assert len(names) == 10
+        assert len(names) == 11
         for name in names:
             for _ in range(15):
                 page.keyboard.press("Tab")
@@ -197,23 +191,6 @@ def test_a_token_signs_in_by_the_form(chromium: Browser) -> None:
     assert [each for each in seen.refused if "403" not in each] == []
 
 
-def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, skills: Path) -> None:
-    write_skill(skills / "b")
-    with opened(chromium, skills) as (seen, _):
-        page = seen.page
-        page.get_by_role("link", name="refunds", exact=True).click()
-        page.wait_for_url("**/skills/refunds")  # until its script listens
-        gone = page.get_by_role("status").filter(has_text="does not exist any more")
-        expect(gone).to_be_hidden()
-        expect(page.locator(".live")).to_have_text("")
-        shutil.rmtree(skills / "refunds")
-        expect(gone).to_be_visible()  # the page is still open, and hears of it
-        until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
-        expect(page.get_by_role("status")).to_contain_text("does not exist any more")
-        page.get_by_role("link", name="Back to all skills").click()
-        expect(page.get_by_role("link", name="b", exact=True)).to_be_visible()
-
-
 def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Browser, skills: Path) -> None:
     with opened(chromium, skills) as (seen, origin):
         page = seen.page
@@ -280,8 +257,8 @@ def test_every_view_is_accessible_in_any_light_and_width(chromium: Browser, shar
         alone.page.goto(f"{shared[0]}/ui/sign-in")
         assert Axe().run(alone.page).response["violations"] == []
     with visiting(chromium, shared) as (seen, origin):
-        page = seen.page
-        for view in (*ABOUT_SKILLS, *VIEWS):
+        page, views = seen.page, [*ABOUT_SKILLS, *VIEWS, "proposals"]
+        for view in views:  # and the proposal that the last one lists
             page.set_viewport_size({"width": 1280, "height": 720})
             page.emulate_media(color_scheme="light")
             page.goto(f"{origin}/ui/{view}")
@@ -292,6 +269,8 @@ def test_every_view_is_accessible_in_any_light_and_width(chromium: Browser, shar
                 page.emulate_media(color_scheme="dark")
             page.set_viewport_size(PHONE)
             assert width(page) <= 320 and page.evaluate(beyond) == 0, view
+            if view == "proposals":
+                views.append(page.get_by_role("link", name="tea/green").get_attribute("href").removeprefix("/ui/"))
         page.goto(f"{origin}/ui/usage")
         assert Axe().run(page).response["violations"] == [] and page.locator("main b").count() == 0
 
@@ -325,23 +304,3 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path
             assert harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
     assert {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")} == {urlsplit(origin).netloc}
-
-
-HARMS = (
-    "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
-    "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
-    "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
-    "<a href='javascript:x'>x</a>", "<a href='data:,x'>x</a>", "<svg><a href='https://a.example/'></a></svg>",
-    "<script>hit = 1; document.currentScript.remove()</script>", "<title>hit</title>",
-    "<p id='a'><script>a.attachShadow({mode: 'open'}); document.currentScript.remove()</script>",
-)  # fmt: skip
-
-
-def test_each_harm_is_seen(chromium: Browser) -> None:
-    with looking(chromium) as seen:
-        seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
-        assert harm(seen.page) == []
-        for found in HARMS:
-            seen.page.goto("about:blank")  # a new window, in which nothing ran
-            seen.page.set_content(found)
-            assert harm(seen.page) != [], found

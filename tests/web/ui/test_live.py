@@ -1,11 +1,11 @@
-"""Changes as they happen: what is kept of them, who hears of them, and that a stream costs nothing in between."""
+"""Changes as they happen: what is kept of them and who hears of them, and how a skill differs after each."""
 
 from __future__ import annotations
 
 import http.client
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,11 @@ from starlette.requests import Request
 from catalog.forest import plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import SkillSet
-from mcp_skills_server.runtime.quota import QuotaError
-from mcp_skills_server.web.ui.pages import live
+from mcp_skills_server.web.ui.pages import history, live
+from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
 from mcp_skills_server.web.ui.pages.live import MOST_KEPT, MOST_SHOWN, Change, ChangeStream, Live
-from web.http_wire import Server
-from web.ui.serving import get, page_serving, words
-from web.ui.views import look_at
+from web.http_wire import Server, until
+from web.ui.serving import get, look_at, page_serving, words
 from wire import DEADLINE, write_skill
 
 
@@ -134,22 +133,6 @@ async def test_a_burst_is_one_line_with_a_number_and_a_change_of_other_skills_is
 
 
 @pytest.mark.anyio
-async def test_the_end_of_a_server_ends_streams_that_wait_that_pause_and_that_come_later() -> None:
-    kept = Live()
-    _, waits = await opened(kept, EVERY)
-    _, pauses = await opened(kept, EVERY)
-    kept.note(came("a"))
-    assert "change" in await anext(pauses)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rest, waits)
-        tasks.start_soon(rest, pauses)
-        await anyio.wait_all_tasks_blocked()
-        kept.close()
-    _, later = await opened(kept, EVERY)
-    assert await rest(later) == []
-
-
-@pytest.mark.anyio
 async def test_who_opens_too_many_loses_his_oldest_and_nobody_elses() -> None:
     kept = Live(share=2)
     others, _ = await opened(kept, EVERY, "b")
@@ -160,15 +143,6 @@ async def test_who_opens_too_many_loses_his_oldest_and_nobody_elses() -> None:
     for stream in (others, *(stream for stream, _ in mine)):
         kept.release(stream)
     assert len(kept) == 0
-
-
-def test_where_others_hold_all_places_a_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_STREAMS", 2)
-    kept = Live(share=1)
-    held = [kept.open(EVERY, owner, 0, always) for owner in "ab"]
-    with pytest.raises(QuotaError):
-        kept.open(EVERY, "c", 0, always)
-    assert not any(each.is_replaced for each in held)
 
 
 @pytest.mark.anyio
@@ -235,3 +209,70 @@ def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
 
     anyio.run(ask)
     assert left == [1] and len(look.site.live) == 0
+
+
+# Differences
+
+
+@contextmanager
+def remembering(folder: Path, path: str = "") -> Iterator[tuple[Registry, Callable[[str, int], list[SkillRevision]]]]:
+    """A registry of a folder, and the changes of a skill once there are so many, with the files of `path` kept."""
+
+    def changes(of: str, count: int) -> list[SkillRevision]:
+        registry.refresh()
+        until(lambda: len(found.of(of)) >= count)
+        return found.of(of)
+
+    with Registry([folder], quiet_s=0) as registry:
+        found = Revisions(registry)
+        found.start()
+        until(lambda: not path or path in found._kept)
+        yield registry, changes
+
+
+def test_each_change_is_one_difference_the_newest_first_and_only_so_many_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_MOST_REVISIONS", 3)
+    write_skill(tmp_path / "a", body="one\n")
+    with remembering(tmp_path, "a") as (_, changes):
+        write_skill(tmp_path / "a", body="two\n", scripts__run_sh="#!/bin/sh\n")
+        (first,) = changes("a", 1)
+        assert first.kind == "changed" and "script new: scripts/run.sh" in first.first
+        assert "-one" in first.lines and "+two" in first.lines
+        shutil.rmtree(tmp_path / "a")
+        assert [each.kind for each in changes("a", 2)] == ["removed", "changed"]
+        write_skill(tmp_path / "a", body="three\n")
+        assert changes("a", 3)[0].kind == "added" and changes("b", 0) == []
+        write_skill(tmp_path / "a", body="fourth\n")
+        until(lambda: "+fourth" in changes("a", 3)[0].lines)
+        assert [each.kind for each in changes("a", 3)] == ["changed", "added", "removed"]
+
+
+def test_what_was_not_kept_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_MOST_KEPT", 0)
+    write_skill(tmp_path / "a", body="one\n", old_md="x")
+    write_skill(tmp_path / "a" / "inner")
+    with remembering(tmp_path) as (_, changes):
+        write_skill(tmp_path / "a", body="two\n", new_md="x")
+        (tmp_path / "a" / "old.md").unlink()
+        write_skill(tmp_path / "a" / "inner", body="other\n")
+        (only,) = changes("a", 1)
+    assert {*only.lines} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
+
+
+def test_a_skill_inside_of_another_is_no_part_of_its_history(tmp_path: Path) -> None:
+    """Nor is one whose manifest is no file any more."""
+    inner = write_skill(tmp_path / "outer" / "inner", body="secret one\n", notes_md="secret\n")
+    write_skill(tmp_path / "outer", body="one\n")
+    with remembering(tmp_path, "outer/inner") as (_, changes):
+        write_skill(tmp_path / "outer", body="two\n")
+        write_skill(inner, body="secret two\n", notes_md="secret too\n")
+        changes("outer/inner", 1)
+        (first,) = changes("outer", 1)
+        (inner / "SKILL.md").unlink()
+        (inner / "SKILL.md").mkdir()
+        write_skill(tmp_path / "outer", body="three\n")
+        second = changes("outer", 2)[0]
+    assert "+two" in first.lines and "+three" in second.lines
+    assert "secret" not in repr((first, second)) and "inner" not in repr((first, second))

@@ -13,8 +13,7 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.ui.serving import get, page_serving, words
-from web.ui.views import look_at
+from web.ui.serving import get, look_at, page_serving, words
 from wire import FIXTURES, Era, serving
 
 LIMIT = runtime.OVERVIEW_CHARACTERS

@@ -26,29 +26,15 @@ from mcp_skills_server.web.ui.pages import operation
 from mcp_skills_server.web.ui.pages.operation import MOST_CLIENTS, MOST_RUNS, Activity
 from programs import LOOSE, loose
 from web.http_wire import Server, bearing, client, token_file, until
-from web.test_grants import ANN, BOB, GRANTS, configure
-from web.ui.serving import get, page_serving, words
-from web.ui.views import look_at
+from web.test_grants import ANN, BOB, configure
+from web.ui.serving import get, grant, look_at, page_serving, words
 from wire import FIXTURES, write_skill
 
 # Runs and clients
 
-RUN = Use("run", "acme/tea", "scripts/brew.py", "sha256:00")
-
 
 def event(time: float = 1.0, outcome: Any = "ok", protocol: str = "mcp", **fields: Any) -> Event:
     return Event(time=time, protocol=protocol, method="tools/call", outcome=outcome, **fields)
-
-
-def test_a_run_goes_on_until_its_request_ends() -> None:
-    seen = Activity()
-    seen.take(event(outcome="begun", uses=(RUN,), principal="token:ann"))
-    (run,) = seen.runs()
-    assert (run.event.outcome, run.started.file, seen.clients()) == ("begun", "scripts/brew.py", [])
-    seen.take(event(outcome="failed", uses=(RUN,), principal="token:ann", milliseconds=7.0))
-    (run,) = seen.runs()
-    assert (run.event.outcome, run.event.milliseconds) == ("failed", 7.0)
-    assert [(each.requests, each.refused) for each in seen.clients()] == [(1, 1)]
 
 
 def test_clients_differ_by_who_where_what_and_how_and_the_latest_are_kept() -> None:
@@ -63,7 +49,7 @@ def test_clients_differ_by_who_where_what_and_how_and_the_latest_are_kept() -> N
     assert (last.event.principal, last.requests, last.refused) == ("token:ann", 2, 1)
     assert (last.first, last.event.time) == (1.0, 2.0)
     for number in range(MOST_RUNS + 9):
-        seen.take(event(number, "begun", uses=(RUN,)))
+        seen.take(event(number, "begun", uses=(Use("run", "", "", ""),)))
         seen.take(event(number, address=f"10.0.{number % 256}.{number // 256}"))
     assert len(seen.runs()) == MOST_RUNS and len(seen.clients()) == MOST_CLIENTS
     assert seen.runs()[0].event.time == seen.clients()[0].event.time == MOST_RUNS + 8
@@ -87,26 +73,26 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
         assert ANN not in runs + clients
 
 
-def test_a_skill_that_the_viewer_has_not_is_not_named_by_its_runs(tmp_path: Path) -> None:
+def test_a_run_goes_on_until_its_request_ends_and_names_no_skill_that_the_viewer_has_not(tmp_path: Path) -> None:
+    def page() -> str:
+        return words(bytes(anyio.run(operation.runs, None, look).body).decode())
+
     who = Principal("token", "bob")
     grants = Grants([Grant((who.id,), (Pattern("tea"),))], local=False)
     look = look_at(plant(tmp_path, skills("finance/refunds", "tea")), grants=grants, principal=who)
-    for path in ("tea", "finance/refunds", ""):
-        use = Use("run", path, f"scripts/{path.partition('/')[0]}.py", "")
-        look.site.activity.take(event(outcome="begun", uses=(use,)))
-    page = words(bytes(anyio.run(operation.runs, None, look).body).decode())
-    assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
-    assert "code sent with the call" in page
+    runs = [Use("run", path, f"scripts/{path.partition('/')[0]}.py", "") for path in ("tea", "finance/refunds", "")]
+    for each in runs:
+        look.site.activity.take(event(outcome="begun", uses=(each,)))
+    assert "scripts/tea.py" in page() and "finance" not in page() and page().count(" running") == 3
+    assert page().count("of a skill that you may not read") == 1 and "code sent with the call" in page()
+    assert look.site.activity.clients() == []
+    look.site.activity.take(event(outcome="failed", uses=(runs[0],), milliseconds=7.0))
+    assert page().count(" running") == 2 and " failed 7 ms" in page()
+    assert [(each.requests, each.refused) for each in look.site.activity.clients()] == [(1, 1)]
 
 
 # Use by principal and by host program
 
-ADMIN = """
-[[grant]]
-who = ["token:bob"]
-skills = ["**"]
-may = ["admin"]
-"""
 HEADINGS = ("By principal", "By host program")
 
 
@@ -125,7 +111,7 @@ def use_one(server: Server, place: Path, token: str | None = None) -> None:
     until(lambda: UsageStore(str(place / "usage.db")).report("principal").lines)
 
 
-@pytest.mark.parametrize("grants", [GRANTS + ADMIN, ""])
+@pytest.mark.parametrize("grants", [grant("ann", "finance/**") + grant("bob", "**", may=["admin"]), ""])
 def test_who_may_see_others_sees_who_used_how_much(place: Path, grants: str) -> None:
     store = f"sqlite:{place / 'usage.db'}"
     with page_serving("--config", configure(place, grants), "--usage", store) as server:

@@ -16,8 +16,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
-from web.ui.serving import get, names, page_serving, parts, words
-from web.ui.views import look_at
+from web.ui.serving import get, look_at, names, page_serving, parts, words
 from wire import ROOT
 
 BROKEN = ROOT / "fixtures" / "broken"

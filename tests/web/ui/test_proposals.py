@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.proposals.intake import propose
-from mcp_skills_server.proposals.store import ProposalStore
-from proposals.test_intake import DRAFT, base_of, manifest
+from proposals.test_intake import manifest
 from server.test_proposing import ask as call
 from server.test_tools import said
 from web.http_wire import Reply, Server, bearing, client, http_serving, token_file
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import PHONE, harm, looking, needs_chromium, width
-from web.ui.serving import ask, get, own_page, page_serving, signed_in, words
+from web.ui.chromium import harm, looking, needs_chromium
+from web.ui.serving import ask, get, grant, own_page, page_serving, signed_in, words
 from wire import serving, write_skill
 
-GRANTS = """
-[[grant]]
-who = ["token:ann"]
-skills = ["**"]
-may = ["propose", "review"]
-
-[[grant]]
-who = ["token:bob"]
-skills = ["tea", "tea/**"]
-may = ["propose", "review"]
-"""
+MAY = ["propose", "review"]
+GRANTS = grant("ann", "**", may=MAY) + grant("bob", "tea", "tea/**", may=MAY)
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 NONE = "/ui/proposals/20261124-0123456789ab"
 
@@ -42,15 +28,14 @@ NONE = "/ui/proposals/20261124-0123456789ab"
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     cases = json.dumps([{"query": "grind coffee beans", "should_trigger": True}])
-    files = {"evals__any_json": cases}
-    write_skill(tmp_path / "skills" / "coffee", description="Grinds coffee beans.", **files)
+    write_skill(tmp_path / "skills" / "coffee", description="Grinds coffee beans.", evals__any_json=cases)
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
 
-def proposes(server: Server, token: str, name: str) -> str:
+def proposes(server: Server, token: str, name: str, **more: str) -> str:
     with client(server, "modern", token=token) as wire:
-        files = {SKILL_MD: manifest(name.rpartition("/")[2]) + HOSTILE + "\n"}
+        files = {SKILL_MD: manifest(name.rpartition("/")[2]) + HOSTILE + "\n", **more}
         answer = call(wire, "skills_propose", name=name, files=files, reason=f"Better {HOSTILE}")
         assert not answer.get("isError"), said(answer)
         return answer["structuredContent"]["id"]
@@ -67,11 +52,12 @@ def test_a_reviewer_sees_what_is_his_and_decides(place: Path) -> None:
     audit = place / "audit"
     options = ("--config", configure(place, GRANTS), "--proposals", place / "kept", "--audit-log", audit)
     with http_serving(*options, "--ui") as server:
-        of_ann, of_bob = proposes(server, ANN, "tea"), proposes(server, BOB, "tea/black")
+        of_ann, of_bob = proposes(server, ANN, "tea", run="#!/bin/sh\n"), proposes(server, BOB, "tea/black")
         assert "tea/black" in words(shown())
         page = shown(of_ann)
         text = words(page)
         assert "New skill tea" in text and "token:ann" in text and "Better <script>" in text
+        assert "run could run" in text and b'name="scripts"' in page.body
         assert b"<script>alert" not in page.body and b"<img src=x" not in page.body
         assert "another person must decide" in words(shown(of_bob))
         secret = proposes(server, ANN, "secret")
@@ -79,7 +65,8 @@ def test_a_reviewer_sees_what_is_his_and_decides(place: Path) -> None:
         assert decides(secret, decision="approve") == 404
         assert decides(of_bob, decision="approve") == decides(of_ann, decision="maybe") == 400
         assert decides(of_ann, "cross-site", decision="approve") == 403
-        assert decides(of_ann, decision="approve", message="thanks") == 303
+        assert decides(of_ann, decision="approve") == 400, "its script was not read"
+        assert decides(of_ann, decision="approve", message="thanks", scripts="1") == 303
         assert (place / "skills" / "tea" / SKILL_MD).exists()
         decided = words(shown(of_ann))
         assert "Approved by token:bob" in decided and ": thanks" in decided
@@ -129,30 +116,3 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         assert "Slowly." in said(call(two, "skills_load", names=["coffee"]))
         assert "approved, Good idea" in said(call(one, "skills_proposals"))
         assert seen.refused == []
-
-
-@needs_chromium
-def test_the_views_are_accessible_and_fit_a_telephone(chromium: Browser, place: Path) -> None:
-    store = ProposalStore(place / "kept")
-    with Registry([place / "skills"]) as registry:
-        draft = replace(DRAFT, name="coffee", base=base_of(registry, "coffee"))
-        files = {SKILL_MD: manifest("coffee") + "x" * 300, "scripts/run.py": "print(1)\n", "a.md": "a\n" * 50}
-        made = propose(registry, store, draft, files)
-    with (
-        own_page(place / "skills", "--proposals", place / "kept") as address,
-        looking(chromium, color_scheme="dark", viewport=PHONE) as seen,
-    ):
-        page = seen.page
-        page.goto(address)
-        for view in ("proposals", f"proposals/{made.id}"):
-            page.goto(f"{address.partition('/ui/')[0]}/ui/{view}")
-            found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}).response
-            assert [each["id"] for each in found["violations"]] == [] and found["passes"], view
-            assert width(page) <= 320, view
-        page.get_by_role("button", name="Approve").click()
-        expect(page.get_by_role("main")).to_contain_text("brings scripts")
-        page.go_back()
-        page.get_by_label("I have read the scripts").check()
-        page.get_by_role("button", name="Approve").click()
-        expect(page.get_by_role("status")).to_contain_text("Approved by local")
-    assert (place / "skills" / "coffee" / "scripts" / "run.py").exists()

@@ -1,18 +1,34 @@
-"""Who may look: one-time addresses, tokens, an issuer; and who may not."""
+"""Who may look: one-time addresses, tokens, an issuer, and at which replica; and who may not."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlencode, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
+import anyio
+import pytest
 from mcp.shared.auth import OAuthClientInformationFull
 from pydantic import AnyUrl
 
+from access.signing import public, signed
+from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.web.ui.sign_in import Flow, SignInError
+from shared.redis_servers import redis_server
+from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import Reply, Server, bearing, http_serving
+from web.proxies import Edits, HaProxy, running
 from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from wire import write_skill
 
 SECRET = "0123456789abcdef"
 BACK = "https://skills.example/ui/oauth/callback"
@@ -205,3 +221,183 @@ def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, s
         assert get(server, "/ui/oauth/begin").status == 404 and get(server, "/ui/").status == 303
         token = issuer.token("https://skills.example/mcp", [])
         assert get(server, "/ui/", **bearing(token)).status == 200
+
+
+# The flow by itself
+
+ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"
+METADATA = {
+    "issuer": ISSUER,
+    "jwks_uri": f"{ISSUER}/keys",
+    "authorization_endpoint": f"{ISSUER}/authorize?tenant=1",
+    "token_endpoint": f"{ISSUER}/token",
+    "scopes_supported": ["openid"],
+}
+
+
+def token(**more: object) -> str:
+    now = int(time.time())
+    return signed({"iss": ISSUER, "sub": "ann", "aud": AUDIENCE, "iat": now, "exp": now + 600, **more})
+
+
+class Issuer:
+    """What an issuer answers, and the forms that it got."""
+
+    def __init__(self, metadata: Mapping[str, object] = METADATA) -> None:
+        self.metadata = metadata
+        self.forms: list[dict[str, str]] = []
+        self.answer: dict[str, Any] = {"access_token": token()}
+        self.status = 200
+        self.flow = Flow(ResourceServer(OAuthSettings(ISSUER, AUDIENCE, AUDIENCE), self.fetch), "page", self.post)
+
+    async def fetch(self, url: str) -> tuple[int, bytes]:
+        found = {"keys": [public()]} if url.endswith("/keys") else self.metadata
+        return 200, json.dumps(found).encode()
+
+    async def post(self, url: str, form: bytes) -> tuple[int, bytes]:
+        assert url == f"{ISSUER}/token"
+        self.forms.append(dict(parse_qsl(form.decode())))
+        return self.status, json.dumps(self.answer).encode()
+
+
+def went(issuer: Issuer, browser: str = "browser", end: Issuer | None = None, **change: str) -> tuple[Any, Any]:
+    """Go to the issuer and come back, to another replica if there is one; the viewer and what was asked."""
+
+    async def work() -> tuple[Any, Any]:
+        asked = dict(parse_qsl(urlsplit(await issuer.flow.begin("browser")).query))
+        return await (end or issuer).flow.finish({"state": asked["state"], "code": "c", **change}, browser), asked
+
+    return anyio.run(work)
+
+
+def test_another_replica_finishes_what_one_began_for_who_went() -> None:
+    one, other = Issuer(), Issuer()
+    found, asked = went(one, end=other, iss=ISSUER)
+    assert found.principal.name == "ann"
+    assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
+    assert "nonce" not in asked and asked["scope"] == "openid"
+    (form,) = other.forms
+    assert form["code"] == "c" and len(form["code_verifier"]) == 43 and "client_secret" not in form
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
+    assert challenge.rstrip("=") == asked["code_challenge"]
+    assert form["resource"] == asked["resource"] == AUDIENCE
+
+
+@each_row(
+    ("change", "browser", "said"),
+    [
+        ({"state": "other"}, "browser", "did not begin"),
+        ({}, "another", "did not begin"),
+        ({}, "", "did not begin"),
+        ({"iss": "https://evil.example"}, "browser", "from another issuer"),
+        ({"error": "access_denied"}, "browser", "refused the sign-in"),
+        ({"code": ""}, "browser", "refused the sign-in"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(change: dict[str, str], browser: str, said: str) -> None:
+    issuer = Issuer()
+    with pytest.raises(SignInError, match=said):
+        went(issuer, browser, **change)
+    assert issuer.forms == []
+
+
+def test_where_an_issuer_always_says_who_answers_an_answer_without_it_is_refused() -> None:
+    issuer = Issuer({**METADATA, "authorization_response_iss_parameter_supported": True})
+    with pytest.raises(SignInError, match="does not name its issuer"):
+        went(issuer)
+    went(issuer, iss=ISSUER)
+    assert len(issuer.forms) == 1
+
+
+@each_row(
+    ("answer", "status", "said"),
+    [
+        ({"access_token": token(aud="https://other.example")}, 200, "not accepted here"),
+        ({"access_token": "no token"}, 200, "not accepted here"),
+        ({"access_token": 7}, 200, "issued no token"),
+        ({"access_token": token()}, 400, "issued no token"),
+        ({"error": "x", "error_description": "no\nsuch"}, 400, r"no token \(x: no\\u\{a\}such\)"),
+    ],
+)
+def test_tokens_of_others_let_nobody_in(answer: dict[str, Any], status: int, said: str) -> None:
+    issuer = Issuer()
+    issuer.answer, issuer.status = answer, status
+    with pytest.raises(SignInError, match=said):
+        went(issuer)
+
+
+@each_row(
+    "more",
+    [{"issuer": "https://evil.example"}, *({"authorization_endpoint": each} for each in ("http://a.example/x", 7))],
+)
+def test_an_issuer_that_says_nothing_safe_is_not_gone_to(more: dict[str, object]) -> None:
+    with pytest.raises(SignInError):
+        went(Issuer({**METADATA, **more}))
+
+
+# Two replicas behind a real haproxy
+
+TAKE_TURNS: Edits = [("balance source", "balance roundrobin"), ("hash-type consistent", "")]
+
+
+@contextmanager
+def two(folder: Path, *options: str | Path, edits: Edits = (), **environment: str) -> Iterator[tuple[Server, Server]]:
+    """Two replicas with the page, and a proxy before them; the proxy and the first replica."""
+    write_skill(folder / "skills" / "refunds")
+    (folder / "proxy").mkdir()
+    with ExitStack() as stack:
+        given = (folder / "skills", *options)
+        replicas = [stack.enter_context(page_serving(*given, environment=environment)) for _ in range(2)]
+        proxy = stack.enter_context(running(HaProxy(folder / "proxy", *(each.port for each in replicas), edits=edits)))
+        assert isinstance(proxy, HaProxy)
+        for name in ("replica-1", "replica-2"):
+            proxy.sees(name, "UP")
+        yield proxy, replicas[0]
+
+
+def statuses(server: Server, cookie: str) -> set[int]:
+    """The answers to requests that follow: enough for either replica to have several."""
+    return {get(server, "/ui/", Cookie=cookie).status for _ in range(6)}
+
+
+@pytest.mark.needs_program("haproxy")
+def test_the_shipped_file_leads_a_person_to_one_replica(tmp_path: Path) -> None:
+    with two(tmp_path, **TOKENS) as (proxy, _):
+        assert statuses(proxy, cookie_of(sign_in(proxy, SECRET).headers)) == {200}
+
+
+@pytest.mark.needs_program("haproxy", "redis-server")
+def test_with_redis_each_replica_knows_who_is_signed_in_until_it_ends(tmp_path: Path) -> None:
+    with (
+        redis_server(tmp_path / "redis") as redis,
+        two(tmp_path, "--redis", redis.url, edits=TAKE_TURNS, **TOKENS) as (proxy, first),
+    ):
+        cookie = cookie_of(sign_in(proxy, SECRET).headers)
+        assert statuses(proxy, cookie) == {200}
+        for key in redis.all_keys():
+            if redis.say("type", key) == "string":
+                assert SECRET not in redis.say("get", key) and cookie.partition("=")[2] not in key
+        out = proxy.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
+        assert out.status == 303 and statuses(proxy, cookie) == {303}
+        # What Redis holds proves nothing by itself, and what a replica knows goes on without Redis.
+        cookie = cookie_of(sign_in(first, SECRET).headers)
+        pages = [each for each in redis.all_keys() if each.startswith("mcp-skills:page:")]
+        (key,) = (each for each in pages if "all" not in each and "of:" not in each)
+        redis.say("set", key, "gAAAAAforged")
+        assert 303 in statuses(proxy, cookie)
+        redis.stop()
+        assert get(first, "/ui/", Cookie=cookie).status == 200
+
+
+@pytest.mark.needs_program("haproxy", "redis-server")
+def test_one_replica_finishes_what_another_began_at_the_issuer(tmp_path: Path) -> None:
+    with authorization_server() as issuer, redis_server(tmp_path / "redis") as redis:
+        know_the_page(issuer)
+        config = oauth_page(tmp_path, issuer.url)
+        with two(tmp_path, "--config", config, "--redis", redis.url, edits=TAKE_TURNS) as (proxy, _):
+            for _ in range(3):
+                begun = get(proxy, "/ui/oauth/begin")
+                returned = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
+                done = get(proxy, f"/ui/oauth/callback?{returned.query}", Cookie=cookie_of(begun.headers))
+                assert done.status == 200, words(done)
+                assert statuses(proxy, cookie_of(done.headers)) == {200}

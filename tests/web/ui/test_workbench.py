@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from playwright.sync_api import Browser, expect
 
+from web.http_wire import until
 from web.ui.chromium import needs_chromium
 from web.ui.serving import ask, get, page_serving, signed_in, words
 from web.ui.test_browser import opened
@@ -39,20 +40,28 @@ def test_the_list_follows_edits(chromium: Browser, tmp_path: Path) -> None:
 
 
 @needs_chromium
-def test_an_open_skill_follows_its_own_edits_and_its_problems(chromium: Browser, tmp_path: Path) -> None:
-    write_skill(tmp_path / "tea", body="# First\n")
-    write_skill(tmp_path / "other")
-    with opened(chromium, tmp_path) as (seen, origin):
+def test_an_open_skill_follows_its_own_edits_and_problems_until_it_is_gone(chromium: Browser, skills: Path) -> None:
+    write_skill(skills / "other")
+    with opened(chromium, skills) as (seen, _):
         page = seen.page
-        page.goto(f"{origin}/ui/skills/tea")
+        page.get_by_role("link", name="refunds", exact=True).click()
+        page.wait_for_url("**/skills/refunds")  # until its script listens
         expect(page.locator(".live")).to_have_text("")
         asked = len(seen.asked)
-        write_skill(tmp_path / "other", description="Something else.")
-        write_skill(tmp_path / "tea", body="# Second\n")
+        write_skill(skills / "other", description="Something else.")
+        write_skill(skills / "refunds", body="# Second\n")
         expect(page.locator("#rendered")).to_contain_text("Second")
         assert len([each for each in seen.asked[asked:] if "part=1" in each]) == 1, "only its own edits count"
-        write_skill(tmp_path / "tea", name="teas")
+        write_skill(skills / "refunds", name="refund")
         expect(page.get_by_role("region", name="Problems")).to_contain_text("name")
+        gone = page.get_by_role("status").filter(has_text="does not exist any more")
+        expect(gone).to_be_hidden()
+        shutil.rmtree(skills / "refunds")
+        expect(gone).to_be_visible()  # the page is still open, and hears of it
+        until(lambda: page.reload().status == 404)  # type: ignore[union-attr]
+        expect(page.get_by_role("status")).to_contain_text("does not exist any more")
+        page.get_by_role("link", name="Back to all skills").click()
+        expect(page.get_by_role("link", name="other", exact=True)).to_be_visible()
 
 
 @needs_chromium

@@ -6,7 +6,6 @@ meanwhile, it is called again with a new `Context`.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -66,8 +65,6 @@ from mcp_skills_server.web.ui.pages import (
 from mcp_skills_server.web.ui.render import marked, plain, visible
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
 from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
-
-logger = logging.getLogger(__name__)
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
@@ -213,9 +210,8 @@ class PagePart(Part):
         async def answer(request: Request) -> Response:
             viewer = await self._sessions.viewer(request)
             if viewer is None:
-                if "authorization" in request.headers and (
-                    wait := self._sessions.count_failure(request)
-                ):
+                wait = "authorization" in request.headers and self._sessions.count_failure(request)
+                if wait:
                     return self._sign_in.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
@@ -243,18 +239,15 @@ class PagePart(Part):
             now = await self._sessions.viewer(request, renew=False)
             return now == viewer and self._runtime_of(viewer.principal) is runtime
 
+        open_ctx = replace(ctx, view_path=base() + view.path, has_access=has_access)
+
         async def handler(bound: View) -> Response:
-            return await view.page(
-                request,
-                replace(ctx, view=bound, view_path=base() + view.path, has_access=has_access),
-            )
+            return await view.page(request, replace(open_ctx, view=bound))
 
         # without the skill's path, which another field of the event has
         method = f"GET {BASE}{view.path.partition('/{')[0]}"
-        client = address(request.scope)
-        with events.observe(
-            events.PAGE, method, principal=viewer.principal, address=client
-        ) as event:
+        who, client = viewer.principal, address(request.scope)
+        with events.observe(events.PAGE, method, principal=who, address=client) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except (HTTPException, RequestError, UnreadableError) as error:
@@ -266,12 +259,13 @@ class PagePart(Part):
         """Return an endpoint that handles a form, and redirects to the view that `work` names."""
 
         async def answer(request: Request) -> Response:
-            viewer = await self._sessions.viewer(request)
+            viewer, fault = await self._sessions.viewer(request), ""
             if not is_of_own_page(request):
-                return _message(self._context(None), "This form was sent from another page.", 403)
-            if viewer is None:
-                text = "You are not signed in any more. Sign in, and send the form again."
-                return _message(self._context(None), text, 403)
+                fault = "This form was sent from another page."
+            elif viewer is None:
+                fault = "You are not signed in any more. Sign in, and send the form again."
+            if viewer is None or fault:
+                return _message(self._context(None), fault, 403)
             ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
@@ -361,21 +355,13 @@ async def _static(request: Request) -> Response:
 
 @cache
 def _templates() -> Environment:
+    loader, undefined = FileSystemLoader(_HERE / "templates"), StrictUndefined
     made = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=visible,
-        marked=marked,
-        plain=plain,
-        tokens=estimated_tokens,
-        spark=spark,
-        moment=_moment,
-    )
+    filters = {"visible": visible, "marked": marked, "plain": plain}
+    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
+    made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
         skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
     )
@@ -387,8 +373,6 @@ def _moment(seconds: float | None) -> Markup:
     if seconds is None:
         return Markup("never")
     moment = time.gmtime(seconds)
-    machine, people = (
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", moment),
-        time.strftime("%Y-%m-%d %H:%M UTC", moment),
-    )
+    machine = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
+    people = time.strftime("%Y-%m-%d %H:%M UTC", moment)
     return Markup('<time datetime="{}">{}</time>').format(machine, people)

@@ -37,25 +37,18 @@ prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
 
 @dataclass(frozen=True, slots=True)
 class SharedContext:
-    """The context that all viewers share.
-
-    Attributes:
-        sources: returns the state of each fetched root.
-        is_local: whether the page is one person's, on this machine only, and may show disk folders.
-        is_open: whether the page needs no sign-in.
-        histories: the git histories of skills from fetched repositories.
-    """
+    """The context that all viewers share."""
 
     templates: Environment
     settings: Settings
-    sources: Callable[[], Sequence[SourceState]]
+    sources: Callable[[], Sequence[SourceState]]  # returns the state of each fetched root
     usage: UsageReports
     revisions: Revisions
-    is_local: bool
-    is_open: bool
+    is_local: bool  # one person's page, on this machine only, which may show disk folders
+    is_open: bool  # needs no sign-in
     live: Live
     activity: Activity
-    histories: Histories = field(default_factory=Histories)
+    histories: Histories = field(default_factory=Histories)  # of fetched git repositories
 
 
 class Argument(NamedTuple):
@@ -74,28 +67,17 @@ async def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The context of one page request: its viewer, permissions and skills.
-
-    Attributes:
-        runtime: over the skills that the viewer may read.
-        view: these skills, from one snapshot.
-        principal: the viewer; None where no authentication is required.
-        is_admin: whether the viewer may see what is for the operator.
-        sees_others: whether the viewer may see other users and their activity.
-        nav: the views that the viewer may open: address and title.
-        view_path: the address of the open view, which `nav` marks.
-        has_access: whether the viewer's access is unchanged, for long responses.
-    """
+    """The context of one page request: its viewer, permissions and skills."""
 
     site: SharedContext
-    runtime: Runtime
-    view: View
-    principal: Principal | None
-    is_admin: bool
-    sees_others: bool
-    nav: Sequence[tuple[str, str]] = ()
-    view_path: str = ""
-    has_access: Callable[[], Awaitable[bool]] = _always
+    runtime: Runtime  # over the skills that the viewer may read
+    view: View  # these skills, from one snapshot
+    principal: Principal | None  # the viewer; None where no authentication is required
+    is_admin: bool  # may see what is for the operator
+    sees_others: bool  # may see other users and their activity
+    nav: Sequence[tuple[str, str]] = ()  # the views that the viewer may open: address and title
+    view_path: str = ""  # the address of the open view, which `nav` marks
+    has_access: Callable[[], Awaitable[bool]] = _always  # unchanged, for long responses
 
     @property
     def snapshot(self) -> Snapshot:
@@ -119,10 +101,7 @@ class Context:
         return ", ".join(os.path.basename(root.path) for root in self.runtime.registry.roots[:3])
 
     def used(self) -> Mapping[str, UsageRow] | None:
-        """Return usage counts of the last 30 days by skill path; None if nothing is counted.
-
-        Reads a file.
-        """
+        """Return usage of the last 30 days by skill path, from a file; None if not counted."""
         report = self.site.usage.read()
         if report is None:
             return None
@@ -139,10 +118,8 @@ class Context:
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
         """Return the response of a template, rendered with these values and `ctx`."""
-        return HTMLResponse(
-            self.site.templates.get_template(template).render(ctx=self, base=base(), **values),
-            status,
-        )
+        made = self.site.templates.get_template(template)
+        return HTMLResponse(made.render(ctx=self, base=base(), **values), status)
 
 
 def start_of(query: Mapping[str, str]) -> int:

@@ -59,9 +59,8 @@ def marked(text: str) -> Markup:
 
 def plain(text: object, most: int = 0) -> str:
     """Return a name as plain text, for a title or an option; hidden characters as `[U+202E]`."""
-    return "".join(
-        f"{before}[{code}]" if code else before for before, code in _pieces(_cut(str(text), most))
-    )
+    pieces = _pieces(_cut(str(text), most))
+    return "".join(f"{before}[{code}]" if code else before for before, code in pieces)
 
 
 def visible(text: object, most: int = 0) -> Markup:
@@ -203,10 +202,8 @@ class _Writer:
         if file is None:
             return f'<span class="note">[picture: {marked(words)} ({_shown(src)})]</span>'
         if is_raster_name(file):
-            return (
-                f'<img src="{escape(file_address(self._skill, file, "raw"))}" '
-                f'alt="{escape(words)}" loading="lazy">'
-            )
+            address = escape(file_address(self._skill, file, "raw"))
+            return f'<img src="{address}" alt="{escape(words)}" loading="lazy">'
         return f'<a href="{escape(file_address(self._skill, file))}">{marked(words or file)}</a>'
 
     def _file(self, target: str) -> str | None:

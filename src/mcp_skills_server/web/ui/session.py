@@ -55,16 +55,12 @@ class Viewer:
     @property
     def principal(self) -> Principal | None:
         """Return the authenticated principal, or None."""
-        if self.admission is None:
-            return None
-        return self.admission.principal
+        return self.admission and self.admission.principal
 
     @property
     def key(self) -> str | None:
         """Return the key of the principal, or None."""
-        if self.admission is None:
-            return None
-        return self.admission.principal.key
+        return self.principal and self.principal.key
 
 
 class _ViewerSession(NamedTuple):
@@ -75,14 +71,8 @@ class _ViewerSession(NamedTuple):
 class PageSessions:
     """The sessions of the page.
 
-    Args:
-        policy: the conditions of admission, with its tokens.
-        secret_hash: SHA-256 of the one-time secret of a local page; None for a server.
-        failures: rate limit of failed authentications, shared with other endpoints.
-        store: shares sessions with other replicas; None without replicas.
-
-    Attributes:
-        is_private: whether the page is local, opened by a one-time address.
+    `secret_hash` is the SHA-256 of the one-time secret of a local page. `failures` limits failed
+    authentications, also at other endpoints. `store` shares sessions with other replicas.
     """
 
     def __init__(
@@ -97,6 +87,7 @@ class PageSessions:
         self._failures = failures
         self._store = store
         self.is_private = secret_hash is not None
+        """Whether the page is local, opened by a one-time address."""
         self._sessions: OrderedDict[bytes, _ViewerSession] = OrderedDict()
         """By the hash of the id, the least recently used first."""
 
@@ -163,13 +154,9 @@ class PageSessions:
             sealed = _cipher(value).encrypt(viewer.credential.encode()).decode()
             with suppress(RequestError):  # not shared: the session is local
                 await self._store.write(value, None, sealed, replaces=None)
+        secure = request.url.scheme == "https"
         response.set_cookie(
-            _cookie(request),
-            value,
-            path=base(),
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="strict",
+            _cookie(request), value, path=base(), secure=secure, httponly=True, samesite="strict"
         )
 
     async def end(self, request: Request, response: Response | None = None) -> None:
@@ -188,9 +175,8 @@ class PageSessions:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        self._sessions[_hashed(cookie)] = _ViewerSession(
-            replace(viewer, credential=""), time.monotonic()
-        )
+        kept = replace(viewer, credential="")
+        self._sessions[_hashed(cookie)] = _ViewerSession(kept, time.monotonic())
 
     async def _synchronise(self, cookie: str) -> None:
         """Load a session that another replica began; drop one that another replica ended."""
@@ -219,14 +205,12 @@ class PageSessions:
         return viewer
 
     def _is_still_valid(self, viewer: Viewer) -> bool:
-        """Return whether the viewer's admission is still valid."""
         shown = viewer.admission
         if shown is None:
             return True
-        known = not viewer.is_static_token or any(
-            each.admission == shown for each in self._policy.tokens
-        )
-        return known and shown.expires > time.time()
+        if viewer.is_static_token and shown not in [each.admission for each in self._policy.tokens]:
+            return False
+        return shown.expires > time.time()
 
 
 def is_of_own_page(request: Request) -> bool:
@@ -237,11 +221,8 @@ def is_of_own_page(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is None:
         return site is not None
-    parts = urlsplit(origin)
-    return (
-        parts.scheme in {"http", "https"}
-        and parts.netloc.lower() == request.headers.get("host", "").lower()
-    )
+    scheme, own = urlsplit(origin).scheme, request.headers.get("host", "").lower()
+    return scheme in {"http", "https"} and urlsplit(origin).netloc.lower() == own
 
 
 def is_of_other_page(request: Request) -> bool:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from jinja2 import Environment
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.access.principal import RefusedError
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 CALLBACK: Final = "/oauth/callback"
 """Path of the redirect URI, to which the issuer sends browsers back."""
-_SIGN_IN_COOKIE: Final = "skills-ui-away"
+_AWAY: Final = "skills-ui-away"
 """The cookie that binds a sign-in at the issuer to the browser that began it."""
 _LONGEST_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
@@ -107,9 +107,8 @@ class SignInEndpoints:
         viewer = self._sessions.by_token(form.get("token", "").strip())
         if viewer is None:
             logger.warning("refused a token at the page", extra=REPEATS)
-            events.emit_refusal(
-                f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope)
-            )
+            client = address(request.scope)
+            events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=client)
             return self._refused(request, "This token is not valid here.")
         response = RedirectResponse(f"{base()}/", 303)
         await self._sessions.begin(request, response, viewer)
@@ -132,15 +131,10 @@ class SignInEndpoints:
             response = RedirectResponse(await self._flow.begin(secret), 303)
         except SignInError as error:
             return self._form(str(error), 503)
+        path, secure = f"{base()}/oauth", request.url.scheme == "https"
         # Lax, since the callback comes from the issuer; the cookie alone gives no access.
         response.set_cookie(
-            _SIGN_IN_COOKIE,
-            secret,
-            max_age=600,
-            path=f"{base()}/oauth",
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="lax",
+            _AWAY, secret, 600, path=path, secure=secure, httponly=True, samesite="lax"
         )
         return response
 
@@ -148,9 +142,8 @@ class SignInEndpoints:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         try:
-            found = await self._flow.finish(
-                request.query_params, request.cookies.get(_SIGN_IN_COOKIE, "")
-            )
+            secret = request.cookies.get(_AWAY, "")
+            found = await self._flow.finish(request.query_params, secret)
         except NoResponseError as error:
             return self._form(str(error), 503)
         except SignInError as error:
@@ -163,28 +156,20 @@ class SignInEndpoints:
             return self._form(str(error), 403)
         # No HTTP redirect: the browser would not send the strict cookie, since the chain began
         # at the issuer.
-        response = self._page("signed_in.html", 200)
+        response = self._page("message.html", 200, title="Signed in", words="")
         response.headers["refresh"] = f"0; url={base()}/"
         await self._sessions.begin(request, response, found)
-        response.delete_cookie(
-            _SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax"
-        )
+        response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
         return response
 
     def _form(self, trouble: str, status: int) -> Response:
-        issuer = ""
-        if self._flow is not None:
-            issuer = self._flow.host
-        values = {
-            "tokens": self._sessions.takes_tokens,
-            "issuer": issuer,
-            "own": self._sessions.is_private,
-        }
-        return self._page("sign_in.html", status, trouble=trouble, **values)
+        return self._page(
+            "sign_in.html", status, trouble=trouble, sessions=self._sessions, flow=self._flow
+        )
 
     def _page(self, template: str, status: int, **values: object) -> Response:
         body = self._templates.get_template(template).render(ctx=None, base=base(), **values)
-        return Response(body, status, media_type="text/html")
+        return HTMLResponse(body, status)
 
     def _refused(self, request: Request, trouble: str) -> Response:
         """Count a failed attempt, and return the form with the reason, or 429."""
@@ -219,12 +204,7 @@ class Flow:
 
     It is stateless between the two requests: `state` and the PKCE verifier are derived from a
     secret in the browser's cookie. Any replica can finish what another began, and no other browser
-    can.
-
-    Args:
-        server: verifies the tokens of the issuer.
-        client_id: OAuth client id of the page.
-        post: sends a form, and returns status and body.
+    can. `server` verifies the tokens of the issuer. `post` sends a form.
     """
 
     def __init__(self, server: ResourceServer, client_id: str, post: Post) -> None:
@@ -247,6 +227,7 @@ class Flow:
         """Return the authorization URL at the issuer, for the browser with this secret."""
         metadata = await self._metadata()
         endpoint = _address(metadata, "authorization_endpoint")
+        verifier = _derived(secret, "verifier").encode()
         # No nonce: issuers refuse this parameter of OpenID without the scope openid, and PKCE
         # binds the code to the browser already.
         parameters = {
@@ -254,9 +235,7 @@ class Flow:
             "client_id": self._client_id,
             "redirect_uri": self.callback,
             "state": _derived(secret, "state"),
-            "code_challenge": _encoded(
-                hashlib.sha256(_derived(secret, "verifier").encode()).digest()
-            ),
+            "code_challenge": _encoded(hashlib.sha256(verifier).digest()),
             "code_challenge_method": "S256",
             **self._resource,
         }
@@ -280,17 +259,12 @@ class Flow:
     async def finish(self, given: Mapping[str, str], secret: str) -> Viewer:
         """Redeem the authorization code in the query of a callback, and return the viewer.
 
-        Raises:
-            SignInError: this browser did not begin the sign-in, the issuer refused it, or its token
-                is refused.
+        SignInError says that another browser began the sign-in, or who refused it.
         """
-        state = given.get("state", "")
-        if not secret or not hmac.compare_digest(
-            state.encode(), _derived(secret, "state").encode()
-        ):
-            raise NotBegunError(
-                "This browser did not begin the sign-in, or too long ago. Sign in again."
-            )
+        state, own = given.get("state", "").encode(), _derived(secret, "state").encode()
+        if not secret or not hmac.compare_digest(state, own):
+            words = "This browser did not begin the sign-in, or too long ago. Sign in again."
+            raise NotBegunError(words)
         issuer = self._server.settings.issuer
         if given.get("iss", issuer) != issuer:
             raise SignInError("The response is from another issuer.")
@@ -307,10 +281,9 @@ class Flow:
             "code_verifier": _derived(secret, "verifier"),
             **self._resource,
         }
+        endpoint = _address(metadata, "token_endpoint")
         try:
-            status, body = await self._post(
-                _address(metadata, "token_endpoint"), urlencode(form).encode()
-            )
+            status, body = await self._post(endpoint, urlencode(form).encode())
             answer = _object(body)
             token = answer.get("access_token")
             if status != 200 or not isinstance(token, str):
@@ -349,11 +322,8 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 def _reason(said: Mapping[str, Any]) -> str:
     """Return an issuer's error, as RFC 6749 defines it, for a message; "" for none."""
-    words = [
-        each
-        for key in ("error", "error_description")
-        if isinstance(each := said.get(key), str) and each
-    ]
+    given = said.get("error"), said.get("error_description")
+    words = [each for each in given if isinstance(each, str) and each]
     if not words:
         return ""
     return printable(f" ({clipped(': '.join(words))})")

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from mcp_skills_server.authoring.tokens import estimated_tokens_of_bytes
 from mcp_skills_server.catalog.checks import Survey
+from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
@@ -55,25 +56,15 @@ _UNUSED: Final = UsageRow("")
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """A viewer's filter, by the names of the query's fields; "" for no such condition.
+    """A viewer's filter, by the names of the query's fields; "" for no such condition."""
 
-    Attributes:
-        q: the words of the search field.
-        source: the number of a root.
-        tag: a tag.
-        problem: "left-out", "any", or the code of a problem.
-        used: "used" or "never".
-        sort: a key of `_SORTS`; a search has its own order.
-        start: offset of the first skill.
-    """
-
-    q: str = ""
-    source: str = ""
+    q: str = ""  # the words of the search field
+    source: str = ""  # the number of a root
     tag: str = ""
-    problem: str = ""
-    used: str = ""
-    sort: str = ""
-    start: int = 0
+    problem: str = ""  # "left-out", "any", or the code of a problem
+    used: str = ""  # "used" or "never"
+    sort: str = ""  # a key of `_SORTS`; a search has its own order
+    start: int = 0  # offset of the first skill
 
     @property
     def is_filtered(self) -> bool:
@@ -114,45 +105,40 @@ def _page(given: QueryParams, ctx: Context) -> Response:
     if given.get("format") == "json":
         return JSONResponse([_as_json(row) for row in found["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
-    new = shlex.join(
-        ["mcp-skills-server", "new", os.path.join(ctx.runtime.registry.roots[0].given, "my-skill")]
-    )
-    off: list[tuple[str, str]] = []
+    roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
+    folder = os.path.join(roots[0].given, "my-skill")
     if ctx.site.is_local:
-        roots = ctx.runtime.registry.roots
-        off = [
-            (f"{root.index}:{place}", root.show(place))
-            for root in roots
-            for place in sorted(root.off)
-        ]
-    facets = _facets_of(ctx, survey)
+        off = [(key, root.show(place)) for key, (root, place) in sorted(_switched_off(ctx).items())]
     return ctx.page(
-        template, query=query, page_size=PAGE_SIZE, new=new, off=off, facets=facets, **found
+        template,
+        query=query,
+        page_size=PAGE_SIZE,
+        new=shlex.join(["mcp-skills-server", "new", folder]),
+        off=off,
+        facets=_facets_of(ctx, survey),
+        **found,
     )
+
+
+def _switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
+    """Return the root and folder of each skill that is switched off, by its name in a form."""
+    roots = ctx.runtime.registry.roots
+    return {f"{root.index}:{place}": (root, place) for root in roots for place in root.off}
 
 
 async def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Switch a local skill on or off for all programs, and return where to go.
-
-    Raises:
-        HTTPException: the page is not local.
-        RequestError: the skill cannot be switched.
-    """
+    """Switch a local skill on or off for all programs, and return where to go."""
     if not ctx.site.is_local:
         raise HTTPException(403, "Switch skills on the local page ('mcp-skills-server ui').")
     registry, skill = ctx.runtime.registry, ctx.snapshot.skills.get(fields.get("off", ""))
-    known = {
-        f"{root.index}:{place}": (root, place) for root in registry.roots for place in root.off
-    }
+    known, is_on = _switched_off(ctx), skill is None
     if skill is not None and can_switch(ctx, skill):
-        await to_thread.run_sync(
-            partial(switch, registry.roots[skill.root].path, skill.directory, on=False)
-        )
+        root, place = registry.roots[skill.root], skill.directory
     elif fields.get("on") in known:
-        root, place = known[fields["on"]]
-        await to_thread.run_sync(partial(switch, root.path, place, on=True))
+        (root, place), is_on = known[fields["on"]], True
     else:
         raise RequestError("Only skills in your own folders can be switched on and off.")
+    await to_thread.run_sync(partial(switch, root.path, place, on=is_on))
     await registry.arefresh()
     return "/"
 
@@ -186,22 +172,18 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
         except NoFullTextError as error:
             trouble = str(error)
         # Unreadable skills are in no index; find them by path.
-        unread = [
-            each
-            for each in by_path
-            if each.standing is Standing.UNUSABLE and query.q.lower() in each.path.lower()
-        ]
-        fitting += filter(accept, unread)
+        unread = (each for each in by_path if each.standing is Standing.UNUSABLE)
+        fitting += (
+            each for each in unread if accept(each) and query.q.lower() in each.path.lower()
+        )
     else:
         fitting = [*filter(accept, by_path)]
         total = len(fitting)
         if query.sort:
             fitting.sort(key=_SORTS[query.sort])
-    rows = [
-        _row(ctx, each, query, used or {}, survey)
-        for each in fitting[query.start : query.start + PAGE_SIZE]
-    ]
-    more = len(fitting) > query.start + PAGE_SIZE
+    end = query.start + PAGE_SIZE
+    rows = [_row(ctx, each, query, used or {}, survey) for each in fitting[query.start : end]]
+    more = len(fitting) > end
     return {"rows": rows, "more": more, "total": total, "trouble": trouble, "nearest": nearest}
 
 
@@ -284,19 +266,14 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
     found = _facets.get(snapshot)
     if found is None:
         skills, by_skill = snapshot.skills.values(), survey.by_skill
-        roots = Counter(skill.root for skill in skills)
-        tags = Counter(
-            tag for skill in skills for tag in {str(each) for each in tags_of(skill.frontmatter)}
-        )
-        codes = Counter(
-            code
-            for skill in skills
-            for code in {each.code for each in by_skill.get(skill.path, ())}
-        )
+        roots, tags, codes = Counter[int](), Counter[str](), Counter[str]()
+        for skill in skills:
+            roots[skill.root] += 1
+            tags.update(set(map(str, tags_of(skill.frontmatter))))
+            codes.update({each.code for each in by_skill.get(skill.path, ())})
+        sources = sorted(roots.items())
         found = {
-            "sources": [
-                (str(root), source_name(ctx, root), count) for root, count in sorted(roots.items())
-            ],
+            "sources": [(str(root), source_name(ctx, root), count) for root, count in sources],
             "tags": sorted(tags.most_common(_MOST_TAGS)),
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),

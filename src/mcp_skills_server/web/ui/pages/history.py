@@ -54,18 +54,13 @@ class SkillRevision(NamedTuple):
     is_whole: bool
 
 
-class _Kept(NamedTuple):
-    files: Files
-    size: int
-
-
 class Revisions:
     """Recent changes of a registry's skills, with diffs."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        """The files of each skill as last seen, with their size in bytes."""
+        self._kept: OrderedDict[str, Files] = OrderedDict()
+        """The files of each skill as last seen."""
         self._size = 0
         self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
@@ -124,17 +119,14 @@ class Revisions:
 
     def _drop(self, path: str) -> Files | None:
         kept = self._kept.pop(path, None)
-        if kept is None:
-            return None
-        self._size -= kept.size
-        return kept.files
+        self._size -= _size(kept or {})
+        return kept
 
     def _keep(self, path: str, files: Files) -> None:
-        size = sum(len(raw) for raw, _ in files.values())
-        self._size += size
-        self._kept[path] = _Kept(files, size)
+        self._kept[path] = files
+        self._size += _size(files)
         while self._size > _MOST_KEPT:
-            self._size -= self._kept.popitem(last=False)[1].size
+            self._size -= _size(self._kept.popitem(last=False)[1])
 
     def _read(self, skill: Skill) -> Files:
         """Read the text files of a skill; large and other files are represented by digests."""
@@ -166,16 +158,19 @@ class Revisions:
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 
+def _size(files: Files) -> int:
+    return sum(len(raw) for raw, _ in files.values())
+
+
 def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
     """Return the last git commits that touched a folder, except those of `without`. Blocks."""
     top = working_copy(Path(root))
     if top is None or not Path(folder).is_relative_to(top):
         return []
     inside = Path(folder).relative_to(top).as_posix()
-    return (
-        read_log(Git(top / ".git", "", "none"), pathspecs("" if inside == "." else inside, without))
-        or []
-    )
+    if inside == ".":
+        inside = ""
+    return read_log(Git(top / ".git", "", "none"), pathspecs(inside, without)) or []
 
 
 async def page(request: Request, ctx: Context) -> Response:

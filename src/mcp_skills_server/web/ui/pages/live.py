@@ -10,9 +10,9 @@ import asyncio
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import anyio
@@ -69,30 +69,19 @@ def _changes(found: Changes, snapshot: Snapshot) -> Iterator[Change]:
         elif before is None:
             yield Change("appeared", path)
         else:
-            inside = (
-                _differing_inside(path, paths)
-                | nested_in(snapshot, before)
-                | nested_in(snapshot, after)
-            )
+            inside = nested_in(snapshot, before) | nested_in(snapshot, after)
+            below = f"{path}/"
+            for each in islice(paths, bisect_left(paths, below), None):
+                if not each.startswith(below):
+                    break
+                inside.add(each.removeprefix(below))
             folders = tuple(f"{each}/" for each in inside)
-            names = sorted(before.files.keys() | after.files.keys())
-            differing = [
-                each for each in names if before.files.get(each) is not after.files.get(each)
-            ]
-            own = [each for each in differing if not each.startswith(folders)]
+            old, new = before.files, after.files
+            changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
+            own = sorted(name for name in changed if not name.startswith(folders))
             if own or not inside:
-                yield Change(
-                    "changed", path, tuple(own[:_MOST_FILES]), max(0, len(own) - _MOST_FILES)
-                )
-
-
-def _differing_inside(path: str, paths: Sequence[str]) -> set[str]:
-    """Return the relative paths of those among these sorted paths that are below a skill."""
-    below = f"{path}/"
-    found = takewhile(
-        lambda each: each.startswith(below), islice(paths, bisect_left(paths, below), None)
-    )
-    return {each.removeprefix(below) for each in found}
+                more = max(0, len(own) - _MOST_FILES)
+                yield Change("changed", path, tuple(own[:_MOST_FILES]), more)
 
 
 class Live:
@@ -144,13 +133,9 @@ class Live:
         return [*islice(self._of(skills), MOST_SHOWN)]
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
-        """Return the number of a skill set's last change, or `after` if there is none later.
-
-        With `path` only changes of the skill at this path count.
-        """
-        return next(
-            (each.number for each in self._of(skills, after) if path in ("", each.path)), after
-        )
+        """Return the number of the last change of a skill set, or of its skill at `path`."""
+        found = (each.number for each in self._of(skills, after) if path in ("", each.path))
+        return next(found, after)
 
     def _of(self, skills: SkillSet, after: int = 0) -> Iterator[Change]:
         permissions = skills.permissions
@@ -179,12 +164,9 @@ class Live:
     ) -> ChangeStream:
         """Return a server-sent event stream: one `change` for all changes since `after`.
 
-        If an owner opens too many streams, its oldest one ends with the event `replaced`. A stream
-        ends if `has_access` returns False before an event. With `path` only changes of the skill at
-        this path count.
-
-        Raises:
-            QuotaError: other owners hold all streams.
+        If an owner opens too many streams, its oldest one ends with the event `replaced`; with
+        QuotaError others hold all streams. A stream ends if `has_access` returns False before an
+        event. With `path` only changes of the skill at this path count.
         """
         made = ChangeStream(self, skills, after, has_access, path)
         for oldest in self._slots.claim(made, owner):
@@ -198,10 +180,7 @@ class Live:
 
 
 class ChangeStream(StreamingResponse):
-    """A server-sent event stream of `Live.open`. It frees its slot however it ends.
-
-    `is_replaced` ends it, because its owner has opened too many later ones.
-    """
+    """A server-sent event stream of `Live.open`. It frees its slot however it ends."""
 
     def __init__(
         self, live: Live, skills: SkillSet, after: int, has_access: AccessCheck, path: str
@@ -212,6 +191,7 @@ class ChangeStream(StreamingResponse):
         self._has_access = has_access
         self._path = path
         self.is_replaced = False
+        """Ends the stream, because its owner has opened too many later ones."""
         self.lines = self._lines()
         super().__init__(self.lines, media_type=_TYPE, headers={"x-accel-buffering": "no"})
 
@@ -275,13 +255,11 @@ async def events(request: Request, ctx: Context) -> Response:
         return Response(media_type=_TYPE)
     skills, live, query = ctx.runtime.skill_set, ctx.site.live, request.query_params
     text = request.headers.get("last-event-id") or query.get("after", "")
-    known = live.number(skills)
+    known, owner = live.number(skills), quota_owner(request.scope)
     if text.isascii() and text.isdigit() and len(text) < 20:
         known = int(text)
     try:
-        return live.open(
-            skills, quota_owner(request.scope), known, ctx.has_access, query.get("skill", "")
-        )
+        return live.open(skills, owner, known, ctx.has_access, query.get("skill", ""))
     except QuotaError as error:
         # A browser does not reconnect after a response of another type.
         return PlainTextResponse(f"{error}\n", 429, {"retry-after": "60"})

@@ -39,18 +39,15 @@ class Cut(NamedTuple):
 
 
 class UnaskedText(NamedTuple):
-    """A text that a model reads unasked, with counts of skills by how much it shows.
-
-    It shows a description whole or cut, only the name, or nothing (`unnamed`).
-    """
+    """A text that a model reads unasked, with counts of skills by how much it shows."""
 
     title: str
     text: str
     limit: int
     examples: Sequence[Cut]
-    whole: int = 0
-    cut: int = 0
-    named: int = 0
+    whole: int = 0  # with the description
+    cut: int = 0  # with a part of it
+    named: int = 0  # with the name only
     unnamed: int = 0
 
 
@@ -115,30 +112,20 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
         # The text itself shows the other names, so the examples are the missing ones.
         left_out = [each for position, each in enumerate(offers) if position not in shown.names]
         examples = [Cut(each.name, each.path, "not named") for each in left_out[:MOST_CUT]]
-        return UnaskedText(
-            title, text, limit, examples, named=len(shown.names), unnamed=len(left_out)
-        )
-    cut = [position for position, part in shown.cut.items() if part]
-    examples = [
-        Cut(
-            offers[position].name,
-            offers[position].path,
-            runtime.shown_part(overview, shown, position),
-        )
-        for position in cut[:MOST_CUT]
-    ]
+        counts = {"named": len(shown.names), "unnamed": len(left_out)}
+        return UnaskedText(title, text, limit, examples, **counts)
+    cut, examples = [position for position, part in shown.cut.items() if part], list[Cut]()
+    for position in cut[:MOST_CUT]:
+        each, part = offers[position], runtime.shown_part(overview, shown, position)
+        examples.append(Cut(each.name, each.path, part))
     whole, named = len(offers) - len(shown.cut), len(shown.cut) - len(cut)
     return UnaskedText(title, text, limit, examples, whole, len(cut), named)
 
 
 def withheld(ctx: Context) -> Sequence[str]:
     """Return the paths of readable skills whose frontmatter keeps them from models."""
-    skills = ctx.snapshot.skills
-    return [
-        path
-        for path in ctx.snapshot.paths(Standing.LENIENT)
-        if not runtime.is_offered(skills[path])
-    ]
+    skills, paths = ctx.snapshot.skills, ctx.snapshot.paths(Standing.LENIENT)
+    return [path for path in paths if not runtime.is_offered(skills[path])]
 
 
 async def method_answers(
@@ -148,19 +135,9 @@ async def method_answers(
     settings = ctx.site.settings
     if settings.tools:
         tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
-        fields = {
-            "resultType": "complete",
-            "tools": tools,
-            "ttlMs": settings.ttl_ms,
-            "cacheScope": "private",
-        }
-        yield MethodAnswer(
-            "tools/list",
-            "",
-            jsonrpc.dump(era.in_era("tools/list", fields)),
-            len(tools),
-            more=False,
-        )
+        fields = {"resultType": "complete", "ttlMs": settings.ttl_ms, "cacheScope": "private"}
+        raw = jsonrpc.dump(era.in_era("tools/list", {**fields, "tools": tools}))
+        yield MethodAnswer("tools/list", "", raw, len(tools), more=False)
     if settings.prompts:
         yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
@@ -179,9 +156,8 @@ async def _listed(
     handler = prompts.list_prompts if method == "prompts/list" else skills.list_skills
     result = await handler(ctx.view, ctx.site.settings, caller, {})
     entries, more = result[method.partition("/")[0]], result.get("nextCursor") is not None
-    return MethodAnswer(
-        method, dialect, jsonrpc.dump(era.in_era(method, result)), len(entries), more
-    )
+    raw = jsonrpc.dump(era.in_era(method, result))
+    return MethodAnswer(method, dialect, raw, len(entries), more)
 
 
 async def _served(ctx: Context, view: View) -> Served:

@@ -44,17 +44,14 @@ UNFINISHED: Final = "begun"
 
 
 class SourceRow(NamedTuple):
-    """One root, with the number of its skills that the viewer may see, and its last error or "".
-
-    A folder, which is watched, has no state.
-    """
+    """One root, with the number of its skills that the viewer may see."""
 
     name: str
     revision: str
     skills: int
     left_out: int
-    state: SourceState | None
-    trouble: str
+    state: SourceState | None  # None for a folder, which is watched
+    trouble: str  # its last error
 
 
 async def sources(_: Request, ctx: Context) -> Response:
@@ -65,32 +62,22 @@ async def sources(_: Request, ctx: Context) -> Response:
 def source_rows(ctx: Context) -> list[SourceRow]:
     """Return the roots of the viewer's skills; for an operator, all roots."""
     states = {each.name: each for each in ctx.site.sources()}
-    lost = {
-        each.path: each.message
-        for each in ctx.runtime.registry.snapshot.problems
-        if each.code == "root-missing"
-    }
+    problems = ctx.runtime.registry.snapshot.problems
+    lost = {each.path: each.message for each in problems if each.code == "root-missing"}
     counts = Counter(skill.root for skill in ctx.snapshot.skills.values())
     left_out = Counter(s.root for s in ctx.snapshot.skills.values() if s.standing < Standing.VALID)
     out: list[SourceRow] = []
     for root in ctx.runtime.registry.roots:
         if not counts[root.index] and not ctx.is_admin:
             continue
-        state, revision, trouble = (
-            states.get(root.origin or ""),
-            root.revision,
-            lost.get(root.shown),
-        )
+        state = states.get(root.origin or "")
+        revision, trouble = root.revision, lost.get(root.shown, "")
         if state is not None:
-            revision, trouble = state.revision or revision, state.trouble
+            revision, trouble = state.revision or revision, state.trouble or ""
         if trouble and not ctx.is_admin:
             trouble = "It could not be read at the last poll; the last copy is served."
-        name = source_name(ctx, root.index)
-        out.append(
-            SourceRow(
-                name, revision, counts[root.index], left_out[root.index], state, trouble or ""
-            )
-        )
+        name, number = source_name(ctx, root.index), root.index
+        out.append(SourceRow(name, revision, counts[number], left_out[number], state, trouble))
     return out
 
 
@@ -128,7 +115,13 @@ class _CountTable(NamedTuple):
     by: By
     column: str
     nameless: str
-    lines: Sequence[UsageRow]
+    lines: Sequence[UsageRow] = ()
+
+
+_OTHERS: Final = (
+    _CountTable("principal", "Principal", "anonymous"),
+    _CountTable("host", "Host program", "unknown"),
+)
 
 
 async def usage(request: Request, ctx: Context) -> Response:
@@ -162,16 +155,11 @@ def _others(ctx: Context) -> list[_CountTable]:
     """Return usage by principal and by host program, if the viewer may see others."""
     if not ctx.sees_others:
         return []
-    found: list[_CountTable] = []
-    kinds: tuple[tuple[By, str, str], ...] = (
-        ("principal", "Principal", "anonymous"),
-        ("host", "Host program", "unknown"),
-    )
-    for by, column, nameless in kinds:
-        report = ctx.site.usage.read(by)
-        if report is not None:
-            found.append(_CountTable(by, column, nameless, report.lines[:MOST_OTHERS]))
-    return found
+    return [
+        each._replace(lines=report.lines[:MOST_OTHERS])
+        for each in _OTHERS
+        if (report := ctx.site.usage.read(each.by)) is not None
+    ]
 
 
 def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
@@ -179,10 +167,8 @@ def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
     skills, counted = ctx.snapshot.skills, list[UsageRow]()
     if report is not None:
         counted = [each for each in report.lines if each.name in skills]
-    known = {each.name for each in counted}
-    return counted + [
-        UsageRow(path) for path in ctx.snapshot.paths(Standing.LENIENT) if path not in known
-    ]
+    known, paths = {each.name for each in counted}, ctx.snapshot.paths(Standing.LENIENT)
+    return counted + [UsageRow(path) for path in paths if path not in known]
 
 
 # Runs and clients
@@ -253,7 +239,7 @@ class Activity:
 
 async def runs(_: Request, ctx: Context) -> Response:
     """Return the view of runs, without names of skills that the viewer may not read."""
-    found = await to_thread.run_sync(ctx.site.activity.runs)
+    found = ctx.site.activity.runs()
     skills = {each.started.skill for each in found}
     readable = {each for each in skills if not each or ctx.may_read(each)}
     return ctx.page("runs.html", runs=found, readable=readable)
@@ -261,4 +247,4 @@ async def runs(_: Request, ctx: Context) -> Response:
 
 async def clients(_: Request, ctx: Context) -> Response:
     """Return the view of clients."""
-    return ctx.page("clients.html", clients=await to_thread.run_sync(ctx.site.activity.clients))
+    return ctx.page("clients.html", clients=ctx.site.activity.clients())

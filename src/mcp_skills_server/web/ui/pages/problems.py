@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -35,14 +36,11 @@ REFRESH_S: Final = "1"
 
 
 class ShownProblem(NamedTuple):
-    """A problem with the numbered lines around it.
-
-    `skill` is None for a problem of a root; `file` is "" for a problem of no file.
-    """
+    """A problem with the numbered lines around it."""
 
     problem: Problem
-    skill: Skill | None = None
-    file: str = ""
+    skill: Skill | None = None  # None for a problem of a root
+    file: str = ""  # "" for a problem of no file
     lines: Sequence[tuple[int, str]] = ()
 
 
@@ -52,11 +50,8 @@ async def page(request: Request, ctx: Context) -> Response:
     severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
     start = start_of(given)
     survey = await to_thread.run_sync(survey_of, ctx)
-    fitting = [
-        each
-        for each in survey.problems
-        if severity in ("", each.severity) and code in ("", each.code)
-    ]
+    severe = (each for each in survey.problems if severity in ("", each.severity))
+    fitting = [each for each in severe if code in ("", each.code)]
     response = ctx.page(
         "problems.html",
         shown=[await _shown(ctx, each) for each in islice(fitting, start, start + PAGE_SIZE)],
@@ -76,9 +71,9 @@ async def page(request: Request, ctx: Context) -> Response:
 
 
 def survey_of(ctx: Context) -> Survey:
-    """Return known problems of the viewer's skills, and start to check the unchecked ones.
+    """Return known problems of the viewer's skills; check the others in the background.
 
-    Only an operator gets problems of roots. Checks run in the background.
+    Only an operator gets problems of roots.
     """
     checks = ctx.runtime.registry.checks
     found = checks.survey(ctx.snapshot)
@@ -93,16 +88,13 @@ async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
     skill, shown = ctx.snapshot.skills.get(problem.skill), shown_problem(ctx, problem)
     if skill is None:
         return ShownProblem(shown)
-    file = file_of(
-        problem, ctx.runtime.registry.roots[skill.root].show(skill.directory), skill.files
-    )
-    if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
-        return ShownProblem(shown, skill, file)
-    try:
-        raw = await ctx.view.read(skill, file)
-    except OSError:
-        return ShownProblem(shown, skill, file)
-    return ShownProblem(shown, skill, file, lines_around(raw, problem.line))
+    place = ctx.runtime.registry.roots[skill.root].show(skill.directory)
+    file = file_of(problem, place, skill.files)
+    lines: Sequence[tuple[int, str]] = ()
+    if problem.line is not None and file and skill.files[file].size <= _MOST_BYTES:
+        with suppress(OSError):
+            lines = lines_around(await ctx.view.read(skill, file), problem.line)
+    return ShownProblem(shown, skill, file, lines)
 
 
 def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:

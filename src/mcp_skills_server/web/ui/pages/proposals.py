@@ -54,11 +54,11 @@ class FileSides(NamedTuple):
 
 async def page(_: Request, ctx: Context) -> Response:
     """Return the list: pending proposals, and decided ones."""
-    found = await to_thread.run_sync(_own, ctx)
-    pending = [each for each in found if each.state == "pending"]
-    return ctx.page(
-        "proposals.html", pending=pending, decided=[each for each in found if each not in pending]
-    )
+    found = await to_thread.run_sync(_store(ctx).list)
+    own = [each for each in found if may_review(ctx, each.name)]
+    pending = [each for each in own if each.state == "pending"]
+    decided = [each for each in own if each.state != "pending"]
+    return ctx.page("proposals.html", pending=pending, decided=decided)
 
 
 async def one(request: Request, ctx: Context) -> Response:
@@ -67,12 +67,7 @@ async def one(request: Request, ctx: Context) -> Response:
 
 
 async def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Approve or reject a proposal as the form says, and return where to go.
-
-    Raises:
-        HTTPException: the viewer may review no such proposal.
-        RequestError: the decision is invalid or impossible.
-    """
+    """Approve or reject a proposal as the form says, and return where to go."""
     id_ = request.path_params["id"]
     await to_thread.run_sync(_decide, ctx, id_, fields, address(request.scope))
     return f"/proposals/{id_}"
@@ -88,10 +83,6 @@ def may_review(ctx: Context, name: str | None = None) -> bool:
     if name is None:
         return permissions.permits_any("review")
     return permissions.permits("review", name)
-
-
-def _own(ctx: Context) -> list[Proposal]:
-    return [each for each in _store(ctx).list() if may_review(ctx, each.name)]
 
 
 def _store(ctx: Context) -> ProposalStore:
@@ -115,15 +106,14 @@ def _one(ctx: Context, id_: str) -> Response:
     registry, proposal = ctx.runtime.registry, _found(ctx, id_)
     found = review(registry, _store(ctx), proposal)
     manifest, _ = found.after.get(SKILL_MD, (b"", False))
+    body = frontmatter.parse(manifest).body or ""
     return ctx.page(
         "proposal.html",
         proposal=proposal,
         found=found,
         problems=[without_folders(ctx, each) for each in found.problems],
         files=list(sides(found.before, found.after)),
-        rendered=render(
-            frontmatter.parse(manifest).body or "", proposal.name, found.after.keys(), SKILL_MD
-        ),
+        rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
         queries=queries(registry, found),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
@@ -138,21 +128,14 @@ def _decide(ctx: Context, id_: str, fields: Mapping[str, str], client: str | Non
     message = fields.get("message", "").strip()[:_MOST_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
-        scripts = "scripts" in fields
-        approval.approve(
-            registry, store, proposal.id, reviewer=reviewer, message=message, scripts=scripts
-        )
+        given = {"reviewer": reviewer, "message": message}
+        approval.approve(registry, store, proposal.id, scripts="scripts" in fields, **given)
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:
         raise RequestError("Choose approve or reject.")
-    ctx.runtime.events.emit_decision(
-        Use(decision, proposal.name, proposal.id, proposal.base),
-        proposer=proposal.principal,
-        reviewer=named,
-        label=label,
-        address=client,
-    )
+    use, by = Use(decision, proposal.name, proposal.id, proposal.base), proposal.principal
+    ctx.runtime.events.emit_decision(use, proposer=by, reviewer=named, label=label, address=client)
 
 
 def sides(before: Files, after: Files) -> Iterator[FileSides]:

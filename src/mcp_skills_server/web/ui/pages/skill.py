@@ -57,10 +57,7 @@ from mcp_skills_server.web.ui.render import (
 _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
 _TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
-GONE: Final = (
-    "This skill does not exist any more, or you may not read it. It may have been moved, "
-    "renamed or deleted."
-)
+GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
 _MOST_COPIES: Final = 20
 _ARGUMENT_PREFIX: Final = "arg."
 _DEEPEST: Final = 8
@@ -69,12 +66,8 @@ _MOST_CASES: Final = 100
 _NEIGHBOURS: Final = 20
 _MOST_SIMILAR: Final = 5
 _MIN_SHARE: Final = 0.4
-_IN_WORDS: Final = {
-    "whole": "with its description",
-    "absent": "not at all; skills_search finds it",
-}
-
-_FILE_GONE: Final = "This file does not exist any more. It may have been moved, renamed or deleted."
+_IN_WORDS: Final = {"whole": "with its description", "absent": "not at all; skills_search finds it"}
+_FILE_GONE: Final = "This file does not exist any more. It may have moved."
 _MOST_SHOWN: Final = 1 << 20
 """Bytes of the largest file that is shown; a larger one is offered for download."""
 _PIECE: Final = 1 << 18
@@ -93,47 +86,33 @@ class Snippet(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A SKILL.md for display, or in `trouble` the reason why it cannot be shown.
-
-    `hidden` is the number of its invisible characters.
-    """
+    """A SKILL.md for display."""
 
     raw: str = ""
     rendered: Markup | None = None
-    hidden: int = 0
-    trouble: str = ""
+    hidden: int = 0  # number of its invisible characters
+    trouble: str = ""  # why it cannot be shown
     body_tokens: int = 0
 
 
 @dataclass(slots=True)
 class FileTree:
-    """A folder of the file tree: subfolders by name, and files as (name, path).
-
-    `count` and `size` include all files below it.
-    """
+    """A folder of the file tree: subfolders by name, and files as (name, path)."""
 
     folders: dict[str, FileTree] = field(default_factory=dict[str, "FileTree"])
     files: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    count: int = 0
+    count: int = 0  # of all files below it
     size: int = 0
 
 
 class AuthorReport(NamedTuple):
-    """The findings on a skill for its author.
+    """The findings on a skill for its author."""
 
-    Attributes:
-        summary: of its trigger set; None without one.
-        failed: the failed cases, each with the reason.
-        errors: why files in its folder evals contain no cases.
-        hosts: names of hosts, and how much of the skill their models see unasked.
-        neighbours: similar skills, which a model may confuse with it.
-    """
-
-    summary: Summary | None
-    failed: Sequence[tuple[CaseResult, str]]
-    errors: Sequence[str]
-    hosts: Sequence[tuple[str, str]]
-    neighbours: Sequence[Overlap]
+    summary: Summary | None  # of its trigger set
+    failed: Sequence[tuple[CaseResult, str]]  # the failed cases, each with the reason
+    errors: Sequence[str]  # why files in its folder evals contain no cases
+    hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
+    neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -187,11 +166,7 @@ async def page(request: Request, ctx: Context) -> Response:
 
 
 def skill_of(request: Request, ctx: Context) -> Skill:
-    """Return the skill in the address.
-
-    Raises:
-        HTTPException: 404, the viewer may see no such skill.
-    """
+    """Return the skill in the address; HTTPException 404 if the viewer may see no such skill."""
     skill = ctx.snapshot.skills.get(request.path_params["path"])
     if skill is None:
         raise HTTPException(404, GONE)
@@ -212,10 +187,8 @@ def _icon(skill: Skill) -> str:
 
 def _copies(ctx: Context, skill: Skill) -> list[Skill]:
     """Return the copies of a skill at other paths."""
-    skills = ctx.snapshot.skills
-    others = (
-        skills[path] for path in ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
-    )
+    paths = ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
+    others = (ctx.snapshot.skills[path] for path in paths)
     return [each for each in others if each is not skill and is_copy(skill, each)]
 
 
@@ -259,11 +232,9 @@ async def _text(ctx: Context, skill: Skill) -> Text:
 
 
 class _Form(NamedTuple):
-    """The arguments with values, the instructions filled in, and the error of filling."""
-
-    arguments: Sequence[Argument]
-    filled: str | None = None
-    trouble: str = ""
+    arguments: Sequence[Argument]  # with values
+    filled: str | None = None  # the instructions with these values
+    trouble: str = ""  # the error of filling
 
 
 async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form:
@@ -271,11 +242,8 @@ async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form
     declared: Sequence[Mapping[str, Json]] = ()
     if skill.standing > Standing.UNUSABLE:
         declared = arguments.declared(skill.frontmatter)
-    given = {
-        key.removeprefix(_ARGUMENT_PREFIX): value
-        for key, value in query.items()
-        if key.startswith(_ARGUMENT_PREFIX) and value
-    }
+    keys = [key for key, value in query.items() if key.startswith(_ARGUMENT_PREFIX) and value]
+    given = {key.removeprefix(_ARGUMENT_PREFIX): query[key] for key in keys}
     shown: list[Argument] = []
     for each in declared:
         name, words = str(each["name"]), text_of(each.get("description")) or ""
@@ -304,9 +272,7 @@ def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     elif not settings.tools:
         model = "this server offers no tools"
     if not settings.prompts or not prompts.is_offered(skill, settings.prompt_choice):
-        user = (
-            "its frontmatter or an option of the server keeps it from users, or it cannot be read"
-        )
+        user = "its frontmatter or an option keeps it from users, or it cannot be read"
     return [
         ("Hosts that support skills", host),
         ("Models, through tools", model),
@@ -315,19 +281,14 @@ def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
 
 
 def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
-    others = [
-        path for path in skill.files if path != SKILL_MD and media.is_text(media.media_type(path))
-    ]
+    named, others = estimated_tokens(f"{skill.name}{skill.description}"), 0
+    for path, file in skill.files.items():
+        if path != SKILL_MD and media.is_text(media.media_type(path)):
+            others += file.size
     return [
-        (
-            "In every conversation, by name and description",
-            estimated_tokens(f"{skill.name}{skill.description}"),
-        ),
+        ("In every conversation, by name and description", named),
         ("When its instructions are loaded", text.body_tokens),
-        (
-            "If every other text file were read too",
-            estimated_tokens_of_bytes(sum(skill.files[path].size for path in others)),
-        ),
+        ("If every other text file were read too", estimated_tokens_of_bytes(others)),
     ]
 
 
@@ -353,15 +314,14 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
     found: list[Snippet] = []
     for key, host in HOSTS.items():
         try:
-            entry = (
-                remote_entry_for(host, url, token) if url else entry_for(host, [_PROGRAM], roots)
-            )
+            if url:
+                entry = remote_entry_for(host, url, token)
+            else:
+                entry = entry_for(host, [_PROGRAM], roots)
         except UsageError:
             continue  # the host has no such kind of entry
-        command = shlex.join([_PROGRAM, "install", key, *given])
-        found.append(
-            Snippet(key, host.title, command, snippet(host, _NAME, entry), _link(key, entry))
-        )
+        command, text = shlex.join([_PROGRAM, "install", key, *given]), snippet(host, _NAME, entry)
+        found.append(Snippet(key, host.title, command, text, _link(key, entry)))
     return found
 
 
@@ -382,10 +342,9 @@ def _link(key: str, entry: Mapping[str, object]) -> str:
 
 def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     """Return the report of a skill that models are offered. Blocks for some ms per case."""
-    registry = ctx.runtime.registry
-    show = registry.roots[skill.root].show
-    if not ctx.site.is_local:
-        show = str
+    registry, show = ctx.runtime.registry, str
+    if ctx.site.is_local:
+        show = registry.roots[skill.root].show
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     search, hosts = ctx.runtime.searches.of(ctx.runtime.skill_set), _hosts(ctx, skill)
     try:
@@ -467,9 +426,8 @@ async def raw_file(request: Request, ctx: Context) -> Response:
         for start in range(0, len(content), _PIECE):
             yield content[start : start + _PIECE]
 
-    return StreamingResponse(
-        pieces(), headers={**headers, "content-type": kind or "application/octet-stream"}
-    )
+    headers["content-type"] = kind or "application/octet-stream"
+    return StreamingResponse(pieces(), headers=headers)
 
 
 def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:

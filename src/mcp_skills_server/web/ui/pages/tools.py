@@ -34,10 +34,8 @@ class ToolAnswer(NamedTuple):
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view, with the result if a tool is called."""
     query, answer = request.query_params, None
-    tool, host = (
-        choice_of(query, "tool", TOOLS, TOOLS[0]),
-        choice_of(query, "host", HOSTS, next(iter(HOSTS))),
-    )
+    tool = choice_of(query, "tool", TOOLS, TOOLS[0])
+    host = choice_of(query, "host", HOSTS, next(iter(HOSTS)))
     schema: Any = runtime.argument_schemas()[tool]
     arguments = [
         Argument(
@@ -72,9 +70,8 @@ async def _call(ctx: Context, tool: str, arguments: Mapping[str, Any], client: s
     """Call a tool in a new session. Before a file is read its skill is loaded, as models do."""
     async with Session(ctx.runtime, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
-            await session.call(
-                runtime.LOAD, {"names": [arguments["skill"]]}, client=client, of=ctx.runtime
-            )
+            names = {"names": [arguments["skill"]]}
+            await session.call(runtime.LOAD, names, client=client, of=ctx.runtime)
         result = await session.call(tool, dict(arguments), client=client, of=ctx.runtime)
     text = "\n".join(str(block.get("text", "")) for block in result["content"])
     raw = json.dumps(result, ensure_ascii=False, indent=2)

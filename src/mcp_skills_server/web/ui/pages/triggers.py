@@ -46,23 +46,14 @@ _UNWANTED: Final = "-"
 
 
 class Ranked(NamedTuple):
-    """A rank in the search results.
-
-    Attributes:
-        skill: the skill found.
-        score: its score; None if the prompt is its name.
-        share: its score divided by the best one, from 0 to 1.
-        words: its rank, or its share, in words.
-        why: texts of the skill, with the words of the prompt that they contain.
-        near: similar skills, the most similar first.
-    """
+    """A rank in the search results."""
 
     skill: Skill
-    score: float | None
-    share: float
-    words: str
-    why: Sequence[tuple[str, Sequence[str]]]
-    near: Sequence[Overlap]
+    score: float | None  # None if the prompt is its name
+    share: float  # its score divided by the best one, from 0 to 1
+    words: str  # its rank, or its share, in words
+    why: Sequence[tuple[str, Sequence[str]]]  # texts of it, with the words of the prompt in them
+    near: Sequence[Overlap]  # similar skills, the most similar first
 
 
 class CheckedPrompt(NamedTuple):
@@ -110,12 +101,7 @@ def _page(query: QueryParams, ctx: Context) -> Response:
 
 
 async def save(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Save the prompts of a form as its skill's trigger set, and return where to go.
-
-    Raises:
-        HTTPException: the page is not local.
-        RequestError: the prompts cannot be saved.
-    """
+    """Save the prompts of a form as its skill's trigger set, and return where to go."""
     if not ctx.site.is_local:
         raise HTTPException(403, "Save queries on the local page ('mcp-skills-server ui').")
     skill = ctx.snapshot.skills.get(fields.get("skill", ""))
@@ -157,10 +143,8 @@ def cases_of(lines: str) -> list[TriggerCase]:
 def _own_prompts(ctx: Context, skill: Skill) -> str:
     """Return the cases of a skill's trigger set as lines."""
     cases, _ = own_cases(ctx.runtime.registry.read, skill, str)
-    marks = {True: "", False: f"{_UNWANTED} "}
-    return "\n".join(
-        f"{marks[each.should_trigger]}{each.query}" for _, each in cases[:_MOST_PROMPTS]
-    )
+    marks, first = {True: "", False: f"{_UNWANTED} "}, cases[:_MOST_PROMPTS]
+    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in first)
 
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
@@ -173,9 +157,8 @@ def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[Chec
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
         place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
-        found.append(
-            CheckedPrompt(case, (place == 0) == case.should_trigger, _in_words(hits, place))
-        )
+        is_passed = (place == 0) == case.should_trigger
+        found.append(CheckedPrompt(case, is_passed, _in_words(hits, place)))
     return found
 
 
@@ -187,15 +170,10 @@ def _in_words(hits: Sequence[Hit], place: int | None) -> str:
         return f"not found; first is {hits[0].skill.name}"
     if place:
         return f"rank {place + 1}, after {hits[0].skill.name}"
-    if len(hits) == 1 or not _is_close(hits[0], hits[1]):
+    first, *others = (hit.score for hit in hits)
+    if first is None or not others or (others[0] or 0) <= _CLOSE * first:
         return "first by far"
     return f"first, but close to {hits[1].skill.name}"
-
-
-def _is_close(first: Hit, second: Hit) -> bool:
-    return (
-        first.score is not None and second.score is not None and second.score > _CLOSE * first.score
-    )
 
 
 def rank(ctx: Context, prompt: str) -> Ranking:
@@ -215,14 +193,12 @@ def rank(ctx: Context, prompt: str) -> Ranking:
             if place:
                 words = f"{share:.0%} of the best"
             if place < _COMPARED:
-                alike = search.find(
-                    hit.skill.description or hit.skill.name, _NEIGHBOURS, ctx.offers
-                )
+                text = hit.skill.description or hit.skill.name
+                alike = search.find(text, _NEIGHBOURS, ctx.offers)
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
                 near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
-            places.append(
-                Ranked(hit.skill, hit.score, share, words, matched_fields(hit.skill, prompt), near)
-            )
+            why = matched_fields(hit.skill, prompt)
+            places.append(Ranked(hit.skill, hit.score, share, words, why, near))
     except NoFullTextError as error:
         return Ranking(trouble=str(error))
     return Ranking(places)

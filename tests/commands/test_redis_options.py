@@ -23,7 +23,8 @@ from mcp_skills_server.commands.serve import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings
-from shared.redis_servers import RealRedis, redis_server, until
+from shared.redis_servers import RealRedis, redis_server
+from web.http_wire import until
 
 SECRET = "very-secret-indeed"
 

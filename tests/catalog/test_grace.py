@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, Told, codes, loaded, plant, served, skill_md, skills
-from mcp_skills_server.catalog import root_index
-from mcp_skills_server.catalog.root_index import GracePeriod
+from mcp_skills_server.catalog import grace
+from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.model import SKILL_MD
 from tables import each_row
 
@@ -19,7 +19,7 @@ def test_a_state_counts_when_it_has_lasted_and_what_was_found_whole_is_no_longer
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, rung = [100.0], threading.Event()
-    monkeypatch.setattr(root_index.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(grace.time, "monotonic", lambda: now[0])
     subject = GracePeriod(rung.set, quiet_s=1)
     assert subject.keep(0, "a", "torn")
     now[0] += 0.9

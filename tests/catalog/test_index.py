@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from catalog.following import serves
 from catalog.forest import DEADLINE, Told, loaded, plant, skill_md, skills, together, view
-from mcp_skills_server.catalog import disk, reading
+from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -272,11 +272,11 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
 def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
     top: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, save, parsed = threading.Event(), index.save, Mock(wraps=reading.read_skill_md)
+    written, save, parsed = threading.Event(), index.save, Mock(wraps=scan.read_skill_md)
     monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and written.set())
     with Watcher(Registry([top], index=index)):
         assert written.wait(DEADLINE)
-    monkeypatch.setattr(reading, "read_skill_md", parsed)
+    monkeypatch.setattr(scan, "read_skill_md", parsed)
     again = Registry([top], index=index)
     told = Told(again)
     with Watcher(again):

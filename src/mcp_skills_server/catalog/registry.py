@@ -16,10 +16,11 @@ from typing import Self
 
 from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.gates import Gate
+from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import QUIET_S, Arm, GracePeriod, RootIndex
+from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem

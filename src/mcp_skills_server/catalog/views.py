@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
@@ -319,7 +318,7 @@ class FilteredSkills:
         made: dict[str, Skill] = {}
         for path, skill in now.items():
             made[path] = own[path] if before.get(path) is skill else self._without_withheld(skill)
-            if path in own and _is_same(own[path], made[path]):
+            if path in own and own[path].has_same_content(made[path]):
                 made[path] = own[path]
         # Problems of roots are for the operator only.
         problems = tuple(
@@ -351,23 +350,13 @@ def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
     return out
 
 
-_compared_fields: Final = attrgetter("findings", "empty", "standing", "origin")
-
-
-def _is_same(before: Skill | None, now: Skill) -> bool:
-    """Tell whether a skill is unchanged, even if it was filtered anew into another object."""
-    if before is None or before is now:
-        return before is now
-    return (
-        before.reading is now.reading
-        and before.files == now.files
-        and _compared_fields(before) == _compared_fields(now)
-    )
-
-
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
     """Return the skills that have no equal under the same path in `others`."""
-    return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}
+    return {
+        path: each
+        for path, each in skills.items()
+        if path not in others or not others[path].has_same_content(each)
+    }
 
 
 def weigh(skill_set: SkillSet, _: object) -> int:

@@ -54,11 +54,11 @@ def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number_of_folder
     real, opened = os.scandir, list[object]()
     monkeypatch.setattr(os, "scandir", lambda place: opened.append(place) or real(place))
     (found,) = passed_over(registry)
-    assert str(found).startswith(f"{tmp_path}: at least 100 skills lie in folders whose names begin")
+    assert str(found).startswith(f"{tmp_path}: at least 100 skills in folders whose names begin")
     assert found.skills == 100 and len(opened) == 101
 
 
 def test_many_dot_folders_are_named_in_part() -> None:
     many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
     assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
-    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill lies in a folder whose name begins")
+    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill in folders whose names begin")

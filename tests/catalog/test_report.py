@@ -46,7 +46,7 @@ def test_of_several_roots_each_that_holds_no_skill_is_named(tmp_path: Path, capl
     plant(tmp_path, {"empty/notes.md": "x", "hidden/.x/a/SKILL.md": skill_md("a")} | skills("full/b"))
     reported(*(tmp_path / name for name in ("empty", "hidden", "full")))
     first, dotted, empty = caplog.messages
-    assert first.startswith("serving 1 skill from ") and dotted.startswith(f"{tmp_path}/hidden: 1 skill lies")
+    assert first.startswith("serving 1 skill from ") and dotted.startswith(f"{tmp_path}/hidden: 1 skill in folders")
     assert empty == f"{tmp_path}/empty: no skill: no folder there has a SKILL.md"
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import to_utf8
 from mcp_skills_server.catalog.path_index import PathIndex, above
@@ -16,6 +16,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, Skill
 
 logger = logging.getLogger(__name__)
+
+_GIVE: Final = "give the path of a folder that holds skills"
 
 
 class Limits(NamedTuple):
@@ -188,15 +190,13 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        shown, origin = (
-            (given.path, given.origin)
-            if isinstance(given, MirroredRoot)
-            else (os.fspath(given), None)
-        )
+        origin = None
+        if isinstance(given, MirroredRoot):
+            shown, origin = given
+        else:
+            shown = os.fspath(given)
         if not shown:
-            raise UsageError(
-                "the path of a folder is empty; give the path of a folder that holds skills"
-            )
+            raise UsageError(f"the path of a folder is empty; {_GIVE}")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
@@ -205,9 +205,8 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         try:
             os.scandir(path).close()
         except OSError as error:
-            raise UsageError(
-                f"{shown}: cannot be read ({error.strerror}); check its permissions"
-            ) from None
+            text = f"{shown}: cannot be read ({error.strerror}); check its permissions"
+            raise UsageError(text) from None
         if path not in seen:
             seen.add(path)
             root = Root(len(out), path, origin or to_utf8(shown), os.path.abspath(shown), origin)
@@ -225,7 +224,7 @@ def no_folder(shown: str) -> UsageError:
         reason = f"a link that leads to nothing ({to_utf8(os.readlink(shown))})"
     else:
         reason = "no such file or folder"
-    return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")
+    return UsageError(f"{shown}: {reason}; {_GIVE}")
 
 
 def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:

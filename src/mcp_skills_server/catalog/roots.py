@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -232,43 +232,23 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
 
     The earlier root owns its skill paths, all that lies below them and all above.
     """
-    merged: dict[str, Skill] = {}
-    above: dict[str, str] = {}
+    merged = PathIndex[Skill]()
     hidden: list[tuple[Skill, Skill]] = []
-    mine: dict[str, Skill] = {}
     for skills in roots:
-        for path in mine:
-            for parent in _parents(path):
-                above.setdefault(parent, path)
-        mine = {}
+        mine: dict[str, Skill] = {}
         for skill in skills:
-            owner = _owner(skill.path, merged, above)
+            path = skill.path
+            owner = next((up for up in above(path) if up in merged), None)
+            owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:
                 hidden.append((skill, merged[owner]))
-            elif skill.path in mine:  # two folders of one plugin
-                hidden.append((skill, mine[skill.path]))
+            elif path in mine:  # two folders of one plugin
+                hidden.append((skill, mine[path]))
             else:
-                mine[skill.path] = skill
-        merged = merged | mine
+                mine[path] = skill
+        merged.replace((), mine)
     return merged, hidden
 
 
 def _slashed(path: str) -> str:
     return path.replace(os.sep, "/")
-
-
-def _parents(path: str) -> list[str]:
-    """Return the paths above this one, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
-
-
-def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    """Return the earlier root's skill path that equals, contains or lies below `path`, or None.
-
-    `merged` has the skills of the earlier roots by path; `above` maps each ancestor of a skill path
-    to one of those skills.
-    """
-    if path in merged:
-        return path
-    return next((parent for parent in _parents(path) if parent in merged), above.get(path))

@@ -76,16 +76,12 @@ class Directory:
 
 
 class Walk:
-    """Lazy walk below an open directory.
+    """Lazy walk below an open directory of the root of this index.
 
     Directories outside of skills are visited as they are iterated over, once, while their parent is
-    open: a root may hold very many skills, and only one is in memory at a time.
-
-    Args:
-        root: index of the root.
-        most_files: files kept of one directory.
-        hidden: also enter dot folders outside of skills.
-        entering: called for each directory below the first one.
+    open: a root may hold very many skills, and only one is in memory at a time. `most_files` are
+    kept of one directory. `hidden` also enters dot folders outside of skills. `entering` is called
+    for each directory below the first one.
     """
 
     def __init__(
@@ -146,13 +142,11 @@ class Walk:
         here.folder_as_manifest = SKILL_MD in inner
         here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved or here.folder_as_manifest
         # A broken skill counts, too: a folder in a skill is no collection of skills.
-        inside = (
-            inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
-        )
+        is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
+        inside = inside or is_skill
         if unserved and not inside:
-            dotted = [
-                name for name in here.named("ignored folder") if is_entered(name, hidden=True)
-            ]
+            ignored = here.named("ignored folder")
+            dotted = [name for name in ignored if is_entered(name, hidden=True)]
             if self._hidden:
                 inner += dotted
             else:

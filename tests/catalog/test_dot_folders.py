@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from catalog.forest import codes, loaded, plant, served, skills
+from catalog.forest import Patch, codes, loaded, plant, served, skills
 from mcp_skills_server.catalog import dot_folders
 from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.roots import Limits
@@ -47,7 +45,7 @@ def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidd
 
 
 def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number_of_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
     monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)

@@ -6,18 +6,14 @@ import shutil
 import threading
 from pathlib import Path
 
-import pytest
-
-from catalog.forest import DEADLINE, Told, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import DEADLINE, Patch, Told, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import grace
 from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.model import SKILL_MD
 from tables import each_row
 
 
-def test_a_state_counts_when_it_has_lasted_and_what_was_found_whole_is_no_longer_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_state_counts_when_it_has_lasted_and_what_was_found_whole_is_no_longer_held(monkeypatch: Patch) -> None:
     now, rung = [100.0], threading.Event()
     monkeypatch.setattr(grace.time, "monotonic", lambda: now[0])
     subject = GracePeriod(rung.set, quiet_s=1)

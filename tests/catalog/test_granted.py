@@ -11,7 +11,7 @@ from weakref import ref
 import anyio
 import pytest
 
-from catalog.forest import Told, loaded, plant, skill_md, skills
+from catalog.forest import Log, Patch, Told, loaded, plant, skill_md, skills
 from mcp_skills_server.access.grants import Grant, Grants, Pattern, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import views as views_module
@@ -183,7 +183,7 @@ def test_other_grants_are_in_force_at_once_and_what_differs_is_known(folder: Pat
 
 
 def test_snapshots_and_what_is_made_of_sets_are_bounded_by_the_skills_that_they_hold(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)
     views = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
@@ -212,9 +212,7 @@ def test_permissions_that_are_the_same_by_another_file_keep_their_snapshot(folde
 # One request
 
 
-def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_stays_unreadable_refuses_the_request_with_a_line_in_the_log(tmp_path: Path, caplog: Log) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
     tries: list[View] = []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import Patch, loaded
 from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
@@ -38,9 +38,7 @@ def served(registry: Registry) -> set[str]:
     return {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
 
 
-def test_its_name_is_the_namespace_and_only_its_skills_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_name_is_the_namespace_and_only_its_skills_are_served(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plugin(tmp_path / "p"))
     assert served(registry) == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]

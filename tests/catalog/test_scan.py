@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.forest import as_nobody, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Log, Patch, as_nobody, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
@@ -194,7 +194,7 @@ def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(
     ],
 )
 def test_a_directory_that_cannot_be_read_makes_its_skill_unusable_and_no_other_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, found: list[str]
+    tmp_path: Path, monkeypatch: Patch, call: str, number: int, found: list[str]
 ) -> None:
     registry = loaded(plant(tmp_path, skills("one", "two", "locked", "shelf/three") | {"two/locked/x": "x"}))
     paths = [str(tmp_path / place) for place in ("locked", "two/locked")]
@@ -216,7 +216,7 @@ def test_a_directory_that_cannot_be_read_makes_its_skill_unusable_and_no_other_u
     assert served(registry) == ["locked", "one", "shelf/three", "two"] and codes(registry) == []
 
 
-def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one"))
     with monkeypatch.context() as patch:
 
@@ -231,7 +231,7 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     assert served(registry) == ["one"]
 
 
-def before_it_is_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None]) -> None:
+def before_it_is_read(monkeypatch: Patch, change: Callable[[str], None]) -> None:
     """Have `change` called with the place of each file that a walk found, just before the scan reads it."""
     real = disk.ingest
     monkeypatch.setattr(disk, "ingest", lambda *given: change(given[2].location) or real(*given))
@@ -239,7 +239,7 @@ def before_it_is_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], N
 
 @pytest.mark.requirement("X-5")
 def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     root = plant(tmp_path / "root", skills("one", "two"))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("one", "secret: key")})
@@ -257,9 +257,7 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
         registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
 
 
-def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one") | {"two/README.md": skill_md("two"), "one/ref.md": "x"})
     (tmp_path / "two/SKILL.md").symlink_to("README.md")
 
@@ -277,7 +275,7 @@ def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
 def test_a_file_that_cannot_be_read_is_left_out_of_the_digests_and_tried_when_that_changes(
-    open_path: Path, caplog: pytest.LogCaptureFixture
+    open_path: Path, caplog: Log
 ) -> None:
     plant(open_path, skills("a") | {"a/ref.md": "x"})
     (open_path / "a/ref.md").chmod(0)
@@ -295,7 +293,7 @@ def test_a_file_that_cannot_be_read_is_left_out_of_the_digests_and_tried_when_th
     assert [*registry.snapshot.skills["a"].digests] == ["SKILL.md", "ref.md"]
 
 
-def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path / "skills", {"one/SKILL.md": "no frontmatter"})
     monkeypatch.chdir(tmp_path)
     registry = loaded(Path("skills"))

@@ -81,11 +81,7 @@ def test_a_skill_goes_by_its_name_or_by_its_directory(fields: Mapping[str, Any],
 @pytest.mark.requirement("X-2", "S40-5")
 def test_each_threshold_shows_what_stands_there_or_higher() -> None:
     here = snapshot(skill("c"), skill("b", Standing.LENIENT), skill("a", Standing.UNUSABLE))
-    for least, paths in (
-        (Standing.UNUSABLE, ["a", "b", "c"]),
-        (Standing.LENIENT, ["b", "c"]),
-        (Standing.VALID, ["c"]),
-    ):
+    for least, paths in ((Standing.UNUSABLE, ["a", "b", "c"]), (Standing.LENIENT, ["b", "c"]), (Standing.VALID, ["c"])):
         assert here.paths(least) == paths
         seen, more = here.page(None, 10, least)
         assert [each.path for each in seen] == paths and more is None

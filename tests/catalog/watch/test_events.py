@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from watchfiles._rust_notify import RustNotify
 
-from catalog.forest import DEADLINE, plant, skills, whole
+from catalog.forest import DEADLINE, Patch, plant, skills, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.watch import events as module
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
@@ -108,9 +108,7 @@ def test_a_directory_below_two_roots_is_watched_once_and_heard_of_once(tmp_path:
         assert events.wait(DEADLINE) == {str(tmp_path / "inner/one/SKILL.md")}
 
 
-def test_what_appears_while_a_new_directory_is_armed_is_armed_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_appears_while_a_new_directory_is_armed_is_armed_too(tmp_path: Path, monkeypatch: Patch) -> None:
     """It came after the listing and before the watch: no event tells of it."""
     real = module._opened
 
@@ -150,7 +148,7 @@ def test_groups_are_few_and_lose_no_event_when_they_are_joined(tmp_path: Path) -
         until(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
 
 
-def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills(*(f"s{number}" for number in range(100))))
     real, listed = os.scandir, list[str]()
     with armed(tmp_path) as events:
@@ -169,7 +167,7 @@ def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, m
     ],
 )
 def test_what_the_system_refuses_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: OSError, error: type[Exception], words: str
+    tmp_path: Path, monkeypatch: Patch, refused: OSError, error: type[Exception], words: str
 ) -> None:
     monkeypatch.setattr("watchfiles._rust_notify.RustNotify", Mock(side_effect=refused))
     with pytest.raises(error, match=words), armed(plant(tmp_path, skills("one"))):

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from catalog.following import Heard, Scripted, edit, hearing, serves, version, watching
-from catalog.forest import DEADLINE, Told, plant, skill_md, skills
+from catalog.forest import DEADLINE, Patch, Told, plant, skill_md, skills
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -35,7 +35,7 @@ def heard() -> Iterator[Heard]:
 
 
 @pytest.fixture(params=["directories", "trees"])
-def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def source(request: pytest.FixtureRequest, monkeypatch: Patch) -> str:
     """Where events come from: the watch of this system, and that of the others, which works on Linux too."""
     if request.param == "trees":
         monkeypatch.setattr(events, "_WATCHES_TREES", True)
@@ -43,7 +43,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @pytest.mark.usefixtures("source")
-def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: Patch) -> None:
     """What the first scan came too early for is found once the watch is armed."""
     plant(tmp_path, skills("one"))
     real = Scan.run
@@ -60,9 +60,7 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("source")
 @pytest.mark.parametrize("moment", ["before", "after", "read"])
-def test_an_edit_while_the_watch_is_armed_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_an_edit_while_the_watch_is_armed_is_not_lost(tmp_path: Path, monkeypatch: Patch, moment: str) -> None:
     """One just before the directory is watched, one before it is looked into, one after its file was read."""
     plant(tmp_path, skills("one"))
     real, real_read, done = DirectoryEvents, disk.ingest, list[str]()
@@ -207,7 +205,7 @@ def test_polling_tells_the_same_and_what_a_reader_found(tmp_path: Path) -> None:
 
 
 def test_a_watch_that_breaks_is_armed_again_and_told_once_and_the_folder_is_followed_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
+    tmp_path: Path, monkeypatch: Patch, heard: Heard
 ) -> None:
     broken = threading.Event()
     broken.set()
@@ -252,7 +250,7 @@ def test_a_root_whose_path_is_not_utf_8_is_looked_at_every_so_often_and_said_onc
     assert heard.records.empty()
 
 
-def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "DirectoryEvents", Scripted)
     with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, seen):
         edit(tmp_path, "one", 2)
@@ -260,9 +258,7 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
-def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(tmp_path: Path, monkeypatch: Patch) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     plant(tmp_path, skills("one", "two"))
     real, tries = Scan.run, iter(range(100))
@@ -305,7 +301,7 @@ def test_a_watcher_follows_from_where_it_is_entered_to_the_end_and_may_be_stoppe
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_watcher_holds_no_event_loop_up_and_ends_when_its_start_is_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+    tmp_path: Path, monkeypatch: Patch, is_cancelled: bool
 ) -> None:
     """The first scan waits for something that only the event loop does."""
     registry = Registry([plant(tmp_path, skills("one"))])

@@ -74,9 +74,7 @@ def test_nothing_is_printed_for_a_key_under_its_other_name(tmp_path: Path, capfd
     assert capfd.readouterr().out == ""
 
 
-def test_a_certificate_that_expires_while_it_is_served_ends_the_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_that_expires_ends_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Later(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:

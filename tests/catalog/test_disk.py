@@ -43,7 +43,7 @@ def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeyp
     assert disk.read(str(tmp_path / "file"), 5)[0] == b"hello"
 
 
-def test_a_file_that_grows_while_it_is_read_has_the_digest_of_what_was_read(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_file_that_grows_while_it_is_read_has_the_digest_of_that(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "hello"})
     file, real = file_at(tmp_path, "file"), os.read
 

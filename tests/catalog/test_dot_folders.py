@@ -44,9 +44,7 @@ def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidd
     assert codes(skill) == ["link-outside", "link-outside"]
 
 
-def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number_of_folders(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
     monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)
     real, opened = os.scandir, list[object]()

@@ -68,9 +68,7 @@ def test_a_root_that_is_a_skill_keeps_its_name_and_the_paths_below(tmp_path: Pat
     assert list(registry.snapshot.skills) == ["top", "top/in"]
 
 
-def test_a_folder_that_is_gone_takes_its_skill_along_at_once_and_what_was_broken_before_is_not_held(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_is_gone_takes_its_skill_along_and_what_was_broken_before_is_not_held(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a", "b") | {"c/SKILL.md": "x"}), quiet_s=60)
     shutil.rmtree(tmp_path / "a")
     plant(tmp_path, {"c/SKILL.md": "y\0"})

@@ -182,9 +182,7 @@ def test_other_grants_are_in_force_at_once_and_what_differs_is_known(folder: Pat
     assert [([*each.before], [*each.after]) for each in seen] == [(["a"], ["team/c"])]
 
 
-def test_snapshots_and_what_is_made_of_sets_are_bounded_by_the_skills_that_they_hold(
-    folder: Path, monkeypatch: Patch
-) -> None:
+def test_snapshots_and_what_is_made_of_them_are_bounded_by_their_skills(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(views_module, "_MOST_SKILLS", 152)
     views = views_of(loaded(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
     first = ref(views.of(ANN).snapshot)

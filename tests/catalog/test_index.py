@@ -84,9 +84,7 @@ def all_of(registry: Registry) -> list[Any]:
     ]
 
 
-def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
-    top: Path, index: Index, read: list[str]
-) -> None:
+def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_all(top: Path, index: Index, read: list[str]) -> None:
     first = start(top, index=index)
     assert read and "Und mehr" in str(all_of(first))
     read.clear()
@@ -95,9 +93,7 @@ def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
     assert all_of(again) == all_of(first) == all_of(loaded(top))
 
 
-def test_only_what_changed_meanwhile_is_read_and_what_is_gone_leaves_no_row(
-    top: Path, index: Index, read: list[str]
-) -> None:
+def test_only_what_changed_is_read_and_what_is_gone_leaves_no_row(top: Path, index: Index, read: list[str]) -> None:
     start(top, index=index)
     plant(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
     shutil.rmtree(top / "group")
@@ -196,7 +192,7 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_folder_in_the_place_of_an_index_is_said_once_and_left_alone(
+def test_a_folder_in_the_place_of_an_index_is_said_once_and_left(
     top: Path, index: Index, caplog: Log, suffix: str
 ) -> None:
     start(top, index=index)
@@ -265,9 +261,7 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
     assert save.call_count == 1
 
 
-def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
-    top: Path, index: Index, monkeypatch: Patch
-) -> None:
+def test_a_watcher_leaves_the_index_and_the_next_begins_with_it(top: Path, index: Index, monkeypatch: Patch) -> None:
     written, save, parsed = threading.Event(), index.save, Mock(wraps=scan.read_skill_md)
     monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and written.set())
     with Watcher(Registry([top], index=index)):
@@ -328,9 +322,7 @@ def test_what_is_remembered_is_what_the_scan_found_and_the_disk_is_not_asked(top
     }
 
 
-def test_nothing_is_remembered_of_other_limits_or_of_a_root_that_was_never_seen(
-    top: Path, tmp_path: Path, index: Index
-) -> None:
+def test_nothing_is_remembered_of_other_limits_or_of_another_root(top: Path, tmp_path: Path, index: Index) -> None:
     start(top, index=index, limits=Limits(hidden=True))
     assert Registry([top], index=index).remembered() is None
     start(top, index=index)

@@ -67,9 +67,7 @@ def test_folders_are_switched_at_the_same_time_and_none_without_a_line(tmp_path:
         ("", "the path of a folder is empty"),
     ],
 )
-def test_a_root_that_is_no_directory_is_refused_in_one_line(
-    tmp_path: Path, given_path: str, reason: str, monkeypatch: Patch
-) -> None:
+def test_what_is_no_directory_is_no_root(tmp_path: Path, given_path: str, reason: str, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "x"})
     (tmp_path / "dangling").symlink_to("away")
     monkeypatch.chdir(tmp_path)

@@ -30,9 +30,7 @@ def test_a_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Pat
 
 @pytest.mark.requirement("AS-21")
 @each_row("name", ["skill.md", "Skill.md", "SKILL.MD"])
-def test_another_spelling_of_skill_md_is_told_with_the_mend_and_inside_a_skill_it_is_just_a_file(
-    tmp_path: Path, name: str
-) -> None:
+def test_another_spelling_of_skill_md_is_told_and_inside_a_skill_it_is_just_a_file(tmp_path: Path, name: str) -> None:
     registry = loaded(plant(tmp_path, {f"one/{name}": "x", f"two/sub/{name}": "x"} | skills("two")))
     assert served(registry) == ["two"]
     assert codes(registry) == ["skill-md-case"]
@@ -106,9 +104,7 @@ def test_a_root_that_is_a_skill_goes_by_its_name_and_what_is_nested_lies_below(t
         (b"k\xff", "no frontmatter", "k\\xff"),
     ],
 )
-def test_a_root_without_a_usable_name_goes_by_its_directory(
-    tmp_path: Path, folder: bytes, text: str, path: str
-) -> None:
+def test_a_root_without_a_usable_name_has_its_directorys(tmp_path: Path, folder: bytes, text: str, path: str) -> None:
     registry = loaded(plant(tmp_path / os.fsdecode(folder), {"SKILL.md": text}))
     assert list(registry.snapshot.skills) == [path]
     assert all(str(problem).encode() for problem in registry.checks.survey(registry.snapshot).problems)
@@ -141,9 +137,7 @@ def test_names_of_tools_and_editors_are_never_looked_into_and_others_are(tmp_pat
         (b"---\nname: bad\n---\nDo it.\n", "description-missing", Standing.LENIENT),
     ],
 )
-def test_a_broken_skill_leaves_its_neighbours_served(
-    tmp_path: Path, text: bytes, code: str, standing: Standing
-) -> None:
+def test_a_broken_skill_leaves_its_neighbours_alone(tmp_path: Path, text: bytes, code: str, standing: Standing) -> None:
     plant(tmp_path, skills("good", "bad/nested") | {"bad/SKILL.md": text})
     registry = loaded(tmp_path)
     assert served(registry) == ["bad/nested", "good"]
@@ -238,9 +232,7 @@ def before_it_is_read(monkeypatch: Patch, change: Callable[[str], None]) -> None
 
 
 @pytest.mark.requirement("X-5")
-def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_bytes(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_directory_swapped_during_the_scan_never_shows_foreign_bytes(tmp_path: Path, monkeypatch: Patch) -> None:
     root = plant(tmp_path / "root", skills("one", "two"))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("one", "secret: key")})
 
@@ -274,9 +266,7 @@ def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(tmp_path: Path
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
-def test_a_file_that_cannot_be_read_is_left_out_of_the_digests_and_tried_when_that_changes(
-    open_path: Path, caplog: Log
-) -> None:
+def test_an_unreadable_file_is_left_out_of_the_digests_and_tried_again(open_path: Path, caplog: Log) -> None:
     plant(open_path, skills("a") | {"a/ref.md": "x"})
     (open_path / "a/ref.md").chmod(0)
     with as_nobody(open_path):

@@ -140,9 +140,7 @@ def test_skills_that_share_a_name_are_told_in_the_order_of_their_paths() -> None
 
 @pytest.mark.requirement("S76-5", "S40-22")
 @given(_CATALOGUES, st.integers(1, 4), _STANDINGS)
-def test_pages_hold_every_skill_once_in_order_and_end_where_there_is_no_more(
-    skills: dict[str, Skill], size: int, least: Standing
-) -> None:
+def test_pages_hold_every_skill_once_in_order_and_end(skills: dict[str, Skill], size: int, least: Standing) -> None:
     here, seen, after = Snapshot(skills), list[str](), None
     while True:
         page, after = here.page(after, size, least)
@@ -168,9 +166,7 @@ def test_a_page_goes_on_behind_a_path_that_is_gone_or_begins_alike_and_ends_at_t
 
 @pytest.mark.requirement("S76-5", "S40-22")
 @given(st.sets(_PATHS, max_size=6), st.lists(st.sets(_PATHS, max_size=6), min_size=1, max_size=8), st.integers(1, 3))
-def test_what_stays_is_seen_exactly_once_whatever_comes_or_goes_between_pages(
-    stay: set[str], passing: list[set[str]], size: int
-) -> None:
+def test_what_stays_is_seen_once_whatever_comes_or_goes(stay: set[str], passing: list[set[str]], size: int) -> None:
     seen, after = list[str](), None
     for step in range(1000):
         here = Snapshot({path: skill(path) for path in stay | passing[min(step, len(passing) - 1)]})

@@ -73,9 +73,7 @@ def test_the_others_look_and_who_says_so_does_not(redis: RealRedis) -> None:
         assert b.said_while_scanning and not b.bus.is_scanning
 
 
-def test_many_messages_are_few_looks_and_those_of_other_programs_none(
-    redis: RealRedis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_messages_are_few_looks_and_foreign_ones_none(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     with replicas(redis, 2) as (a, b):
         for _ in range(500):
             a.bus.notify(FOLDERS)
@@ -124,9 +122,7 @@ def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedi
         assert a.folders == 0
 
 
-def test_who_ends_while_it_says_something_leaves_no_connection_open(
-    redis: RealRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_ends_in_the_middle_leaves_no_connection_open(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     process = redis.process
     assert process is not None
     with replicas(redis, 1) as (a,):

@@ -119,9 +119,7 @@ def key(name: str) -> str:
     return f"one:session:{hashed(name)}"
 
 
-async def test_what_no_replica_wrote_is_read_as_nothing_or_refused(
-    link: Link, redis: RealRedis, tmp_path: Path
-) -> None:
+async def test_what_no_replica_wrote_is_nothing_or_refused(link: Link, redis: RealRedis, tmp_path: Path) -> None:
     redis.say("set", key("binary"), b"\xff\xfe\xfd")
     redis.say("eval", f"redis.call('SET', '{key('huge')}', string.rep('x', 16 * 1024 * 1024))", "0")
     redis.say("lpush", key("list"), "x")

@@ -39,9 +39,7 @@ def test_any_chunks_give_the_lines_of_the_stream(stream: bytes, sizes: list[int]
 
 
 @given(chunks=CHUNKS, max_line=st.integers(0, 20))
-def test_blocks_are_the_stream_and_whole_ones_are_lines_that_are_short_enough(
-    chunks: list[bytes], max_line: int
-) -> None:
+def test_blocks_are_the_stream_and_whole_ones_are_lines_of_allowed_length(chunks: list[bytes], max_line: int) -> None:
     buffer = LineBuffer(max_line)
     found = [each for chunk in chunks for each in buffer.blocks(chunk)]
     rest = buffer.rest()

@@ -152,9 +152,7 @@ def confined(file: str, scenario: str, root: Path, *arguments: str, by: list[str
         ("max_inotify_instances", "0", "fs.inotify.max_user_instances is 0"),
     ],
 )
-def test_without_events_the_folders_are_looked_at_until_there_are_some(
-    tmp_path: Path, name: str, number: str, limit: str
-) -> None:
+def test_without_events_the_folders_are_polled_meanwhile(tmp_path: Path, name: str, number: str, limit: str) -> None:
     first, second = confined(__file__, "limit", tmp_path, name, number, by=NAMESPACE)
     assert limit in first and "sysctl" in first and "polled about once a second" in first
     assert "file events work again" in second
@@ -169,7 +167,7 @@ def test_a_limit_that_new_directories_reach_is_said_too(tmp_path: Path) -> None:
 
 @needs_namespace
 @pytest.mark.parametrize(("name", "number"), [("max_inotify_watches", "3"), ("max_inotify_instances", "0")])
-def test_a_client_hears_of_new_skills_without_events_and_the_operator_reads_one_line(
+def test_without_events_a_client_hears_all_and_the_operator_reads_one_line(
     tmp_path: Path, name: str, number: str
 ) -> None:
     plant(tmp_path, skills("one", "two", "three"))

@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.roots import open_roots
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 from tables import each_row
-from wire import COMMAND, serving, write_skill
+from wire import COMMAND, write_skill
 
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 
@@ -71,13 +71,9 @@ def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
     assert {"acme/three", "acme/two"} <= set(registry.snapshot.skills) and "acme/one" not in registry.snapshot.skills
 
 
-def test_two_plugins_stand_side_by_side_and_a_source_names_one(tmp_path: Path) -> None:
+def test_two_plugins_stand_side_by_side(tmp_path: Path) -> None:
     one, two = plugin(tmp_path / "a"), plugin(tmp_path / "b", name="other")
     assert {"acme/one", "other/one"} <= set(loaded(one, two).snapshot.skills)
-    config = tmp_path / "c.toml"
-    config.write_text(f'[[source]]\nfrom = "{one}"\nexclude = ["two"]\n', encoding="utf-8")
-    with serving("--config", config) as wire:
-        assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["one"]
 
 
 def test_what_plugin_writes_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from catalog.forest import Log, Patch, as_nobody, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Standing
 from tables import each_row
@@ -288,18 +288,6 @@ def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     registry = loaded(Path("skills"))
     assert [problem.path for problem in registry.checks.survey(registry.snapshot).problems] == ["skills/one/SKILL.md"]
-    assert Root(0, "/x", "y", "/x").show("") == "y"
-
-
-def test_the_headings_of_the_body_are_read_if_there_is_frontmatter(tmp_path: Path) -> None:
-    body = "# One\n\n## Steps\n\nDo it."
-    texts = {"one": skill_md("one", body=body), "two": skill_md("other", body=body), "three": body}
-    registry = loaded(plant(tmp_path, {f"{path}/SKILL.md": text for path, text in texts.items()}))
-    found = {path: skill.reading.headings for path, skill in registry.snapshot.skills.items()}
-    assert found == {"one": ("One", "Steps"), "two": ("One", "Steps"), "three": ()}
-    plant(tmp_path, {"one/SKILL.md": skill_md("one", body="# One\n\n## Other steps\n\nDo it.")})
-    registry.refresh()
-    assert registry.snapshot.skills["one"].reading.headings == ("One", "Other steps")
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")

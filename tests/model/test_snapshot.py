@@ -240,15 +240,6 @@ def test_children_tell_an_empty_directory_and_refuse_what_is_none() -> None:
         assert here.children(nothing, Standing.VALID) is None
 
 
-@given(_CATALOGUES, st.lists(st.sampled_from([*_NAMES, SKILL_MD]), min_size=1, max_size=4))
-def test_children_of_a_prefix_are_those_that_every_path_gives(skills: dict[str, Skill], segments: list[str]) -> None:
-    here, prefix = Snapshot(skills), "/".join(segments) + "/"
-    paths = here.paths(Standing.VALID)
-    if not any(prefix.startswith(path + "/") for path in paths):
-        below = {path[len(prefix) :].split("/")[0] for path in paths if path.startswith(prefix)}
-        assert set(here.children(tuple(segments), Standing.VALID) or ()) == below
-
-
 # What a look-up costs
 
 

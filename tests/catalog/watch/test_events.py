@@ -27,15 +27,15 @@ if sys.platform != "linux":
 
 
 @contextmanager
-def armed(*tops: Path, hidden: bool = False) -> Iterator[DirectoryEvents]:
+def armed(*tops: Path) -> Iterator[DirectoryEvents]:
     """Events of these directories, armed by a scan of each."""
     paths = list(map(str, tops))
-    with closing(DirectoryEvents(paths, threading.Event(), hidden=hidden)) as events:
+    with closing(DirectoryEvents(paths, threading.Event(), hidden=False)) as events:
         for top in paths:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
-                whole(tree.Walk(0, 512, hidden=hidden, entering=entering).read_directory(handle, "", 12))
+                whole(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
         assert events.arm() and not events.arm()
         yield events
 
@@ -87,17 +87,6 @@ def test_links_to_directories_and_ignored_ones_cost_nothing(tmp_path: Path) -> N
         (root / "later").symlink_to(big)
         until(events, root / "later")
         assert keeps(len(expected))
-
-
-def test_dot_folders_are_watched_where_they_are_scanned(tmp_path: Path) -> None:
-    plant(tmp_path, skills(".curated/one", ".git/two", "node_modules/three"))
-    with armed(tmp_path, hidden=True) as events:
-        assert watched(events) == {str(tmp_path / path) for path in ("", ".curated", ".curated/one")}
-        plant(tmp_path, skills(".later/four", ".venv/five"))
-        until(events, tmp_path / ".later")
-        while str(tmp_path / ".later/four") not in watched(events):
-            assert events.wait(DEADLINE)
-        assert not [path for path in watched(events) if ".venv" in path]
 
 
 def test_a_directory_below_two_roots_is_watched_once_and_heard_of_once(tmp_path: Path) -> None:

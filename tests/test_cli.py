@@ -176,7 +176,7 @@ def shape_of_dot_folders(top: Path) -> Path:
 def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_there(tmp_path: Path) -> None:
     shape_of_dot_folders(tmp_path)
     said = (
-        f"mcp-skills-server: {tmp_path}: 5 skills lie in folders whose names begin with a dot: .curated, .system, "
+        f"mcp-skills-server: {tmp_path}: 5 skills in folders whose names begin with a dot: .curated, .system, "
         "plugin/.claude; name one as root, or give --hidden\n"
     )
     folders = [".curated", ".system", "plugin/.claude"]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import mcp_types as types
@@ -22,6 +23,7 @@ from pydantic import ConfigDict
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill, parse_entry
 from mcp_skills_server.errors import UsageError
+from tables import each_row
 from web.http_wire import http_serving
 from wire import DEADLINE, EXTENSION, FIXTURES, write_skill
 
@@ -46,13 +48,11 @@ def listed(path: str, raw: bytes) -> dict[str, Any]:
 
 def entry(**changes: Any) -> dict[str, Any]:
     """An entry of a skill with two files."""
-    good = {
+    return {
         "uri": f"{BASE}SKILL.md",
         "frontmatter": {"name": "one", "description": "The one skill."},
-        "resources": [listed("SKILL.md", SKILL), listed("notes/a b.md", b"notes")],
-    }
-    good["resources"][1]["uri"] = f"{BASE}notes/a%20b.md"
-    return good | changes
+        "resources": [listed("SKILL.md", SKILL), listed("notes/a%20b.md", b"notes")],
+    } | changes
 
 
 def lying(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], bytes] | None = None) -> Server[Any]:
@@ -135,29 +135,20 @@ async def test_a_change_between_the_listing_and_the_following_is_told(tmp_path: 
 async def test_a_server_that_announces_without_end_is_not_listed_without_end(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
-        extension, listings, list_them = client._extension, 0, client.list
-        assert extension is not None
-
-        async def counted() -> list[ListedSkill]:
-            nonlocal listings
-            listings += 1
-            return await list_them()
-
-        client.list = counted  # type: ignore[method-assign]
+        client.list = listings = Mock(wraps=client.list)  # type: ignore[method-assign]
 
         async def follow() -> None:
             async with client.changes() as changes:
-                async for _ in changes:
-                    pass
+                await anext(changes)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             with anyio.move_on_after(1.5):
-                while True:
-                    extension.notify()
+                while client._extension is not None:
+                    client._extension.notify()
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
-    assert 2 <= listings <= 4
+    assert 2 <= listings.call_count <= 4
 
 
 async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
@@ -176,22 +167,16 @@ async def test_a_download_is_whole_and_proved(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("S40-43")
-@pytest.mark.parametrize(
-    ("answers", "why"),
-    [
-        ({f"{BASE}notes/a%20b.md": b"other"}, "differs from its listing"),
-        ({f"{BASE}notes/a%20b.md": b"notes and more"}, "differs from its listing"),
-    ],
-)
-async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path, answers: dict[str, bytes], why: str) -> None:
-    files = {f"{BASE}SKILL.md": SKILL, f"{BASE}notes/a%20b.md": b"notes"} | answers
+async def test_what_is_not_what_was_listed_is_not_used(tmp_path: Path) -> None:
+    files = {f"{BASE}SKILL.md": SKILL}
     async with SkillsClient.connect(lying(lambda _: {"skills": [entry()]}, files.__getitem__)) as client:
         (skill,) = await client.list()
         assert await client.read(skill) == SKILL
-        with pytest.raises(UnprovedError, match=why):  # S40-43
-            await client.read(skill, "notes/a b.md")
-        with pytest.raises(UnprovedError, match=why):
-            await client.download(skill, tmp_path)
+        for raw in (b"other", b"notes and more"):
+            files[f"{BASE}notes/a%20b.md"] = raw
+            for use in (client.read(skill, "notes/a b.md"), client.download(skill, tmp_path)):
+                with pytest.raises(UnprovedError, match="differs from its listing"):  # S40-43
+                    await use
     assert os.listdir(tmp_path) == []
 
 
@@ -204,15 +189,11 @@ async def test_a_frontmatter_that_is_not_the_announced_one_is_not_used() -> None
             await client.read(skill)
 
 
-async def test_one_bad_entry_costs_itself() -> None:
+async def test_one_bad_entry_costs_itself_and_pages_without_end_are_refused() -> None:
     async with SkillsClient.connect(lying(lambda _: {"skills": [{"uri": 1}, entry(), 7]})) as client:
         assert [skill.name for skill in await client.list()] == ["one"]
         assert len(client.refused) == 2
-
-
-async def test_pages_without_end_are_refused() -> None:
-    pages = lying(lambda cursor: {"skills": [], "nextCursor": "x" + (cursor or "")})
-    async with SkillsClient.connect(pages) as client:
+    async with SkillsClient.connect(lying(lambda cursor: {"nextCursor": "x" + (cursor or "")})) as client:
         with pytest.raises(UnprovedError, match="does not end"):
             await client.list()
 
@@ -278,20 +259,14 @@ async def test_tools_are_asked_where_there_are_no_resources(tmp_path: Path) -> N
                 await client.read(skill, "nothing.md")
 
 
-async def test_the_words_of_the_server_reach_the_caller() -> None:
+async def test_the_words_of_the_server_reach_the_caller_and_changes_need_the_extension() -> None:
+    async with Client(over_stdio(FIXTURES)) as inner:
+        client = SkillsClient(inner.session)
+        with pytest.raises(UsageError, match=r"SkillsClient\.connect"):
+            client.changes()
     async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
         with pytest.raises(MCPError, match="Unknown skill URI"):
             await client.get("skill://none/SKILL.md")
-
-
-async def test_changes_need_the_extension() -> None:
-    async with Client(over_stdio(FIXTURES)) as client:
-        with pytest.raises(UsageError, match=r"SkillsClient\.connect"):
-            SkillsClient(client.session).changes()
-
-
-def without(key: str) -> dict[str, Any]:
-    return {name: value for name, value in entry().items() if name != key}
 
 
 def test_an_entry_is_read_as_it_is_sent() -> None:
@@ -302,42 +277,39 @@ def test_an_entry_is_read_as_it_is_sent() -> None:
 
 
 @pytest.mark.requirement("S40-38")
-@pytest.mark.parametrize(
-    ("raw", "why"),
+@each_row(
+    ("changes", "why"),
     [
-        (None, "not an object"),
-        (without("uri"), "not the URI of"),
-        (entry(uri="skill://one/notes.md"), "not the URI of"),
-        (entry(uri="skill://" + "x" * 3_000 + "/SKILL.md"), "not the URI of"),
-        (without("frontmatter"), "not an object"),
-        (entry(frontmatter={"name": "one"}), "no description"),
-        (entry(frontmatter={"name": "two", "description": "x"}), "does not have the skill's name"),  # S40-14
-        (without("resources"), "not a list of files"),  # S40-38
-        (entry(resources="all"), "not a list of files"),
-        (entry(resources=[listed("notes.md", b"")]), "lacks SKILL.md"),
-        (entry(resources=[listed("SKILL.md", SKILL)] * 2), "listed twice"),  # S40-16
-        (entry(resources=[listed("SKILL.md", SKILL) | {"digest": "md5:1"}]), "no digest"),  # S40-18
-        (entry(resources=[listed("SKILL.md", SKILL) | {"size": -1}]), "number of bytes"),
-        (entry(resources=[listed("SKILL.md", SKILL) | {"size": True}]), "number of bytes"),
-        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": "skill://two/x"}]), "outside"),
-        (
-            entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}../two/x"}]),
-            "does not name a file",
-        ),
-        (
-            entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%2e%2e/x"}]),
-            "does not name a file",
-        ),
-        (entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}a%2fb"}]), "contains a slash"),
-        (
-            entry(resources=[listed("SKILL.md", SKILL), {**listed("x", b""), "uri": f"{BASE}%ff"}]),
-            "does not name a file",
-        ),
-        (entry(resources=[listed("SKILL.md", SKILL), listed("A", b""), listed("a", b"")]), "A"),
-        (entry(resources=[listed(f"f{number}", b"") for number in range(513)]), "at most 512"),
-        (entry(resources=[listed("SKILL.md", SKILL), listed("x", b"") | {"size": 17 << 20}]), "16 MiB"),
+        *(({"uri": uri}, "not the URI of") for uri in (None, f"{BASE}x.md", f"skill://{'x' * 3_000}/SKILL.md")),
+        ({"frontmatter": None}, "not an object"),
+        ({"frontmatter": {"name": "one"}}, "no description"),
+        ({"frontmatter": {"name": "two", "description": "x"}}, "does not have the skill's name"),  # S40-14
+        *(({"resources": each}, "not a list of files") for each in (None, "all")),  # S40-38
+        ({"resources": [listed("notes.md", b"")]}, "lacks SKILL.md"),
     ],
 )
-def test_an_entry_that_breaks_the_specification_is_refused(raw: object, why: str) -> None:
+def test_an_entry_that_breaks_the_specification_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(EntryRefusedError, match=why):
-        parse_entry(raw)
+        parse_entry({key: value for key, value in entry(**changes).items() if value is not None})
+    with pytest.raises(EntryRefusedError, match="not an object"):
+        parse_entry(None)
+
+
+@each_row(
+    ("files", "why"),
+    [
+        ([{}], "listed twice"),  # S40-16
+        ([{"path": "x", "digest": "md5:1"}], "no digest"),  # S40-18
+        *(([{"path": "x", "size": size}], "number of bytes") for size in (-1, True)),
+        ([{"uri": "skill://two/x"}], "outside"),
+        *(([{"path": path}], "does not name a file") for path in ("../two/x", "%2e%2e/x", "%ff")),
+        ([{"path": "a%2fb"}], "contains a slash"),
+        ([{"path": "A"}, {"path": "a"}], "A"),
+        ([{"path": f"f{number}"} for number in range(512)], "at most 512"),
+        ([{"path": "x", "size": 17 << 20}], "16 MiB"),
+    ],
+)
+def test_a_file_of_an_entry_that_breaks_the_specification_is_refused(files: list[dict[str, Any]], why: str) -> None:
+    others = [listed(file.get("path", "SKILL.md"), b"") | file for file in files]
+    with pytest.raises(EntryRefusedError, match=why):
+        parse_entry(entry(resources=[listed("SKILL.md", SKILL), *others]))

@@ -62,6 +62,7 @@ _RELISTEN_S: Final = 1.0
 _REST: Final = 4
 """The minimum listing interval relative to a listing's duration: a quarter of the time at most."""
 _SKILLS_CHANGED: Final = "notifications/skills/list_changed"
+_LIST_CHANGED: Final = (types.ResourceListChangedNotification, types.ToolListChangedNotification)
 
 
 class UnprovedError(SkillsServerError, ValueError):
@@ -115,19 +116,14 @@ class SkillsExtension(ClientExtension):
         async def changed(_params: types.NotificationParams) -> None:
             self.notify()
 
-        return [
-            NotificationBinding(
-                method=_SKILLS_CHANGED, params_type=types.NotificationParams, handler=changed
-            )
-        ]
+        params = types.NotificationParams
+        return [NotificationBinding(method=_SKILLS_CHANGED, params_type=params, handler=changed)]
 
     async def on_message(self, message: object) -> None:
         """Handle a server message, as the SDK's `message_handler`."""
         if isinstance(message, types.SubscriptionsAcknowledgedNotification):
             self.listening.set()
-        elif isinstance(
-            message, types.ResourceListChangedNotification | types.ToolListChangedNotification
-        ):
+        elif isinstance(message, _LIST_CHANGED):
             self.notify()
 
     def notify(self) -> None:
@@ -213,9 +209,8 @@ class SkillsClient:
             answer = await self._request("skills/get", uri=uri)
             skill = parse_entry(answer.get("skill"))
             if skill.uri != uri:
-                raise EntryRefusedError(
-                    f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
-                )
+                words = f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
+                raise EntryRefusedError(words)
             return skill
         found = next((skill for skill in await self.list() if skill.uri == uri), None)
         if found is None:
@@ -232,28 +227,25 @@ class SkillsClient:
         """
         if skill.files is not None and path not in skill.files:  # S40-44
             raise UnprovedError(f"{quoted(path)} is not a file of the skill {quoted(skill.name)}")
-        if skill.files is None:
-            file = ListedFile(skill.uri.removesuffix(SKILL_MD) + path)
-        else:
+        file = ListedFile(skill.uri.removesuffix(SKILL_MD) + path)
+        if skill.files is not None:
             file = skill.files[path]
         if not file.digest and not self._unproved:
-            raise UnprovedError(
-                f"{quoted(file.uri)} has no digest; allow such files with unproved=True"
-            )
+            words = "has no digest; allow such files with unproved=True"
+            raise UnprovedError(f"{quoted(file.uri)} {words}")
         if self.way == "tools":
             raw = await self._read_by_tools(skill, path)
         else:
             raw = await self._read_resource(file.uri)
         if file.digest:
-            # S40-43
-            if "sha256:" + hashlib.sha256(raw).hexdigest() != file.digest or len(raw) != file.size:
+            words = ""
+            digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+            if digest != file.digest or len(raw) != file.size:  # S40-43
                 words = "the server's copy differs from its listing; get the skill again"
+            elif path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
+                words = "its frontmatter differs from the server's listing"  # S40-45
+            if words:
                 raise UnprovedError(f"{quoted(file.uri)}: {words}")
-            # S40-45
-            if path == SKILL_MD and frontmatter.parse(raw).frontmatter != skill.frontmatter:
-                raise UnprovedError(
-                    f"{quoted(file.uri)}: its frontmatter differs from the server's listing"
-                )
         return raw
 
     async def download(self, skill: ListedSkill, folder: str | os.PathLike[str]) -> Path:
@@ -264,22 +256,18 @@ class SkillsClient:
             UnprovedError: a file differs from the listing, or the files are not listed.
             MCPError: the server does not have a file.
         """
+        name, target = quoted(skill.name), Path(folder) / skill.name
         if skill.files is None:
-            raise UnprovedError(
-                f"{quoted(skill.name)}: its files are not listed, so it cannot be downloaded"
-            )
+            raise UnprovedError(f"{name}: its files are not listed, so it cannot be downloaded")
         try:
             check_paths([f"{skill.name}/{path}" for path in skill.files])
         except ArchiveRefusedError as error:
-            raise UnprovedError(f"{quoted(skill.name)}: {error}") from None
-        target = Path(folder) / skill.name
+            raise UnprovedError(f"{name}: {error}") from None
         files: dict[str, tuple[bytes, bool]] = {}
         for path in skill.files:
             files[path] = await self.read(skill, path), False
             if sum(len(raw) for raw, _ in files.values()) > MOST_BYTES:
-                raise UnprovedError(
-                    f"{quoted(skill.name)}: it has more than {MOST_BYTES >> 20} MiB"
-                )
+                raise UnprovedError(f"{name}: it has more than {MOST_BYTES >> 20} MiB")
         if await to_thread.run_sync(os.path.lexists, target):
             raise UsageError(f"{target}: already exists; remove it, or give another folder")
         try:
@@ -329,14 +317,11 @@ class SkillsClient:
             after = await self._listed()
             soonest = begun + max(min(poll_s, _RELISTEN_S), _REST * (anyio.current_time() - begun))
             if after != before:
+                both = after.keys() & before.keys()
                 yield SkillChanges(
-                    added=tuple(after[uri] for uri in after.keys() - before.keys()),
-                    changed=tuple(
-                        after[uri]
-                        for uri in after.keys() & before.keys()
-                        if after[uri] != before[uri]
-                    ),
-                    removed=tuple(before[uri] for uri in before.keys() - after.keys()),
+                    added=tuple(after[uri] for uri in after.keys() - both),
+                    changed=tuple(after[uri] for uri in both if after[uri] != before[uri]),
+                    removed=tuple(before[uri] for uri in before.keys() - both),
                 )
             before = after
 
@@ -373,9 +358,8 @@ class SkillsClient:
                 extension.notify()  # catch up on missed changes
 
     async def _request(self, method: str, **params: Any) -> Mapping[str, Any]:
-        result = await self._session.send_request(
-            _RawRequest(method=method, params=params), _Answer
-        )
+        request = _RawRequest(method=method, params=params)
+        result = await self._session.send_request(request, _Answer)
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _pages(self, method: str, key: str) -> list[Any]:
@@ -404,15 +388,13 @@ class SkillsClient:
 
     async def _list_by_resources(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         """Return a skill for each resource named SKILL.md, with files from below its folder."""
-        resources = {
-            str(each["uri"]): each
-            for each in await self._pages("resources/list", "resources")
-            if "uri" in each
+        listed = await self._pages("resources/list", "resources")
+        resources = {str(each["uri"]): each for each in listed if "uri" in each}
+        found = {
+            uri.removesuffix(SKILL_MD): dict[str, ListedFile]()
+            for uri in resources
+            if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
         }
-        manifests = [
-            uri for uri in resources if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
-        ]
-        found = {uri.removesuffix(SKILL_MD): dict[str, ListedFile]() for uri in manifests}
         refused: dict[str, str] = {}
         for uri in resources:
             base = uri
@@ -440,10 +422,9 @@ class SkillsClient:
             for each in page.get("skills") or ():
                 if "name" not in each:
                     raise UnprovedError("the server's tool skills_list returned an invalid result")
-                uri = str(each.get("location") or f"{each['name']}/{SKILL_MD}")
-                skills.append(
-                    ListedSkill(str(each["name"]), str(each.get("description") or ""), uri, None)
-                )
+                name, described = str(each["name"]), str(each.get("description") or "")
+                uri = str(each.get("location") or f"{name}/{SKILL_MD}")
+                skills.append(ListedSkill(name, described, uri, None))
             if not page.get("next_after"):
                 break
             given = {"after": page["next_after"]}
@@ -469,9 +450,8 @@ class SkillsClient:
         result = await self._session.call_tool("skills_read", given)
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
         if result.is_error or len(texts) != 1:
-            raise UnprovedError(
-                f"{quoted(path)} of {quoted(skill.name)}: the server's tools cannot read it"
-            )
+            place = f"{quoted(path)} of {quoted(skill.name)}"
+            raise UnprovedError(f"{place}: the server's tools cannot read it")
         return texts[0].encode()
 
     async def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:

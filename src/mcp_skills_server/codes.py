@@ -8,6 +8,7 @@ for each code. The code that finds a mistake adds its message: a rule of `valida
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from mcp_skills_server.model import Problem, Severity, Standing
@@ -29,25 +30,11 @@ class Code(NamedTuple):
     hint: str
 
 
-def _fatal(cites: str, hint: str) -> Code:
-    return Code("error", Standing.UNUSABLE, cites, hint)
-
-
-def _unlisted(cites: str, hint: str) -> Code:
-    return Code("error", Standing.LENIENT, cites, hint)
-
-
-def _error(cites: str, hint: str) -> Code:
-    return Code("error", Standing.VALID, cites, hint)
-
-
-def _warning(cites: str, hint: str) -> Code:
-    return Code("warning", Standing.VALID, cites, hint)
-
-
-def _note(cites: str, hint: str) -> Code:
-    return Code("note", Standing.VALID, cites, hint)
-
+_fatal = partial(Code, "error", Standing.UNUSABLE)
+_unlisted = partial(Code, "error", Standing.LENIENT)
+_error = partial(Code, "error", Standing.VALID)
+_warning = partial(Code, "warning", Standing.VALID)
+_note = partial(Code, "note", Standing.VALID)
 
 CODES: dict[str, Code] = {
     # SKILL.md cannot be read.

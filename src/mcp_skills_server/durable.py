@@ -30,10 +30,8 @@ def read_regular(
 ) -> tuple[bytes, os.stat_result]:
     """Read at most `most_bytes` + 1 bytes of a regular file, and its status.
 
-    Args:
-        path: the operator's path; symlinks are followed.
-        most_bytes: the limit, which the caller then checks.
-        wait: also read a FIFO until its writer closes it, as for `<(...)` of a shell.
+    The caller checks the limit. Symlinks are followed. With `wait` a FIFO is read until its writer
+    closes it, as for `<(...)` of a shell.
 
     Raises:
         OSError: the file is unreadable, or not regular. Without `wait` a FIFO fails at once.
@@ -51,11 +49,7 @@ def read_regular(
 def sync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file or a folder's entries to the disk (fsync), if the system can."""
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_paths([os.fspath(path)])
 
 
 def untrusted_reason(found: os.stat_result) -> str:
@@ -93,14 +87,9 @@ def sync_paths(paths: Collection[str]) -> None:
 
 
 def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
-    """Replace a file atomically and durably.
+    """Replace a file atomically and durably, with these permissions or the user's default ones.
 
     Temporary files that killed processes left beside it are removed after an hour.
-
-    Args:
-        path: the file.
-        raw: its new contents.
-        mode: its permissions; None for the defaults of this user.
 
     Raises:
         OSError: it cannot be written. The old file is unchanged.
@@ -132,11 +121,7 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
-    """Write a new folder atomically and durably.
-
-    Args:
-        path: the folder, which must not exist.
-        files: (content, whether executable) by relative path.
+    """Write a new folder atomically and durably; `files` are (content, executable) by path.
 
     Raises:
         OSError: it cannot be written, or exists.

@@ -1,4 +1,4 @@
-"""Ids of requests that look alike and are two."""
+"""Ids of requests that look alike and are two, and an endpoint that answers with numbers no float can hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from conversations import ENVELOPE
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.runtime.embeddings.models import EmbeddingError, Endpoint
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.stdio import Connection
 from scripted import Script, hold, talk
@@ -52,3 +53,13 @@ def test_another_id_takes_back_nothing(registry: Registry) -> None:
     methods = [each.get("method") for each in heard]
     # The second is refused: the first is under way.
     assert methods.count("notifications/subscriptions/acknowledged") == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"data":[{"index":0,"embedding":[1' + b"0" * 400 + b"]}]}", b'{"data":[{"index":1e999,"embedding":[1]}]}'],
+)
+def test_a_number_that_is_too_large_is_no_embedding(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Endpoint, "_post", lambda *_: body)
+    with pytest.raises(EmbeddingError):
+        Endpoint("http://127.0.0.1:9/", "m").embed(["a"], 1)

@@ -111,3 +111,21 @@ def test_a_stranger_without_a_token_does_not_fill_the_disk_of_the_audit_log(tmp_
     audit.record(later)
     last = json.loads((tmp_path / "audit").read_text(encoding="utf-8").splitlines()[-1])
     assert last["left_out"] == 1_980  # nothing is hidden
+
+
+SECRET = {"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
+
+
+def test_wrong_webhooks_do_not_fill_the_log(tmp_path: Path) -> None:
+    """Other refusals of strangers are counted and not each written (REPEATS)."""
+    write_skill(tmp_path / "published" / "thing")
+    options = ("--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache"))
+    with (
+        http_serving(tmp_path / "published") as site,
+        http_serving(f"http://127.0.0.1:{site.port}", *options, environment=SECRET) as server,
+    ):
+        answers = [server.send(path="/refresh", body=b"{}").status for _ in range(300)]
+        assert answers[0] == 401
+        assert set(answers) == {401, 429}
+        server.said("/refresh: refused")
+        assert len([line for line in server.stderr.splitlines() if "/refresh: refused" in line]) < 50

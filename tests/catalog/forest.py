@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
+
+import pytest
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.index import Index
@@ -17,6 +19,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, Standing
 
+Patch: TypeAlias = pytest.MonkeyPatch
+Log: TypeAlias = pytest.LogCaptureFixture
 DEADLINE = 20.0
 """Seconds that a test waits for what must come."""
 

@@ -74,7 +74,7 @@ def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
         *((each, None) for each in ("../two/SKILL.md", "../../secret.md", "nowhere", "link.md", "sub", ".env", "..")),
     ],
 )
-def test_a_link_is_served_as_the_file_it_leads_to_if_that_lies_in_the_skill(
+def test_a_link_is_served_as_its_target_if_that_lies_in_the_skill(
     tmp_path: Path, target: str, location: str | None
 ) -> None:
     root = plant(tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import codes, loaded, plant, skill_md, skills, whole
+from catalog.forest import Patch, codes, loaded, plant, skill_md, skills, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
@@ -36,16 +36,14 @@ def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
         assert os.listdir(handle) == ["file.md"]
 
 
-def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "hello"})
     real = os.read
     monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 2)))
     assert disk.read(str(tmp_path / "file"), 5)[0] == b"hello"
 
 
-def test_a_file_that_grows_while_it_is_read_has_the_digest_of_what_was_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_grows_while_it_is_read_has_the_digest_of_that(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "hello"})
     file, real = file_at(tmp_path, "file"), os.read
 
@@ -58,7 +56,7 @@ def test_a_file_that_grows_while_it_is_read_has_the_digest_of_what_was_read(
     assert (file.size, file.digest) == (5, disk.digest_of(b"hello"))
 
 
-def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
 
     def read(descriptor: int, size: int) -> bytes:
@@ -162,7 +160,7 @@ def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
     assert (resolved and resolved.location) == found
 
 
-def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: Patch) -> None:
     """Windows: the same walk and the same refusals."""
     plant(tmp_path, {"root/a/b/file.md": "x", "outside/file.md": "x"})
     (tmp_path / "root/link").symlink_to("a/b/file.md")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from catalog.forest import codes, loaded, plant, served, skills
+from catalog.forest import Patch, codes, loaded, plant, served, skills
 from mcp_skills_server.catalog import dot_folders
 from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.roots import Limits
@@ -46,19 +44,17 @@ def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidd
     assert codes(skill) == ["link-outside", "link-outside"]
 
 
-def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number_of_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_count_of_what_was_passed_over_looks_into_a_bounded_number(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
     monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)
     real, opened = os.scandir, list[object]()
     monkeypatch.setattr(os, "scandir", lambda place: opened.append(place) or real(place))
     (found,) = passed_over(registry)
-    assert str(found).startswith(f"{tmp_path}: at least 100 skills lie in folders whose names begin")
+    assert str(found).startswith(f"{tmp_path}: at least 100 skills in folders whose names begin")
     assert found.skills == 100 and len(opened) == 101
 
 
 def test_many_dot_folders_are_named_in_part() -> None:
     many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
     assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
-    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill lies in a folder whose name begins")
+    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill in folders whose names begin")

@@ -26,9 +26,7 @@ def origins(root: Path) -> dict[str, str | None]:
     return {path: skill.origin for path, skill in loaded(root).snapshot.skills.items()}
 
 
-def test_what_was_fetched_has_an_origin_wherever_the_root_begins_and_what_lies_beside_it_has_none(
-    tmp_path: Path,
-) -> None:
+def test_what_was_fetched_has_an_origin_wherever_the_root_begins_and_its_neighbour_has_none(tmp_path: Path) -> None:
     top = plant(tmp_path / "top", skills("deep/mine", "deep/theirs", "deep/theirs/inner"))
     registry = loaded(top)
     record(top / "deep", "theirs")
@@ -82,7 +80,7 @@ def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, 
 
 
 @each_row("wrong", [None, "gone", {"source": "https://other.example"}, {"files": {"SKILL.md": "3"}}])
-def test_it_stays_a_skill_of_its_own_where_that_is_not_what_was_fetched(
+def test_it_stays_a_skill_of_its_own_if_that_was_not_fetched(
     tmp_path: Path, wrong: str | dict[str, object] | None
 ) -> None:
     file = bundle(tmp_path)

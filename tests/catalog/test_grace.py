@@ -6,20 +6,16 @@ import shutil
 import threading
 from pathlib import Path
 
-import pytest
-
-from catalog.forest import DEADLINE, Told, codes, loaded, plant, served, skill_md, skills
-from mcp_skills_server.catalog import root_index
-from mcp_skills_server.catalog.root_index import GracePeriod
+from catalog.forest import DEADLINE, Patch, Told, codes, loaded, plant, served, skill_md, skills
+from mcp_skills_server.catalog import grace
+from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.model import SKILL_MD
 from tables import each_row
 
 
-def test_a_state_counts_when_it_has_lasted_and_what_was_found_whole_is_no_longer_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_state_counts_when_it_has_lasted_and_what_was_found_whole_is_no_longer_held(monkeypatch: Patch) -> None:
     now, rung = [100.0], threading.Event()
-    monkeypatch.setattr(root_index.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(grace.time, "monotonic", lambda: now[0])
     subject = GracePeriod(rung.set, quiet_s=1)
     assert subject.keep(0, "a", "torn")
     now[0] += 0.9
@@ -72,9 +68,7 @@ def test_a_root_that_is_a_skill_keeps_its_name_and_the_paths_below(tmp_path: Pat
     assert list(registry.snapshot.skills) == ["top", "top/in"]
 
 
-def test_a_folder_that_is_gone_takes_its_skill_along_at_once_and_what_was_broken_before_is_not_held(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_is_gone_takes_its_skill_along_and_what_was_broken_before_is_not_held(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a", "b") | {"c/SKILL.md": "x"}), quiet_s=60)
     shutil.rmtree(tmp_path / "a")
     plant(tmp_path, {"c/SKILL.md": "y\0"})

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.following import serves
-from catalog.forest import DEADLINE, Told, loaded, plant, skill_md, skills, together, view
-from mcp_skills_server.catalog import disk, reading
+from catalog.forest import DEADLINE, Log, Patch, Told, loaded, plant, skill_md, skills, together, view
+from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index, encode
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -52,7 +52,7 @@ def index(tmp_path: Path) -> Index:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def read(monkeypatch: Patch) -> list[str]:
     """The places of all files that are opened to be read."""
     opened, real = list[str](), disk.ingest
     monkeypatch.setattr(disk, "ingest", lambda *given: opened.append(given[2].location) or real(*given))
@@ -60,7 +60,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def settled_at_once(monkeypatch: Patch) -> None:
     """The ctime of what a test writes cannot be set; so every file is old enough the moment it is written."""
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
 
@@ -84,9 +84,7 @@ def all_of(registry: Registry) -> list[Any]:
     ]
 
 
-def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
-    top: Path, index: Index, read: list[str]
-) -> None:
+def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_all(top: Path, index: Index, read: list[str]) -> None:
     first = start(top, index=index)
     assert read and "Und mehr" in str(all_of(first))
     read.clear()
@@ -95,9 +93,7 @@ def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
     assert all_of(again) == all_of(first) == all_of(loaded(top))
 
 
-def test_only_what_changed_meanwhile_is_read_and_what_is_gone_leaves_no_row(
-    top: Path, index: Index, read: list[str]
-) -> None:
+def test_only_what_changed_is_read_and_what_is_gone_leaves_no_row(top: Path, index: Index, read: list[str]) -> None:
     start(top, index=index)
     plant(top, {"one/SKILL.md": skill_md("one", "version: 2"), "new/SKILL.md": skill_md("new")})
     shutil.rmtree(top / "group")
@@ -110,7 +106,7 @@ def test_only_what_changed_meanwhile_is_read_and_what_is_gone_leaves_no_row(
 
 
 def test_files_that_are_young_or_that_a_clock_set_back_makes_young_again_are_read(
-    top: Path, index: Index, read: list[str], monkeypatch: pytest.MonkeyPatch
+    top: Path, index: Index, read: list[str], monkeypatch: Patch
 ) -> None:
     for settled in ((10**18, 0), (0, 10**18)):
         for each in settled:
@@ -175,7 +171,7 @@ UNUSABLE: Final[dict[str, Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("spoil", UNUSABLE)
 def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
-    top: Path, index: Index, read: list[str], caplog: pytest.LogCaptureFixture, spoil: str
+    top: Path, index: Index, read: list[str], caplog: Log, spoil: str
 ) -> None:
     if spoil == "another user's" and os.geteuid() != 0:
         pytest.skip("only root can give a file away")
@@ -196,8 +192,8 @@ def test_an_index_that_must_not_be_used_is_built_anew_with_one_line(
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_a_folder_in_the_place_of_an_index_is_said_once_and_left_alone(
-    top: Path, index: Index, caplog: pytest.LogCaptureFixture, suffix: str
+def test_a_folder_in_the_place_of_an_index_is_said_once_and_left(
+    top: Path, index: Index, caplog: Log, suffix: str
 ) -> None:
     start(top, index=index)
     index.close()
@@ -211,11 +207,7 @@ def test_a_folder_in_the_place_of_an_index_is_said_once_and_left_alone(
 
 
 def test_rows_of_other_code_or_of_another_root_are_not_used(top: Path, index: Index, read: list[str]) -> None:
-    for statement in (
-        "UPDATE root SET code = 'older'",
-        "UPDATE root SET path = '/elsewhere'",
-        "DELETE FROM skill",
-    ):
+    for statement in ("UPDATE root SET code = 'older'", "UPDATE root SET path = '/elsewhere'", "DELETE FROM skill"):
         start(top, index=index)
         rewrite(index.path, statement)
         read.clear()
@@ -257,7 +249,7 @@ def test_two_processes_leave_a_whole_index(top: Path, index: Index, read: list[s
     assert read == []
 
 
-def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monkeypatch: Patch) -> None:
     registry = start(top, index=index)
     save = Mock(side_effect=lambda _root, _limits, changed, _gone: [each.path for each in changed] == ["one"])
     monkeypatch.setattr(index, "save", save)
@@ -269,14 +261,12 @@ def test_an_edit_writes_the_row_of_its_skill_alone(top: Path, index: Index, monk
     assert save.call_count == 1
 
 
-def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
-    top: Path, index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written, save, parsed = threading.Event(), index.save, Mock(wraps=reading.read_skill_md)
+def test_a_watcher_leaves_the_index_and_the_next_begins_with_it(top: Path, index: Index, monkeypatch: Patch) -> None:
+    written, save, parsed = threading.Event(), index.save, Mock(wraps=scan.read_skill_md)
     monkeypatch.setattr(index, "save", lambda *arguments: save(*arguments) and written.set())
     with Watcher(Registry([top], index=index)):
         assert written.wait(DEADLINE)
-    monkeypatch.setattr(reading, "read_skill_md", parsed)
+    monkeypatch.setattr(scan, "read_skill_md", parsed)
     again = Registry([top], index=index)
     told = Told(again)
     with Watcher(again):
@@ -300,9 +290,7 @@ def test_a_row_that_means_nothing_is_as_good_as_none(top: Path, index: Index, co
     assert view(start(top, index=index)) == view(loaded(top))
 
 
-def test_an_index_that_another_process_holds_is_passed_over(
-    top: Path, index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_another_process_holds_is_passed_over(top: Path, index: Index, monkeypatch: Patch) -> None:
     start(top, index=index)
     index.close()
     monkeypatch.setattr("mcp_skills_server.catalog.index._BUSY_S", 0.01)
@@ -334,9 +322,7 @@ def test_what_is_remembered_is_what_the_scan_found_and_the_disk_is_not_asked(top
     }
 
 
-def test_nothing_is_remembered_of_other_limits_or_of_a_root_that_was_never_seen(
-    top: Path, tmp_path: Path, index: Index
-) -> None:
+def test_nothing_is_remembered_of_other_limits_or_of_another_root(top: Path, tmp_path: Path, index: Index) -> None:
     start(top, index=index, limits=Limits(hidden=True))
     assert Registry([top], index=index).remembered() is None
     start(top, index=index)

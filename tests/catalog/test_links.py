@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from catalog.following import edit, serves, version, watching
-from catalog.forest import codes, loaded, plant, served, skills
+from catalog.forest import Patch, codes, loaded, plant, served, skills
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
@@ -95,7 +95,7 @@ def test_what_lies_behind_a_link_obeys_the_rules_of_a_scanned_folder(project: Pa
     assert codes(loaded(project / ".claude/skills", limits=Limits(bytes=2000))).count("too-many-bytes") == 1
 
 
-def test_a_target_that_is_swapped_for_a_link_is_never_opened(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_is_swapped_for_a_link_is_never_opened(project: Path, monkeypatch: Patch) -> None:
     """Between the look at the link and the opening of its target."""
     plant(project, {**skills("secret/pdf"), "secret/pdf/key": "key"})
     real = disk.open_real

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded
+from catalog.forest import Patch, loaded
 from forkserver import run
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.roots import open_roots
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 from tables import each_row
-from wire import COMMAND, serving, write_skill
+from wire import COMMAND, write_skill
 
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 
@@ -38,9 +38,7 @@ def served(registry: Registry) -> set[str]:
     return {path for path, skill in registry.snapshot.skills.items() if skill.standing > 0}
 
 
-def test_its_name_is_the_namespace_and_only_its_skills_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_name_is_the_namespace_and_only_its_skills_are_served(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plugin(tmp_path / "p"))
     assert served(registry) == {"acme/one", "acme/two"}
     (found,) = [each for each in registry.snapshot.all_problems if each.code == "too-deep"]
@@ -73,13 +71,9 @@ def test_an_edit_is_followed_below_its_name(tmp_path: Path) -> None:
     assert {"acme/three", "acme/two"} <= set(registry.snapshot.skills) and "acme/one" not in registry.snapshot.skills
 
 
-def test_two_plugins_stand_side_by_side_and_a_source_names_one(tmp_path: Path) -> None:
+def test_two_plugins_stand_side_by_side(tmp_path: Path) -> None:
     one, two = plugin(tmp_path / "a"), plugin(tmp_path / "b", name="other")
     assert {"acme/one", "other/one"} <= set(loaded(one, two).snapshot.skills)
-    config = tmp_path / "c.toml"
-    config.write_text(f'[[source]]\nfrom = "{one}"\nexclude = ["two"]\n', encoding="utf-8")
-    with serving("--config", config) as wire:
-        assert [each["frontmatter"]["name"] for each in wire.request("skills/list")["skills"]] == ["one"]
 
 
 def test_what_plugin_writes_is_read(tmp_path: Path) -> None:

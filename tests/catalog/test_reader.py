@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import loaded, plant, skill_md, skills, together
+from catalog.forest import Patch, loaded, plant, skill_md, skills, together
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Limits
@@ -27,9 +27,7 @@ def test_read_gives_the_exact_bytes_and_the_digest_is_theirs(tmp_path: Path, raw
     assert file.digest == digest_of(raw) and file.size == len(raw)
 
 
-def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(tmp_path: Path, monkeypatch: Patch) -> None:
     files = {"a/model.bin": "x" * 1000} | {f"a/{number}": "y" * 100 for number in range(9)}
     real, sizes = disk.ingest, list[int]()
     monkeypatch.setattr(disk, "ingest", lambda *given: sizes.append(given[2].size) or real(*given))
@@ -129,9 +127,7 @@ def test_a_file_and_the_links_to_it_are_one_and_stay_so(tmp_path: Path) -> None:
     assert not registry.refresh()
 
 
-def test_a_settled_tree_is_scanned_again_without_opening_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_settled_tree_is_scanned_again_without_opening_a_file(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", -1_000_000_000_000)
     registry = loaded(plant(tmp_path, skills("one", "one/two") | {"one/ref.md": "x"}))
     monkeypatch.setattr(disk, "ingest", None)

@@ -17,7 +17,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from catalog.forest import DEADLINE, Told, as_nobody, codes, loaded, plant, served, skill_md, skills, together, view
+from catalog.forest import (
+    DEADLINE,
+    Patch,
+    Told,
+    as_nobody,
+    codes,
+    loaded,
+    plant,
+    served,
+    skill_md,
+    skills,
+    together,
+    view,
+)
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -297,7 +310,7 @@ def test_listeners_hear_of_the_first_scan_and_then_of_what_changed_until_they_le
 
 
 @pytest.mark.anyio
-async def test_an_event_loop_goes_on_while_a_registry_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_loop_goes_on_while_a_registry_works(tmp_path: Path, monkeypatch: Patch) -> None:
     """Each call waits in its thread for something that only the event loop does."""
     subject, go_on = Registry([plant(tmp_path, skills("one"))]), threading.Event()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import as_nobody, loaded, plant, skill_md, skills
+from catalog.forest import Log, Patch, as_nobody, loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.catalog.roots import Limits
@@ -19,7 +19,7 @@ from wire import serving
 
 
 @pytest.fixture(autouse=True)
-def hears_all(caplog: pytest.LogCaptureFixture) -> None:
+def hears_all(caplog: Log) -> None:
     caplog.set_level("INFO", "mcp_skills_server")
 
 
@@ -30,9 +30,7 @@ def reported(*roots: Path, limits: Limits | None = None) -> Registry:
     return registry
 
 
-def test_the_first_scan_is_summed_up_in_one_line_also_if_there_is_no_skill(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_first_scan_is_summed_up_in_one_line_also_if_there_is_no_skill(tmp_path: Path, caplog: Log) -> None:
     one, two = plant(tmp_path / "one", skills("a", "b")), plant(tmp_path / "two", {})
     reported(one, plant(tmp_path / "three", skills("c")))
     registry = reported(two)
@@ -42,18 +40,16 @@ def test_the_first_scan_is_summed_up_in_one_line_also_if_there_is_no_skill(
     assert caplog.messages == [first, f"serving 0 skills from {two}", "skill a: added"]
 
 
-def test_of_several_roots_each_that_holds_no_skill_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_several_roots_each_that_holds_no_skill_is_named(tmp_path: Path, caplog: Log) -> None:
     plant(tmp_path, {"empty/notes.md": "x", "hidden/.x/a/SKILL.md": skill_md("a")} | skills("full/b"))
     reported(*(tmp_path / name for name in ("empty", "hidden", "full")))
     first, dotted, empty = caplog.messages
-    assert first.startswith("serving 1 skill from ") and dotted.startswith(f"{tmp_path}/hidden: 1 skill lies")
+    assert first.startswith("serving 1 skill from ") and dotted.startswith(f"{tmp_path}/hidden: 1 skill in folders")
     assert empty == f"{tmp_path}/empty: no skill: no folder there has a SKILL.md"
 
 
 @pytest.mark.requirement("ASG-9", "ASG-17", "ASG-18", "X-2")
-def test_what_is_not_served_is_told_with_place_reason_and_mend(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_not_served_is_told_with_place_reason_and_mend(tmp_path: Path, caplog: Log) -> None:
     colon = "---\nname: colon\ndescription: Use this: for tests\n---\n"  # a warning, and yet in no listing
     plant(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x", "colon/SKILL.md": colon})
     plant(tmp_path / "two", skills("good"))
@@ -68,14 +64,14 @@ def test_what_is_not_served_is_told_with_place_reason_and_mend(
     assert "begin the file with a line" in seen[0] and "[yaml-colon]" in seen[1] and "[shadowed]" in seen[2]
 
 
-def lines(caplog: pytest.LogCaptureFixture, registry: Registry) -> list[tuple[str, str]]:
+def lines(caplog: Log, registry: Registry) -> list[tuple[str, str]]:
     """(level, message) of what a refresh brings."""
     caplog.clear()
     registry.refresh()
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_a_skill_that_comes_changes_and_goes_is_one_line_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skill_that_comes_changes_and_goes_is_one_line_each(tmp_path: Path, caplog: Log) -> None:
     registry = reported(plant(tmp_path, skills("a", "b")))
     plant(tmp_path, skills("new") | {f"a/{number}.md": "x" for number in range(5)})
     assert lines(caplog, registry) == [
@@ -95,9 +91,7 @@ def test_a_skill_that_comes_changes_and_goes_is_one_line_each(tmp_path: Path, ca
     assert lines(caplog, registry) == []
 
 
-def test_a_broken_edit_is_one_line_with_the_reason_and_so_is_its_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_edit_is_one_line_with_the_reason_and_so_is_its_end(tmp_path: Path, caplog: Log) -> None:
     registry = reported(plant(tmp_path, skills("a", "b")))
     plant(tmp_path, {"a/SKILL.md": skill_md("other"), "b/SKILL.md": "x", "c/SKILL.md": "y"})
     found = lines(caplog, registry)
@@ -112,9 +106,7 @@ def test_a_broken_edit_is_one_line_with_the_reason_and_so_is_its_end(
     assert [text.startswith(f"no longer: {tmp_path}/") for _, text in found] == [False] * 3 + [True] * 3
 
 
-def test_a_problem_that_comes_or_goes_alone_is_one_line_and_no_news_to_clients(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_problem_that_comes_or_goes_alone_is_one_line_and_no_news_to_clients(tmp_path: Path, caplog: Log) -> None:
     registry = reported(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("b")))
     heard: list[Changes] = []
     registry.subscribe(heard.append)
@@ -133,9 +125,7 @@ def test_a_problem_that_comes_or_goes_alone_is_one_line_and_no_news_to_clients(
     assert lines(caplog, registry) == [("INFO", "skill b: changed (SKILL.md)")], "it only moved to another line"
 
 
-def test_a_skill_that_is_hidden_later_is_one_line_that_says_by_what(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_skill_that_is_hidden_later_is_one_line_that_says_by_what(tmp_path: Path, caplog: Log) -> None:
     registry = reported(plant(tmp_path / "one", {}), plant(tmp_path / "two", skills("a/b", "c")))
     plant(tmp_path, skills("one/a"))
     (level, text), (_, added) = lines(caplog, registry)
@@ -143,9 +133,7 @@ def test_a_skill_that_is_hidden_later_is_one_line_that_says_by_what(
     assert text.startswith("skill a/b: removed: ") and f"is hidden by {tmp_path}/one/a, which comes first" in text
 
 
-def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(tmp_path: Path, caplog: Log) -> None:
     """It was said to go by another path, or to lie behind a link."""
     unlocked = loaded(plant(tmp_path, skills("a", "b", "c")))
     digests = {path: unlocked.digest_over(skill) for path, skill in unlocked.snapshot.skills.items()}
@@ -160,7 +148,7 @@ def test_a_skill_that_a_gate_refuses_is_removed_for_that_reason(
     assert broken.startswith(f"skill b: removed: {tmp_path}/b/SKILL.md") and broken.endswith("[frontmatter-missing]")
 
 
-def test_a_skill_that_moves_or_becomes_a_link_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skill_that_moves_or_becomes_a_link_is_told_so(tmp_path: Path, caplog: Log) -> None:
     top = plant(tmp_path / "top", {"SKILL.md": skill_md("top")})
     other = plant(tmp_path / "other", skills("a"))
     registry = reported(top, other, limits=Limits(links=False))
@@ -173,9 +161,7 @@ def test_a_skill_that_moves_or_becomes_a_link_is_told_so(tmp_path: Path, caplog:
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
-def test_a_skill_that_loses_its_permission_is_one_line_that_says_so(
-    open_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_skill_that_loses_its_permission_is_one_line_that_says_so(open_path: Path, caplog: Log) -> None:
     plant(open_path, skills("a", "group/b", "group/c"))
     with as_nobody(open_path):
         registry = reported(open_path)
@@ -192,9 +178,7 @@ def test_a_skill_that_loses_its_permission_is_one_line_that_says_so(
     assert {text for _, text in back} >= {f"skill {path}: added" for path in paths}
 
 
-def test_thousands_of_differences_are_the_first_twenty_and_a_count(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_thousands_of_differences_are_the_first_twenty_and_a_count(tmp_path: Path, caplog: Log) -> None:
     registry = reported(plant(tmp_path, skills(*(f"old{number}" for number in range(400)))))
     shutil.rmtree(tmp_path)
     plant(tmp_path, skills(*(f"new{number}" for number in range(600))) | {"bad/SKILL.md": "x"})
@@ -222,9 +206,7 @@ def test_a_server_says_on_stderr_what_came_and_went(tmp_path: Path) -> None:
     assert "WARNING: skill b: no longer served: " in seen and "[frontmatter-missing]\n" in seen
 
 
-def test_many_errors_are_cut_and_counted_and_a_root_that_goes_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_errors_are_counted_and_a_root_that_goes_is_told(tmp_path: Path, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(yaml_reader, "IS_FAST", False)
     registry = reported(plant(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
     assert "lacks its C parser" in caplog.messages[0] and len(caplog.messages) == 23
@@ -234,7 +216,7 @@ def test_many_errors_are_cut_and_counted_and_a_root_that_goes_is_told_once(
     assert "serving what was read before" in text and lines(caplog, registry) == []
 
 
-def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: Log) -> None:
     """A hundred lines a minute and a count of the others, whatever is written into the folder."""
     plant(tmp_path, skills("one", "two"))
     clock = [0.0]

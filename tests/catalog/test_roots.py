@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from catalog.forest import codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Log, Patch, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch, switched_off
 from mcp_skills_server.errors import RequestError, UsageError
 from tables import each_row
 
 
-def test_a_path_to_a_skill_md_stands_for_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_to_a_skill_md_stands_for_its_directory(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one", "two"))
     assert served(loaded(tmp_path / "one/SKILL.md")) == ["one"]
     monkeypatch.chdir(tmp_path / "two")
@@ -37,7 +37,7 @@ def test_the_same_root_twice_counts_once(tmp_path: Path) -> None:
 
 @each_row("spoil", [Path.mkdir, lambda file: file.write_bytes(b"#" * ((1 << 20) + 1))])
 def test_a_list_of_switched_off_skills_that_cannot_be_read_stays_in_force(
-    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: Log
 ) -> None:
     registry = loaded(plant(tmp_path, {**skills("one", "two"), "skills-off.txt": "one\n"}))
     assert served(registry) == ["two"]
@@ -67,9 +67,7 @@ def test_folders_are_switched_at_the_same_time_and_none_without_a_line(tmp_path:
         ("", "the path of a folder is empty"),
     ],
 )
-def test_a_root_that_is_no_directory_is_refused_in_one_line(
-    tmp_path: Path, given_path: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_directory_is_no_root(tmp_path: Path, given_path: str, reason: str, monkeypatch: Patch) -> None:
     plant(tmp_path, {"file": "x"})
     (tmp_path / "dangling").symlink_to("away")
     monkeypatch.chdir(tmp_path)
@@ -77,7 +75,7 @@ def test_a_root_that_is_no_directory_is_refused_in_one_line(
         Registry([given_path])
 
 
-def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     def refuse(path: Any) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
@@ -165,7 +163,7 @@ def test_a_missing_root_is_told_and_its_skills_stay_until_it_is_back(tmp_path: P
     assert served(registry) == ["a", "c", "d"] and codes(registry) == []
 
 
-def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = loaded(plant(tmp_path, skills("a", "b/c")))
     real = os.open
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.forest import as_nobody, codes, loaded, plant, served, skill_md, skills
+from catalog.forest import Log, Patch, as_nobody, codes, loaded, plant, served, skill_md, skills
 from mcp_skills_server.catalog import disk, tree
-from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Standing
 from tables import each_row
@@ -30,9 +30,7 @@ def test_a_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Pat
 
 @pytest.mark.requirement("AS-21")
 @each_row("name", ["skill.md", "Skill.md", "SKILL.MD"])
-def test_another_spelling_of_skill_md_is_told_with_the_mend_and_inside_a_skill_it_is_just_a_file(
-    tmp_path: Path, name: str
-) -> None:
+def test_another_spelling_of_skill_md_is_told_and_inside_a_skill_it_is_just_a_file(tmp_path: Path, name: str) -> None:
     registry = loaded(plant(tmp_path, {f"one/{name}": "x", f"two/sub/{name}": "x"} | skills("two")))
     assert served(registry) == ["two"]
     assert codes(registry) == ["skill-md-case"]
@@ -106,9 +104,7 @@ def test_a_root_that_is_a_skill_goes_by_its_name_and_what_is_nested_lies_below(t
         (b"k\xff", "no frontmatter", "k\\xff"),
     ],
 )
-def test_a_root_without_a_usable_name_goes_by_its_directory(
-    tmp_path: Path, folder: bytes, text: str, path: str
-) -> None:
+def test_a_root_without_a_usable_name_has_its_directorys(tmp_path: Path, folder: bytes, text: str, path: str) -> None:
     registry = loaded(plant(tmp_path / os.fsdecode(folder), {"SKILL.md": text}))
     assert list(registry.snapshot.skills) == [path]
     assert all(str(problem).encode() for problem in registry.checks.survey(registry.snapshot).problems)
@@ -141,9 +137,7 @@ def test_names_of_tools_and_editors_are_never_looked_into_and_others_are(tmp_pat
         (b"---\nname: bad\n---\nDo it.\n", "description-missing", Standing.LENIENT),
     ],
 )
-def test_a_broken_skill_leaves_its_neighbours_served(
-    tmp_path: Path, text: bytes, code: str, standing: Standing
-) -> None:
+def test_a_broken_skill_leaves_its_neighbours_alone(tmp_path: Path, text: bytes, code: str, standing: Standing) -> None:
     plant(tmp_path, skills("good", "bad/nested") | {"bad/SKILL.md": text})
     registry = loaded(tmp_path)
     assert served(registry) == ["bad/nested", "good"]
@@ -194,7 +188,7 @@ def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(
     ],
 )
 def test_a_directory_that_cannot_be_read_makes_its_skill_unusable_and_no_other_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, found: list[str]
+    tmp_path: Path, monkeypatch: Patch, call: str, number: int, found: list[str]
 ) -> None:
     registry = loaded(plant(tmp_path, skills("one", "two", "locked", "shelf/three") | {"two/locked/x": "x"}))
     paths = [str(tmp_path / place) for place in ("locked", "two/locked")]
@@ -216,7 +210,7 @@ def test_a_directory_that_cannot_be_read_makes_its_skill_unusable_and_no_other_u
     assert served(registry) == ["locked", "one", "shelf/three", "two"] and codes(registry) == []
 
 
-def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one"))
     with monkeypatch.context() as patch:
 
@@ -231,16 +225,14 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     assert served(registry) == ["one"]
 
 
-def before_it_is_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None]) -> None:
+def before_it_is_read(monkeypatch: Patch, change: Callable[[str], None]) -> None:
     """Have `change` called with the place of each file that a walk found, just before the scan reads it."""
     real = disk.ingest
     monkeypatch.setattr(disk, "ingest", lambda *given: change(given[2].location) or real(*given))
 
 
 @pytest.mark.requirement("X-5")
-def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_swapped_during_the_scan_never_shows_foreign_bytes(tmp_path: Path, monkeypatch: Patch) -> None:
     root = plant(tmp_path / "root", skills("one", "two"))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("one", "secret: key")})
 
@@ -257,9 +249,7 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
         registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
 
 
-def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills("one") | {"two/README.md": skill_md("two"), "one/ref.md": "x"})
     (tmp_path / "two/SKILL.md").symlink_to("README.md")
 
@@ -276,9 +266,7 @@ def test_a_file_that_changes_during_the_scan_is_read_as_it_is_now(
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
-def test_a_file_that_cannot_be_read_is_left_out_of_the_digests_and_tried_when_that_changes(
-    open_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_file_is_left_out_of_the_digests_and_tried_again(open_path: Path, caplog: Log) -> None:
     plant(open_path, skills("a") | {"a/ref.md": "x"})
     (open_path / "a/ref.md").chmod(0)
     with as_nobody(open_path):
@@ -295,23 +283,11 @@ def test_a_file_that_cannot_be_read_is_left_out_of_the_digests_and_tried_when_th
     assert [*registry.snapshot.skills["a"].digests] == ["SKILL.md", "ref.md"]
 
 
-def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path / "skills", {"one/SKILL.md": "no frontmatter"})
     monkeypatch.chdir(tmp_path)
     registry = loaded(Path("skills"))
     assert [problem.path for problem in registry.checks.survey(registry.snapshot).problems] == ["skills/one/SKILL.md"]
-    assert Root(0, "/x", "y", "/x").show("") == "y"
-
-
-def test_the_headings_of_the_body_are_read_if_there_is_frontmatter(tmp_path: Path) -> None:
-    body = "# One\n\n## Steps\n\nDo it."
-    texts = {"one": skill_md("one", body=body), "two": skill_md("other", body=body), "three": body}
-    registry = loaded(plant(tmp_path, {f"{path}/SKILL.md": text for path, text in texts.items()}))
-    found = {path: skill.reading.headings for path, skill in registry.snapshot.skills.items()}
-    assert found == {"one": ("One", "Steps"), "two": ("One", "Steps"), "three": ()}
-    plant(tmp_path, {"one/SKILL.md": skill_md("one", body="# One\n\n## Other steps\n\nDo it.")})
-    registry.refresh()
-    assert registry.snapshot.skills["one"].reading.headings == ("One", "Other steps")
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")

@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import click
 import pytest
 
 from catalog.forest import plant, skills
@@ -14,7 +13,6 @@ from forkserver import run
 from mcp_skills_server.catalog.gates import Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch
-from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.errors import RequestError
 from tables import each_row
 from wire import COMMAND, Wire, serving, write_skill
@@ -109,20 +107,6 @@ def test_switches_that_cannot_be_read_are_not_written_over(root: Path) -> None:
         with pytest.raises(RequestError, match="cannot be changed"):
             switch(str(root), "tea", on=on)
     assert (root / "skills-off.txt").is_fifo()
-
-
-def test_every_command_that_takes_a_root_takes_patterns() -> None:
-    """What a command takes is in its declaration; `new` and `fetch --list` have no skills yet to choose from."""
-    taking = set[str]()
-    for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        options = {word for each in getattr(command, "params", ()) for word in each.opts}
-        if {"--include", "--exclude"} <= options:
-            taking.add(name)
-    assert taking >= {
-        "list", "show", "validate", "evaluate", "try", "overlap", "context", "run", "ui", "serve", "install", "publish",
-        "push", "bundle", "plugin", "lock", "diff", "rpc", "acp",
-    }  # fmt: skip
 
 
 def test_a_broken_skill_that_is_left_out_is_no_error(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ import random
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from forkserver import Popen, run
-from wire import DEADLINE
+from wire import COMMAND, DEADLINE
 
 _HOOK = """
 import os, signal, sys
@@ -72,21 +71,12 @@ finally:
 """
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much a run does: changes of files, and how many of them are renames."""
-
-    changes: int
-    renames: int
+Size = dict[str, int]
+"""How many changes of files a run makes, and how many of them are renames."""
 
 
 class Killer:
-    """Kills runs that change something below a folder.
-
-    Args:
-        top: the folder.
-        seed: of the dice.
-    """
+    """Kills runs that change something below the folder `top`. `seed` is that of the dice."""
 
     def __init__(self, top: Path, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -98,12 +88,12 @@ class Killer:
         """Let a run end by itself, which must succeed."""
         done = run(self._command(words, "change", 0, ""), capture_output=True, text=True, timeout=DEADLINE)
         assert done.returncode == 0, done.stderr
-        return Size(*map(int, done.stderr.rsplit("\n", 1)[1].split()))
+        return dict(zip(("change", "rename"), map(int, done.stderr.rsplit("\n", 1)[1].split()), strict=True))
 
     def kill(self, size: Size, *words: str) -> None:
         """Kill a run that is about as large as this one. It may have come to its end before."""
-        kind = self._dice.choice(("change", "rename") if size.renames else ("change",))
-        at = self._dice.randint(1, size.changes if kind == "change" else size.renames)
+        kind = self._dice.choice([kind for kind, count in size.items() if count])
+        at = self._dice.randint(1, size[kind])
         when = self._dice.choice(("before", "after", "after", "outside"))
         command = self._command(words, kind, at, when)
         process = Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -126,3 +116,10 @@ class Killer:
 
     def _command(self, words: tuple[str, ...], kind: str, at: int, when: str) -> list[str]:
         return [sys.executable, "-c", _HOOK, self._top, kind, str(at), when, *words]
+
+
+def succeed(*words: str) -> str:
+    """Run a command that nobody kills."""
+    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

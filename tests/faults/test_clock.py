@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import mcp_skills_server
-from catalog.forest import plant, skill_md
-from mcp_skills_server.catalog.registry import Registry
+from catalog.forest import loaded, plant, skill_md, skills
 from tables import each_row
 
 SOURCE = Path(mcp_skills_server.__file__).parent
@@ -64,12 +63,11 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
 
 @each_row("jump", [-YEAR_NS, -60 * 10**9, 60 * 10**9, YEAR_NS])
 def test_an_edit_is_found_whatever_the_clock_says(jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry([plant(tmp_path, {"a/SKILL.md": skill_md("a", "version: 1")})])
-    registry.load()
+    registry = loaded(plant(tmp_path, skills("a")))
     real = time.time_ns
     for number in (2, 3):
         monkeypatch.setattr(time, "time_ns", lambda: real() + jump)
-        (tmp_path / "a" / "SKILL.md").write_bytes(skill_md("a", f"version: {number}").encode())
+        plant(tmp_path, {"a/SKILL.md": skill_md("a", f"version: {number}")})
         assert registry.refresh()
         assert registry.snapshot.skills["a"].frontmatter["version"] == number
         monkeypatch.undo()

@@ -1,7 +1,4 @@
-"""kill -9 at any moment: what is there is old or new, whole, and the next run finishes the work.
-
-`tests/sources/test_killed.py` has the same for `fetch`, `test_killed_git.py` and `test_killed_oci.py` for those kinds.
-"""
+"""kill -9 at any moment: what is there is old or new, whole, and the next run finishes the work."""
 
 from __future__ import annotations
 
@@ -10,23 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from faults.killing import Killer
-from forkserver import run
+from faults.killing import Killer, succeed
 from mcp_skills_server.format import archive
 from mcp_skills_server.provenance import lock
 from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.sources.cache import CacheFolder
 from publish.test_static import served, whole
 from sources.publishers import Publisher, skill_md
-from wire import COMMAND, DEADLINE, write_skill
+from wire import write_skill
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
-
-
-def succeed(*words: str) -> str:
-    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def assert_only(file: Path, folder: Path, *others: str) -> None:
@@ -53,7 +43,7 @@ def test_a_lock_file_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         succeed("lock", site.url, "--output", str(file), *words[3:])
         edit(-1)
         size = killer.measure(*words)
-        for number in range(KILLS["update"]):
+        for number in range(12):
             edit(number)
             before = file.read_bytes()
             killer.kill(size, *words)
@@ -85,24 +75,20 @@ def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
     succeed(*words)
     edit(-1)
     size = killer.measure(*words)
-    for number in range(KILLS["publish"]):
+    for number in range(14):
         edit(number)
         killer.kill(size, *words)
         indexes.add(served(output))
         if number % 2:
             continue
         succeed(*words)
-        now = whole(output)
-        assert now is not None and f"Body {number}." in str(contents(output))
+        contents = [path.read_bytes() for path in output.rglob("SKILL.md")]
+        assert whole(output) is not None and f"Body {number}." in str(contents)
         succeed(*words, "--check")
     assert len(indexes) > 2
     killer.assert_spread()
     succeed(*words)
     succeed(*words, "--check")
-
-
-def contents(output: Path) -> list[bytes]:
-    return [path.read_bytes() for path in output.rglob("SKILL.md")]
 
 
 def test_approvals_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
@@ -112,7 +98,7 @@ def test_approvals_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
     words = ["--approvals", str(file), "--cache-dir", str(tmp_path / "cache")]
     killer = Killer(tmp_path / "state", 3)
     size = killer.measure("approve", str(packed), names[0], *words)
-    for number in range(KILLS["approve"]):
+    for number in range(8):
         name, revoke = names[1 + number % 2], ["--revoke"] if number % 4 > 1 else []
         before = {each.skill for each in approvals.read(file)}
         killer.kill(size, "approve", str(packed), name, *words, *revoke)
@@ -149,7 +135,7 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
     fill(0)
     size = killer.measure(*words)
     left: set[int] = set()
-    for number in range(1, 1 + KILLS["trim"]):
+    for number in range(1, 1 + 10):
         fill(number)
         killer.kill(size, *words)
         left.add(kept())
@@ -159,7 +145,3 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
         assert os.listdir(cache / "sites") == []
     assert len(left) > 1
     killer.assert_spread()
-
-
-KILLS = {"update": 12, "publish": 14, "approve": 8, "trim": 10}
-"""With those of the other modules, more than 100 in all."""

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from faults.killing import Killer
-from forkserver import run
+from faults.killing import Killer, succeed
 from mcp_skills_server.format.archive import Files
 from sources.git.remotes import Upstream
 from sources.oci.registries import docker_registry
 from sources.publishers import Publisher, skill_md
-from wire import COMMAND, DEADLINE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 
@@ -56,14 +54,8 @@ def rounds(
 ) -> None:
     """Have a source brought again and again, each time in another version, and killed while it is.
 
-    Args:
-        kind: of source, as its folder in the cache is called.
-        given: the source.
-        tmp_path: the folder of the test.
-        publish: has the source be in this version.
-        kills: how often.
-        away: has the source be out of reach, or back again.
-        output: a folder of one's own, None for the cache.
+    `kind` is that of the source, as its folder in the cache is called. `publish` has the source be in a version, and
+    `away` be out of reach or back again. `output` is a folder of one's own, None for the cache.
     """
     cache = output or tmp_path / "cache"
     words = ["list", given, "--cache-dir", str(cache), "--allow-private"]
@@ -92,8 +84,8 @@ def rounds(
     for _ in range(kills // 4):  # while there is nothing yet
         killer.kill(first, *words)
         there(0)
-    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0 and there(0) == dict.fromkeys(names(0), 0), done.stderr
+    succeed(*words)
+    assert there(0) == dict.fromkeys(names(0), 0)
     publish(1)
     again = killer.measure(*words)
     held = names(1)
@@ -104,17 +96,17 @@ def rounds(
         missing = held - there(number).keys()  # taken away, to be replaced
         if missing and away is not None:
             away(True)
-            done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
-            assert done.returncode == 0 and held <= there(number).keys(), done.stderr
+            succeed(*words)
+            assert held <= there(number).keys()
             away(False)
         if number % 2 == 0:  # otherwise what one that was killed left behind is met by another that is killed
-            done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
-            assert done.returncode == 0 and there(number) == dict.fromkeys(names(number), number), done.stderr
+            succeed(*words)
+            assert there(number) == dict.fromkeys(names(number), number)
             held = names(number)
     killer.assert_spread()
     publish(kills + 2)
-    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
-    assert there(kills + 2) == dict.fromkeys(names(kills + 2), kills + 2), done.stderr
+    succeed(*words)
+    assert there(kills + 2) == dict.fromkeys(names(kills + 2), kills + 2)
     staged = [path for path in (place() / ".mcp-skills/stage", place().parent / "stage") if path.is_dir()]
     assert not [each for path in staged for each in path.iterdir()]
 
@@ -168,8 +160,6 @@ def test_an_artifact_of_a_registry(tmp_path: Path) -> None:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(raw)
                     file.chmod(0o755 if executable else 0o644)
-            words = [*COMMAND, "push", str(root), registry.named()]
-            done = run(words, capture_output=True, text=True, timeout=DEADLINE)
-            assert done.returncode == 0, done.stderr
+            succeed("push", str(root), registry.named())
 
         rounds("oci", registry.named(), tmp_path, publish, 12)

@@ -1,15 +1,22 @@
-"""A power cut at any moment: whatever has a name is whole, since its bytes were on the disk before."""
+"""A power cut at any moment: whatever has a name is whole, since its bytes were on the disk before.
+
+A power cut keeps what was synchronized, and of all else any part. So bytes must be synchronized before the rename that
+gives them their name, and the folder after it.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from faults.order import Order, recorded
 from mcp_skills_server.cli import cli
 from publish.test_static import whole, write
 from sources.fetching import FILES, fetch
@@ -19,9 +26,95 @@ from wire import write_skill
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be synchronized there")
 
 
+Mark = tuple[int, int]
+
+
+@dataclass
+class Order:
+    """What was seen.
+
+    Attributes:
+        names: each new name below the watched folder, in order, with what of it was not synchronized at that moment.
+        open: the new names whose folder was not synchronized since.
+    """
+
+    top: Path
+    names: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
+    open: dict[str, Mark] = field(default_factory=dict[str, Mark])
+    _synced: set[Mark] = field(default_factory=set[Mark])
+
+    def torn(self) -> list[str]:
+        """The names that a power cut could leave with half of their content."""
+        return [name for name, missing in self.names if missing]
+
+    def synchronized(self, found: os.stat_result) -> None:
+        """A file or folder is on the disk."""
+        mark = (found.st_dev, found.st_ino)
+        self._synced.add(mark)
+        self.open = {name: folder for name, folder in self.open.items() if folder != mark}
+
+    def everything(self) -> None:
+        """The whole disk is."""
+        self._synced |= {_mark(path) for path in _below(self.top)}
+        self.open.clear()
+
+    def is_safe(self, path: Path) -> bool:
+        """Whether a file or folder was synchronized."""
+        return _mark(path) in self._synced
+
+    def named(self, source: Path, target: Path) -> None:
+        """Something is about to be given this name."""
+        if target.is_relative_to(self.top):
+            missing = [str(path) for path in _below(source) if not self.is_safe(path)]
+            self.names.append((target.relative_to(self.top).as_posix(), missing))
+
+    def done(self, target: Path) -> None:
+        """It has the name."""
+        if target.is_relative_to(self.top):
+            self.open[target.relative_to(self.top).as_posix()] = _mark(target.parent)
+
+
+def _mark(path: Path) -> Mark:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _below(path: Path) -> Iterator[Path]:
+    mode = path.lstat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        yield path
+    if stat.S_ISDIR(mode):
+        yield from (each for each in path.rglob("*") if not each.is_symlink())
+
+
 @pytest.fixture
 def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
-    return recorded(tmp_path, monkeypatch)
+    """Every synchronization and every rename of this process from now on."""
+    order = Order(Path(os.path.realpath(tmp_path)))
+    fsync, sync = os.fsync, os.sync
+
+    def synchronize(descriptor: int) -> None:
+        fsync(descriptor)
+        order.synchronized(os.fstat(descriptor))
+
+    def synchronize_all() -> None:
+        sync()
+        order.everything()
+
+    def renaming(rename: Any) -> Any:
+        def noted(source: Any, target: Any, **options: Any) -> None:
+            place = Path(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
+            order.named(Path(source), place)
+            rename(source, target, **options)
+            order.done(place)
+
+        return noted
+
+    monkeypatch.setattr(os, "fsync", synchronize)
+    monkeypatch.setattr(os, "sync", synchronize_all)
+    monkeypatch.setattr(os, "rename", renaming(os.rename))
+    monkeypatch.setattr(os, "replace", renaming(os.replace))
+    return order
 
 
 @pytest.mark.parametrize("more", [0, 30])
@@ -96,21 +189,18 @@ def test_publish_deletes_nothing_before_the_index_that_does_not_name_it_is_on_th
     assert len(gone) == 2
 
 
-def test_install_replaces_a_configuration_by_one_that_is_on_the_disk(tmp_path: Path, order: Order) -> None:
+@pytest.mark.parametrize("command", ["install", "new"])
+def test_a_configuration_and_a_new_skill_are_on_the_disk(tmp_path: Path, order: Order, command: str) -> None:
     write_skill(tmp_path / "skills" / "one")
     config = tmp_path / "config.json"
     config.write_text('{"mcpServers": {}}')
     opened = len(os.listdir("/dev/fd"))
-    done = CliRunner().invoke(cli, ["install", "cursor", str(tmp_path / "skills"), "--config", str(config)])
+    words = ["cursor", str(tmp_path / "skills"), "--config", str(config)]
+    if command == "new":
+        words = ["refunds", "--directory", str(tmp_path)]
+    done = CliRunner().invoke(cli, [command, *words])
     assert done.exit_code == 0, done.output
-    assert [name for name, _ in order.names] == ["config.json.bak", "config.json"]
+    made = {"install": ["config.json.bak", "config.json"], "new": ["refunds"]}[command]
+    assert [name for name, _ in order.names] == made and all(order.is_safe(tmp_path / name) for name in made)
     assert order.torn() == [] and not order.open
-    assert order.is_safe(tmp_path / "config.json.bak")
     assert len(os.listdir("/dev/fd")) == opened
-
-
-def test_new_makes_a_skill_that_is_on_the_disk(tmp_path: Path, order: Order) -> None:
-    done = CliRunner().invoke(cli, ["new", "refunds", "--directory", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert [name for name, _ in order.names] == ["refunds"]
-    assert order.torn() == [] and not order.open

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 from ports import free_port
-
-DEADLINE = 30.0
+from wire import DEADLINE
 
 
 @dataclass
@@ -35,21 +33,15 @@ class RealRedis:
         """Start it, and wait until it answers."""
         bound = ("--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", "--appendonly", "no")
         port = () if "--tls-port" in self.arguments else ("--port", str(self.port))
-        self.process = subprocess.Popen(
-            ["redis-server", *port, *bound, *self.arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        command = ["redis-server", *port, *bound, *self.arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self.process.stdout is not None
         said: list[str] = []
-        for line in self.process.stdout:
-            said.append(line)
-            if "Ready to accept connections" in line:
-                self.reader = threading.Thread(target=self.process.stdout.read, daemon=True)
-                self.reader.start()
-                return
-        raise AssertionError("".join(said))
+        while "Ready to accept connections" not in "".join(said[-1:]):
+            said.append(self.process.stdout.readline())
+            assert said[-1], "".join(said)
+        self.reader = threading.Thread(target=self.process.stdout.read, daemon=True)
+        self.reader.start()
 
     def stop(self) -> None:
         """Kill it, as a machine does that loses its power."""
@@ -130,12 +122,3 @@ def slow(port: int, *, enough: threading.Event) -> Iterator[int]:
 
     with answering(pipe) as own:
         yield own
-
-
-def until(true: Callable[[], object], what: str = "it") -> None:
-    """Wait until this holds."""
-    end = monotonic() + DEADLINE
-    pause = threading.Event()
-    while not true():
-        assert monotonic() < end, f"{what} never came"
-        pause.wait(0.02)

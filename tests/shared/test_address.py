@@ -39,19 +39,9 @@ def test_an_address_says_where_redis_is(url: str, shown: str, given: dict[str, A
 @each_row(
     "url",
     [
-        "",
-        "cache",
-        f":{SECRET}@cache:6379",
-        f"redis:{SECRET}@cache",
-        f"http://:{SECRET}@cache",
-        f"redis://:{SECRET}@",
-        f"redis://:{SECRET}@cache:port",
-        f"redis://:{SECRET}@cache:99999",
-        f"redis://:{SECRET}@cache/one",
-        f"redis://:{SECRET}@cache/-1",
-        f"redis://:{SECRET}@cache?password={SECRET}",
-        f"redis://:{SECRET}@cache?ssl_cert_reqs=none",
-        f"redis://:{SECRET}@[::1",
+        *("", "cache", f":{SECRET}@cache:6379", f"redis:{SECRET}@cache", f"http://:{SECRET}@cache"),
+        *(f"redis://:{SECRET}@{where}" for where in ("", "cache:port", "cache:99999", "cache/one", "cache/-1", "[::1")),
+        *(f"redis://:{SECRET}@cache?{query}" for query in (f"password={SECRET}", "ssl_cert_reqs=none")),
         f"unix://host/{SECRET}",
     ],
 )
@@ -72,19 +62,23 @@ def test_two_passwords_and_odd_prefixes_are_refused() -> None:
 
 
 def test_the_password_is_in_no_text_for_people() -> None:
-    settings = redis_settings(f"redis://me:{SECRET}@cache:7000/3")
-    assert settings.shown == "redis://cache:7000/3"
-    assert SECRET not in repr(settings)
+    assert SECRET not in repr(redis_settings(f"redis://me:{SECRET}@cache:7000/3"))
     assert SECRET not in repr(redis_settings("redis://cache", password=SECRET))
 
 
-def test_authorities_are_for_tls_and_are_read_at_the_start(tmp_path: Path) -> None:
+@each_row(
+    ("url", "ca", "words"),
+    [
+        ("redis://cache", "ca.pem", "for TLS"),
+        ("rediss://cache", "ca.pem", "no certificates in PEM"),
+        ("rediss://cache?ssl_ca_certs=absent.pem", None, "No such file"),
+        ("rediss://cache?ssl_ca_certs=/a", "/b", "two files"),
+    ],
+)
+def test_authorities_are_for_tls_and_are_read_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ca: str | None, words: str
+) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(UsageError, match="for TLS"):
-        redis_settings("redis://cache", ca=str(tmp_path / "ca.pem"))
-    with pytest.raises(UsageError, match="no certificates in PEM"):
-        redis_settings("rediss://cache", ca=str(tmp_path / "ca.pem"))
-    with pytest.raises(UsageError, match="No such file"):
-        redis_settings(f"rediss://cache?ssl_ca_certs={tmp_path}/absent.pem")
-    with pytest.raises(UsageError, match="two files"):
-        redis_settings("rediss://cache?ssl_ca_certs=/a", ca="/b")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=words):
+        redis_settings(url, ca=ca)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from threading import Event, Thread
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,34 +33,24 @@ def test_prints_and_children_do_not_reach_the_protocol() -> None:
 
 def test_a_large_message_goes_out_whole_where_the_parent_made_stdout_non_blocking() -> None:
     """A parent in Node.js does so."""
-    code = (
-        "from mcp_skills_server.transport import claim_stdio, write\n"
-        "_, out = claim_stdio()\n"
-        "write(2, b'begun')\n"
-        "write(out, b'x' * (4 << 20))"
-    )
+    code = "from mcp_skills_server.transport import *\nwrite(claim_stdio()[1], b'x' * (4 << 20))"
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=subprocess.PIPE) as process:
         os.close(theirs)
-        assert process.stderr is not None
-        assert process.stderr.read(5) == b"begun"
         with os.fdopen(ours, "rb") as pipe:
             assert len(pipe.read()) == 4 << 20
-        assert process.stderr.read() == b""
+        assert process.stderr is not None and process.stderr.read() == b""
         assert process.wait(DEADLINE) == 0
 
 
-def test_nothing_is_read_where_nothing_can_be_read() -> None:
+def test_nothing_is_read_from_and_nothing_written_to_a_pipe_whose_other_end_is_closed() -> None:
     ours, theirs = os.pipe()
     write(theirs, b"last")
     os.close(theirs)
     assert (read(ours), read(ours)) == (b"last", b"")
     os.close(ours)
     assert read(ours) == b""
-
-
-def test_a_write_that_nobody_reads_is_a_broken_pipe() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     with pytest.raises(BrokenPipeError):
@@ -68,35 +58,19 @@ def test_a_write_that_nobody_reads_is_a_broken_pipe() -> None:
     os.close(theirs)
 
 
-@pytest.mark.parametrize("end", ["reader", "writer"])
-def test_a_peer_that_hangs_up_ends_the_wait(end: str) -> None:
-    reader, writer = os.pipe()
-    ours, theirs = (writer, reader) if end == "reader" else (reader, writer)
-    found: list[bool] = []
-    thread = Thread(target=lambda: found.append(wait_for_hang_up(ours)), daemon=True)
-    thread.start()
-    os.close(theirs)
-    thread.join(DEADLINE)
-    assert found == [True]
-    os.close(ours)
-
-
-def test_a_wait_can_be_woken_and_what_can_be_read_is_no_hang_up() -> None:
+@pytest.mark.parametrize("event", ["the reader is gone", "the writer is gone", "woken"])
+def test_a_peer_that_hangs_up_or_a_wake_ends_the_wait_and_what_can_be_read_is_no_hang_up(event: str) -> None:
     reader, writer = os.pipe()
     woken, waker = os.pipe()
+    ours, theirs = (writer, reader) if event == "the reader is gone" else (reader, writer)
     write(writer, b"something to read")
-    found: list[bool] = []
-    done = Event()
-
-    def wait() -> None:
-        found.append(wait_for_hang_up(reader, woken))
-        done.set()
-
-    Thread(target=wait, daemon=True).start()
-    os.write(waker, b"x")
-    assert done.wait(DEADLINE)
-    assert found == [False]
-    for each in (reader, writer, woken, waker):
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(wait_for_hang_up, ours, woken)
+        if event == "woken":
+            os.write(waker, b"x")
+        os.close(theirs)
+        assert found.result(DEADLINE) is (event != "woken")
+    for each in (ours, woken, waker):
         os.close(each)
 
 
@@ -105,12 +79,7 @@ def test_a_pipe_that_somebody_made_non_blocking_gets_all_of_it() -> None:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     raw = bytes(range(256)) * 4096  # more than a pipe holds
-    writer = Thread(target=write, args=(theirs, raw))
-    writer.start()
-    got = b""
-    while len(got) < len(raw) and (chunk := os.read(ours, 65536)):
-        got += chunk
-    writer.join(DEADLINE)
-    os.close(ours)
+    with ThreadPoolExecutor(1) as pool, os.fdopen(ours, "rb") as reader:
+        pool.submit(write, theirs, raw)
+        assert reader.read(len(raw)) == raw
     os.close(theirs)
-    assert got == raw

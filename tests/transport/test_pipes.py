@@ -70,13 +70,25 @@ def test_the_end_of_stdin_ends_it_after_the_last_line(last: bytes) -> None:
         assert ended(process) == [b"cleaned up"]
 
 
-def test_lines_from_a_file_are_read(tmp_path: Path) -> None:
+LINES = [b"%06d" % number for number in range(30_000)]
+
+
+def test_lines_from_a_file_are_read_and_what_is_written_to_one_is_whole(tmp_path: Path) -> None:
     """Which the event loop cannot wait for."""
-    lines = [b"%06d" % number for number in range(30_000)]
-    (tmp_path / "lines").write_bytes(b"\n".join(lines))
-    with (tmp_path / "lines").open("rb") as file:
-        done = subprocess.run([sys.executable, "-c", ECHO], stdin=file, capture_output=True, check=True)
-    assert done.stdout.splitlines() == lines
+    (tmp_path / "lines").write_bytes(b"\n".join([*LINES, b"much"]))
+    with (tmp_path / "lines").open("rb") as source, (tmp_path / "answers").open("wb") as target:
+        subprocess.run([sys.executable, "-c", ECHO], stdin=source, stdout=target, stderr=subprocess.PIPE, check=True)
+    assert (tmp_path / "answers").read_bytes().splitlines() == [*LINES, b"much" * 100_000]
+
+
+def test_a_client_may_say_all_that_it_has_before_it_reads() -> None:
+    with echo() as (process, stdin, stdout):
+        sent = b"".join(line + b"\n" for line in LINES)
+        while sent:
+            sent = sent[stdin.write(sent) or 0 :]
+        stdin.close()
+        assert stdout.read().splitlines() == LINES
+        assert ended(process) == [b"cleaned up"]
 
 
 NO_WATCH = """
@@ -98,17 +110,6 @@ def test_an_event_loop_that_can_wait_for_no_pipe_serves_all_the_same() -> None:
         assert ended(process) == [b"cleaned up"]
 
 
-def test_a_client_may_say_all_that_it_has_before_it_reads() -> None:
-    with echo() as (process, stdin, stdout):
-        lines = [b"%06d" % number for number in range(30_000)]
-        sent = b"".join(line + b"\n" for line in lines)
-        while sent:
-            sent = sent[stdin.write(sent) or 0 :]
-        stdin.close()
-        assert stdout.read().splitlines() == lines
-        assert ended(process) == [b"cleaned up"]
-
-
 def test_a_socket_is_written_as_a_pipe_is() -> None:
     ours, theirs = socket.socketpair()
     with (
@@ -123,14 +124,6 @@ def test_a_socket_is_written_as_a_pipe_is() -> None:
         assert ended(process) == [b"cleaned up"]
 
 
-def test_what_is_written_to_a_file_is_whole(tmp_path: Path) -> None:
-    with (tmp_path / "answers").open("wb") as file:
-        command = [sys.executable, "-c", ECHO]
-        subprocess.run(command, input=b"much\nsmall\n", stdout=file, stderr=subprocess.DEVNULL, check=True)
-    found = (tmp_path / "answers").read_bytes().splitlines()
-    assert sorted(found) == sorted([b"much" * 100_000, b"small"])
-
-
 def test_a_line_that_is_too_long_is_answered_and_large_messages_are_not_mixed() -> None:
     with echo() as (process, stdin, stdout):
         stdin.write(b"x" * (1 << 20) + b"y\n")
@@ -141,21 +134,17 @@ def test_a_line_that_is_too_long_is_answered_and_large_messages_are_not_mixed() 
         assert ended(process) == [b"cleaned up"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_after_what_is_to_be_done_before(number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, None])
+def test_a_signal_or_a_reader_that_has_gone_ends_it_though_nothing_is_written(number: signal.Signals | None) -> None:
     with echo() as (process, stdin, stdout):
         stdin.write(b"wait\n")
         assert stdout.read(8) == b"waiting\n"
-        process.send_signal(number)
-        assert ended(process) == [b"signalled", b"cleaned up"]
-
-
-def test_a_reader_that_has_gone_ends_it_though_nothing_is_written() -> None:
-    with echo() as (process, stdin, stdout):
-        stdin.write(b"wait\n")
-        assert stdout.read(8) == b"waiting\n"
-        stdout.close()
-        assert ended(process) == [b"cleaned up"]
+        if number is None:
+            stdout.close()
+            assert ended(process) == [b"cleaned up"]
+        else:
+            process.send_signal(number)
+            assert ended(process) == [b"signalled", b"cleaned up"]
 
 
 @pytest.mark.parametrize("line", [b"small\n", b"much\n"])

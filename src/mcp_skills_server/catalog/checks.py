@@ -30,13 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Survey:
-    """Problems of a snapshot, as far as its skills are checked.
-
-    Attributes:
-        problems: sorted by place.
-        checked: how many skills are checked.
-        total: how many skills there are.
-    """
+    """Problems of a snapshot by place, as far as its skills are checked: so many of all."""
 
     problems: Sequence[Problem]
     checked: int
@@ -60,10 +54,8 @@ class Survey:
         if not self.problems:
             return ""
         ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
-        codes = Counter(each.code for each in ordered)
-        named = ", ".join(
-            f"{code} ({count:,})" if count > 1 else code for code, count in codes.items()
-        )
+        counts = Counter(each.code for each in ordered).items()
+        named = ", ".join(f"{code} ({n:,})" if n > 1 else code for code, n in counts)
         errors = sum(each.severity == "error" for each in ordered)
         return f"{plural(errors, 'error')}, {plural(len(ordered) - errors, 'warning')}: {named}"
 
@@ -121,19 +113,14 @@ class Checks:
         """Return the problems of a snapshot that are known now. Reads no file."""
         with self._lock:
             made = self._surveys.get(snapshot)
-            if made:
-                checked = []
-            else:
-                checked = [self._known.get(each) for each in snapshot.skills.values()]
-        if made is not None:
-            return made
+            if made is not None:
+                return made
+            checked = [self._known.get(each) for each in snapshot.skills.values()]
         found = {*snapshot.all_problems, *self._among(snapshot)}
         found.update(one for each in checked if each for one in each)
         # only `validate` reports notes
-        reported = [each for each in found if each.severity != "note"]
-        ordered = sorted(
-            reported, key=lambda each: (each.path, each.line or 0, each.code, each.message)
-        )
+        reported = (each for each in found if each.severity != "note")
+        ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
         survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
         if survey.is_complete:
             with self._lock:
@@ -180,19 +167,13 @@ class Checks:
 def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int) -> list[Problem]:
     """Return dangling references, unwanted files and unreadable files of a skill as Problems.
 
-    Args:
-        reader: reads its files.
-        skill: the skill.
-        nested: root-relative directories of its nested skills, which have their own problems.
-        most_bytes: maximum size of a checked file; a scan reports larger ones.
+    The skills in the root-relative directories `nested` have their own problems. A scan reports
+    files of more than `most_bytes`.
     """
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = reader.roots[skill.root]
-    above = ""
-    if skill.directory:
-        above = skill.directory + "/"
-    inner = tuple(f"{directory.removeprefix(above)}/" for directory in nested)
+    inner = tuple(f"{each.removeprefix(skill.directory).lstrip('/')}/" for each in nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
     found = lint.lint_names(skill, own, tree.ignored_in(located.base, located.rest))
@@ -205,9 +186,6 @@ def inspect(reader: Reader, skill: Skill, nested: Sequence[str], most_bytes: int
             found += lint.lint_file(skill, path, reader.read(file))
         except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
-                found.append(
-                    problem("unreadable", f"the file cannot be read ({error.strerror})").at(
-                        path, ""
-                    )
-                )
+                text = f"the file cannot be read ({error.strerror})"
+                found.append(problem("unreadable", text).at(path, ""))
     return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]

@@ -39,24 +39,15 @@ Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms without `dir_fd`."""
 
 
-_SIGNATURE: Final = "%x.%x.%x.%x.%x"
-"""Size, mtime, ctime minus mtime, inode, device, in hex. One text for each file takes half the
-memory of five numbers."""
-
-
 def signature(found: os.stat_result) -> str:
     """Return a stat signature that changes with the content of a file.
 
-    Size and modification time are not enough: an rsync-style rewrite keeps both.
+    Size and modification time are not enough: an rsync-style rewrite keeps both. One text for each
+    file takes half the memory of five numbers.
     """
-    mtime = found.st_mtime_ns
-    return _SIGNATURE % (
-        found.st_size,
-        mtime,
-        found.st_ctime_ns - mtime,
-        found.st_ino,
-        found.st_dev,
-    )
+    size, mtime = found.st_size, found.st_mtime_ns
+    since = found.st_ctime_ns - mtime
+    return f"{size:x}.{mtime:x}.{since:x}.{found.st_ino:x}.{found.st_dev:x}"
 
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
@@ -74,10 +65,7 @@ def digest_of(raw: bytes) -> str:
 
 def is_digest(text: str) -> bool:
     """Tell whether a text has the shape of a digest."""
-    return len(text) == _DIGEST_LENGTH and text.startswith("sha256:")
-
-
-_DIGEST_LENGTH: Final = len(digest_of(b""))
+    return len(text) == len("sha256:") + 64 and text.startswith("sha256:")
 
 
 def is_foreign_hard_link(found: os.stat_result, handle: Handle) -> bool:
@@ -86,11 +74,8 @@ def is_foreign_hard_link(found: os.stat_result, handle: Handle) -> bool:
     Otherwise a user who may write into a folder could make the server read other users' files. Hard
     links within one owner's files are common: package stores and backups use them.
     """
-    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != _owner(handle)
-
-
-def _owner(handle: Handle) -> int:
-    return os.stat(handle).st_uid
+    is_linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1
+    return is_linked and found.st_uid != owner_of(handle, "")
 
 
 @contextmanager
@@ -124,13 +109,10 @@ def open_real(path: str) -> Generator[Handle]:
     *steps, last = path.strip(os.sep).split(os.sep)
     handle = os.open(os.sep, _STEP)
     try:
-        for step in steps:
-            inner = os.open(step, _STEP, dir_fd=handle)
+        for step, flags in (*((step, _STEP) for step in steps), (last or ".", _DIRECTORY)):
+            inner = os.open(step, flags, dir_fd=handle)
             os.close(handle)
             handle = inner
-        inner = os.open(last or ".", _DIRECTORY, dir_fd=handle)
-        os.close(handle)
-        handle = inner
         yield handle
     finally:
         os.close(handle)
@@ -145,7 +127,7 @@ def owner_of(handle: Handle, name: str) -> int:
         OSError: nothing has this name.
     """
     if not name:
-        return _owner(handle)
+        return os.stat(handle).st_uid
     if isinstance(handle, int):
         return os.stat(name, dir_fd=handle, follow_symlinks=False).st_uid
     return os.lstat(f"{handle}/{name}").st_uid
@@ -176,11 +158,7 @@ def read(
 def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
     """Read a file that a walk found, and set the digest, size and signature of `file`.
 
-    Args:
-        root_path: a directory that is free of links.
-        location: the path of the file below it.
-        file: as the walk found it.
-        most_bytes: a larger file is not read.
+    The path of the directory `root_path` is free of links; `location` is that of the file below it.
 
     Raises:
         OSError: the file is gone, unreadable, not regular, or too large.
@@ -247,16 +225,10 @@ def lstat_below(root_path: str, location: str) -> os.stat_result | None:
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
-    raw = b""
-    if size:
-        raw = os.read(descriptor, size)
-    if len(raw) == size:
-        return raw
-    parts = [raw]
-    missing = size - len(raw)
-    while missing > 0 and parts[-1]:
-        parts.append(os.read(descriptor, missing))
-        missing -= len(parts[-1])
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
     return b"".join(parts)
 
 
@@ -267,9 +239,7 @@ def enter(parent: Handle | None, name: str, *, follow: bool = False) -> Handle:
         OSError: the directory is missing, is no directory, or is a link that must not be followed.
     """
     if not _BY_DESCRIPTOR:
-        path = name
-        if parent is not None:
-            path = f"{parent}/{name}"
+        path = name if parent is None else f"{parent}/{name}"
         if not stat.S_ISDIR((os.stat if follow else os.lstat)(path).st_mode):
             raise NotADirectoryError(path)
         return path

@@ -11,6 +11,7 @@ from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.disk import open_directory
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.errors import plural
 from mcp_skills_server.model import SKILL_MD
 
 _MOST_FOLDERS: Final = 5_000
@@ -34,20 +35,13 @@ class PassedOver(NamedTuple):
     whole: bool
 
     def __str__(self) -> str:
-        count = f"{'' if self.whole else 'at least '}{self.skills}"
-        lie = "skills lie in folders"
-        if count == "1":
-            lie = "skill lies in a folder"
+        count = ("" if self.whole else "at least ") + plural(self.skills, "skill")
         named = ", ".join(self.folders[:_NAMED])
-        more = ""
         if len(self.folders) > _NAMED:
-            more = f" and {len(self.folders) - _NAMED} more"
-        whose = "whose names begin"
-        if count == "1":
-            whose = "whose name begins"
+            named += f" and {len(self.folders) - _NAMED} more"
         return (
-            f"{self.root}: {count} {lie} {whose} with a dot: {named}{more}; name one as root, "
-            "or give --hidden"
+            f"{self.root}: {count} in folders whose names begin with a dot: {named}; name one as "
+            "root, or give --hidden"
         )
 
     def as_json(self) -> dict[str, Any]:

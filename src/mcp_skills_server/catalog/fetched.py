@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from typing import Any, Final, NamedTuple, cast
 
+from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.format.ignored import STATE_DIR
 from mcp_skills_server.format.uris import bare
@@ -34,10 +36,10 @@ class Origins:
     def __init__(self, root_path: str, origin: str | None) -> None:
         self._root = root_path
         self._origin = origin
-        self._holders: dict[str, _Holder | None] = {"": None}
-        self._records: dict[tuple[str, str], dict[str, Any] | None] = {}
-        self._has_records: dict[str, bool] = {}
-        self._of_root: tuple[str | None] | None = None
+        self._holder = cache(self._find_holder)
+        self._record = cache(self._find_record)
+        self._has_records = cache(_has_records)
+        self._of_root = cache(self._find_above)
 
     def of(self, directory: str) -> str | None:
         """Return the origin of a root-relative directory, or None if it was not fetched."""
@@ -46,9 +48,7 @@ class Origins:
         holder = self._holder(directory)
         if holder is not None:
             return _origin(self._record(holder.folder, holder.name))
-        if self._of_root is None:
-            self._of_root = (self._above(),)
-        return self._of_root[0]
+        return self._of_root()
 
     def is_copy(self, directory: str) -> bool:
         """Tell whether this skill, nested in a fetched one, was also fetched on its own beside it.
@@ -74,7 +74,7 @@ class Origins:
             and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
         )
 
-    def _above(self) -> str | None:
+    def _find_above(self) -> str | None:
         """Return the origin of the fetched skill that the root is or lies in, or None."""
         place = self._root
         while (above := os.path.dirname(place)) != place:
@@ -84,33 +84,24 @@ class Origins:
             place = above
         return None
 
-    def _holder(self, directory: str) -> _Holder | None:
+    def _find_holder(self, directory: str) -> _Holder | None:
         """Return the innermost fetched skill (one with a record) that contains this directory."""
-        if directory not in self._holders:
-            parent, _, name = directory.rpartition("/")
-            if parent:
-                place = os.path.join(self._root, parent)
-            else:
-                place = self._root
-            if self._record(place, name) is not None:
-                found = _Holder(place, name, "")
-            else:
-                outer = self._holder(parent)
-                found = outer and _Holder(
-                    outer.folder, outer.name, f"{outer.within}/{name}".lstrip("/")
-                )
-            self._holders[directory] = found
-        return self._holders[directory]
-
-    def _record(self, place: str, name: str) -> dict[str, Any] | None:
-        """Return the record of `name` in a folder: {} if unreadable, None if missing."""
-        if place not in self._has_records:
-            self._has_records[place] = _is_there(os.path.join(place, RECORDS))
-        if not self._has_records[place]:
+        if not directory:
             return None
-        if (place, name) not in self._records:
-            self._records[place, name] = _read(os.path.join(place, RECORDS, f"{name}.json"))
-        return self._records[place, name]
+        parent, _, name = directory.rpartition("/")
+        place = os.path.join(self._root, parent) if parent else self._root
+        if self._record(place, name) is not None:
+            return _Holder(place, name, "")
+        outer = self._holder(parent)
+        if outer is None:
+            return None
+        return outer._replace(within=join(outer.within, name))
+
+    def _find_record(self, place: str, name: str) -> dict[str, Any] | None:
+        """Return the record of `name` in a folder: {} if unreadable, None if missing."""
+        if not self._has_records(place):
+            return None
+        return _read(os.path.join(place, RECORDS, f"{name}.json"))
 
 
 class _Holder(NamedTuple):
@@ -121,13 +112,11 @@ class _Holder(NamedTuple):
     within: str
 
 
-def _is_there(path: str) -> bool:
+def _has_records(folder: str) -> bool:
     try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+        os.stat(os.path.join(folder, RECORDS))
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
     return True
 
 
@@ -148,12 +137,10 @@ def _read(path: str) -> dict[str, Any] | None:
 
 def _origin(record: dict[str, Any] | None) -> str:
     source = (record or {}).get("source")
-    shown = ""
-    if isinstance(source, str):
-        shown = bare(source).partition(_WELL_KNOWN)[0].rstrip("/")
-    if shown and shown.isprintable():
-        return shown
-    return UNKNOWN
+    if not isinstance(source, str):
+        return UNKNOWN
+    shown = bare(source).partition(_WELL_KNOWN)[0].rstrip("/")
+    return shown if shown.isprintable() and shown else UNKNOWN
 
 
 def _files(record: dict[str, Any]) -> dict[str, Any]:

@@ -33,9 +33,8 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
         return next(iter(gates), None)
 
     def judge(reader: Reader, skill: Skill) -> GateRefusal | None:
-        return next(
-            (refusal for gate in gates if (refusal := gate(reader, skill)) is not None), None
-        )
+        found = (gate(reader, skill) for gate in gates)
+        return next((refusal for refusal in found if refusal is not None), None)
 
     return judge
 
@@ -70,12 +69,12 @@ class Selection:
         texts = [skill.path, skill.name, *map(str, tags_of(skill.frontmatter))]
         excluded = next((each for each in self._exclude if _fits(each, texts)), None)
         if excluded is not None:
-            return GateRefusal(
-                problem("switched-off", f"the exclude pattern {excluded!r} matches it")
-            )
-        if self._include and not any(_fits(each, texts) for each in self._include):
-            return GateRefusal(problem("switched-off", "no include pattern matches it"))
-        return None
+            reason = f"the exclude pattern {excluded!r} matches it"
+        elif self._include and not any(_fits(each, texts) for each in self._include):
+            reason = "no include pattern matches it"
+        else:
+            return None
+        return GateRefusal(problem("switched-off", reason))
 
 
 def _fits(pattern: str, texts: Sequence[str]) -> bool:

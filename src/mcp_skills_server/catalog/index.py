@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """Default minimum of skills for a root to be kept: a smaller root is scanned in 0.1 s."""
-_READING_SOURCES: Final = ("format", "validation", "model", "catalog", "codes.py")
+_READING_SOURCES: Final = "codes.py catalog/*.py format/*.py model/*.py validation/*.py"
 """Source files that decide how a SKILL.md is read and checked."""
 _NAME: Final = "skills.sqlite3"
 _VERSION: Final = 4
@@ -108,13 +108,9 @@ class Index:
     def save(
         self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]
     ) -> bool:
-        """Save the skills of a root in one transaction; tell whether they were saved.
+        """Save the changed skills of a root in one transaction; tell whether they were saved.
 
-        Args:
-            root: the root.
-            limits: the limits of their scan.
-            changed: the skills that are new or have changed.
-            gone: the directories of skills that are no longer there.
+        `gone` are the directories of skills that are no longer there.
         """
 
         def write(connection: sqlite3.Connection) -> bool:
@@ -133,9 +129,8 @@ class Index:
     def memos(self, kind: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the cached values of these keys, and mark them as used today.
 
-        Args:
-            kind: the producer of the values, such as the key of a model.
-            keys: digests of the inputs that the values were computed from.
+        `kind` is the producer of the values, such as the key of a model. The keys are digests of
+        the inputs that the values were computed from.
         """
 
         def read(connection: sqlite3.Connection) -> dict[bytes, bytes]:
@@ -163,10 +158,8 @@ class Index:
 
     def forget_memos(self, kind: str) -> None:
         """Evict the values of a kind, whose producer has changed."""
-        self._do(
-            lambda connection: connection.execute("DELETE FROM memo WHERE kind = ?", (kind,)),
-            create=False,
-        )
+        query = "DELETE FROM memo WHERE kind = ?"
+        self._do(lambda connection: connection.execute(query, (kind,)), create=False)
 
     def close(self) -> None:
         """Close the file."""
@@ -226,9 +219,8 @@ class Index:
             if not os.access(folder, os.W_OK):
                 return False
             _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
-            os.close(
-                os.open(self.path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600)
-            )
+            flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+            os.close(os.open(self.path, flags, 0o600))
         try:
             _check_owner(os.lstat(folder), "its folder", stat.S_ISDIR)
             _check_owner(os.lstat(self.path), "it", stat.S_ISREG)
@@ -317,12 +309,11 @@ def _key(root: Root, limits: Limits) -> tuple[bytes, str]:
 def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
     """Return the id of a root and mark it as used today; evict roots unused for a month."""
     connection.execute("DELETE FROM root WHERE used < ?", (_today() - _UNUSED_DAYS,))
-    statement = (
-        "INSERT INTO root (path, code, used) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used "
-        "= excluded.used"
-    )
-    connection.execute(statement, (*key, _today()))
-    (found,) = connection.execute("SELECT id FROM root WHERE path = ? AND code = ?", key).fetchone()
+    statement = """
+        INSERT INTO root (path, code, used) VALUES (?, ?, ?)
+        ON CONFLICT DO UPDATE SET used = excluded.used RETURNING id
+    """
+    (found,) = connection.execute(statement, (*key, _today())).fetchone()
     return int(found)
 
 
@@ -354,13 +345,11 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
     frontmatter, heading, of_reading, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
         raise TypeError
-    if heading is not None:
-        heading = str(heading)
     reading = Reading(
         cast("dict[str, Json]", frontmatter),
-        heading,
+        heading and str(heading),
         Standing(of_reading),
-        tuple(_problem(each) for each in problems),
+        tuple(map(_problem, problems)),
         tuple(map(str, headings)),
         str(opening),
     )
@@ -385,12 +374,9 @@ def _code_mark() -> str:
 
     Computed once, near the start: a process keeps running the code that it loaded.
     """
-    top = Path(mcp_skills_server.__file__).parent
-    marks: list[tuple[str, int, int]] = []
-    for name in _READING_SOURCES:
-        place = top / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            with suppress(OSError):  # in a zipped package the version alone counts
-                found = path.stat()
-                marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
+    top, marks = Path(mcp_skills_server.__file__).parent, list[tuple[str, int, int]]()
+    for path in sorted(each for pattern in _READING_SOURCES.split() for each in top.glob(pattern)):
+        with suppress(OSError):  # an upgrade is under way
+            found = path.stat()
+            marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
     return hashlib.sha256(repr((mcp_skills_server.__version__, marks)).encode()).hexdigest()[:32]

@@ -16,10 +16,11 @@ from typing import Self
 
 from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.gates import Gate
+from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_index import join, outermost
+from mcp_skills_server.catalog.path_index import outermost
 from mcp_skills_server.catalog.reader import Reader
-from mcp_skills_server.catalog.root_index import QUIET_S, Arm, GracePeriod, RootIndex
+from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.codes import problem
@@ -121,11 +122,11 @@ class Registry(Reader):
         judge = None
         if gate is not None:
             judge = partial(gate, self)
-        # Indexed skills are shown before their files are verified, and a gate must verify them.
+            index = None  # its skills are shown before a gate can verify their files
+        self.index = index
         self._indexes = [
-            RootIndex(root, self.limits, self._grace, judge, self.roots) for root in self.roots
+            RootIndex(root, limits, self._grace, judge, self.roots) for root in self.roots
         ]
-        self.index = index if gate is None else None
         self.checks = Checks(
             lambda each: inspect(self, each, self.nested(each), limits.bytes), self._problems_among
         )
@@ -145,11 +146,8 @@ class Registry(Reader):
         """Run the first scan; blocks on unread sources, then some tenths of a ms for each skill.
 
         `loaded` is set then, even after an error. `problems` returns what is wrong with skills and
-        roots.
-
-        Args:
-            arm: called with a root's path and a directory's root-relative path before each
-                directory is read.
+        roots. `arm` is called with a root's path and a directory's root-relative path before each
+        directory is read.
         """
         if self.await_sources is not None:
             self.await_sources()
@@ -217,22 +215,19 @@ class Registry(Reader):
             The skills that went and came since the scan before; empty for no change.
         """
         with self._lock:
-            parts: Iterable[tuple[RootIndex, list[str]]] = [
-                (index, [""]) for index in self._indexes
-            ]
             if paths is None:
                 for root in self.roots:
                     root.follow()
+                parts = [(index, "") for index in self._indexes]
             else:
                 parts = self._touched(paths)
             problems = self._unattached_problems()
             found: list[Changes] = []
-            for index, places in parts:
-                for part in places:
-                    recalled = None
-                    if not part and not self.loaded.is_set():
-                        recalled = self._recalled(index)
-                    found.append(index.scan(part, recalled, arm))
+            for index, part in parts:
+                recalled = None
+                if not part and not self.loaded.is_set():
+                    recalled = self._recalled(index)
+                found.append(index.scan(part, recalled, arm))
             if any(found) or problems != self._unattached_problems():
                 return self._swap(found, defer=defer and self.followed)
             return Changes({}, {})
@@ -310,24 +305,18 @@ class Registry(Reader):
             return None
         return Snapshot(merge(found)[0])
 
-    def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
-        parts: list[set[str]] = [set() for _ in self._indexes]
-        for path in paths:
-            for index, found in zip(self._indexes, parts, strict=True):
-                part = index.touched(path)
-                if part is not None:
-                    found.add(part)
-        return [
-            (index, outermost(found))
-            for index, found in zip(self._indexes, parts, strict=True)
-            if found
-        ]
+    def _touched(self, paths: Iterable[str]) -> list[tuple[RootIndex, str]]:
+        """Return the directories to scan again after changes of these absolute paths."""
+        paths, found = list(paths), list[tuple[RootIndex, str]]()
+        for index in self._indexes:
+            parts = {part for part in map(index.touched, paths) if part is not None}
+            found += [(index, part) for part in outermost(parts)]
+        return found
 
     def _rescan_kept(self) -> None:
         with self._lock:
-            self.refresh(
-                [os.path.join(self.roots[root].path, place) for root, place in self._grace.places]
-            )
+            places = self._grace.places
+            self.refresh([os.path.join(self.roots[root].path, place) for root, place in places])
 
     def _swap(self, found: Iterable[Changes], *, defer: bool = False) -> Changes:
         """Replace the snapshot after these changes of the roots, and notify the listeners."""
@@ -366,14 +355,8 @@ class Registry(Reader):
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
         """Return the problems of no skill by root; the same objects until they change."""
         missing = tuple(index.missing for index in self._indexes if index.missing is not None)
-        return [
-            missing,
-            *(
-                found
-                for index in self._indexes
-                for found in (index.unattached_problems, index.noted)
-            ),
-        ]
+        found = ((index.unattached_problems, index.noted) for index in self._indexes)
+        return [missing, *chain.from_iterable(found)]
 
     def _problems_of_none(self) -> tuple[Problem, ...]:
         """Return all problems of no served skill; the same object as before if equal."""
@@ -392,10 +375,9 @@ class Registry(Reader):
             if self.place(winner) == self.place(skill):
                 continue  # both roots have the same folder: nothing is hidden
             place = self.roots[winner.root].show(winner.directory)
-            found = problem(
-                "shadowed", f"the skill {skill.path} is hidden by {place}, which comes first"
-            )
-            shadowed.append(found.at(self.roots[skill.root].show(skill.directory), skill.path))
+            text = f"the skill {skill.path} is hidden by {place}, which comes first"
+            hidden_at = self.roots[skill.root].show(skill.directory)
+            shadowed.append(problem("shadowed", text).at(hidden_at, skill.path))
         return merged, shadowed
 
     # Problems
@@ -429,10 +411,7 @@ class Registry(Reader):
         """Return all problems of skills, their files, roots and combinations of skills, by place.
 
         Reads every file of a skill that is not checked yet; `checks.survey` returns what is known
-        without that.
-
-        Args:
-            snapshot: by default the current one.
+        without that. `snapshot` is by default the current one.
         """
         snapshot = snapshot or self.snapshot
         for skill in snapshot.skills.values():
@@ -446,10 +425,7 @@ class Registry(Reader):
         found: list[Problem] = []
         for each in lint.CATALOG.check(snapshot, deep=True):
             skill = snapshot.skills[each.skill]
-            if each.path:
-                place = join(skill.directory, each.path)
-            else:
-                place = skill.directory
+            place = "/".join(filter(None, (skill.directory, each.path)))
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return found
 

@@ -78,15 +78,10 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
         for level, text in lines[:shown]:
             logger.log(level, "%s", text)
         if 0 < shown < len(lines):
-            came, went = (
-                len(changes.after.keys() - changes.before),
-                len(changes.before.keys() - changes.after),
-            )
+            came = len(changes.after.keys() - changes.before)
+            went = len(changes.before.keys() - changes.after)
             in_all = f"skills: {came} added, {went} removed, {len(changes.after) - came} changed"
-            more = (
-                "and %d more skills and problems; %s; 'mcp-skills-server validate' shows "
-                "all current problems"
-            )
+            more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows all"
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
     if registry.loaded.is_set():  # already scanned: log the summary now
@@ -112,32 +107,20 @@ def _report_first(registry: Registry) -> None:
     hidden = passed_over(registry)
     for passed in hidden:
         logger.warning("%s", printable(str(passed)))
+    explained = {passed.root for passed in hidden}
     for root in registry.roots if len(registry.roots) > 1 else ():  # for one root the count says it
-        if root.origin is None and root.shown not in [passed.root for passed in hidden]:
-            of_root = registry.of_root(root)
-            if not of_root.skills and not of_root.problems:
-                logger.warning(
-                    "%s: no skill: no folder there has a SKILL.md", printable(root.shown)
-                )
-    errors = [
-        found
-        for skill in snapshot.skills.values()
-        for found in skill.problems
-        if _is_reported(found)
-    ]
+        of_root = registry.of_root(root)
+        if not (root.origin or root.shown in explained or of_root.skills or of_root.problems):
+            text = "%s: no skill: no folder there has a SKILL.md"
+            logger.warning(text, printable(root.shown))
+    found = [each for skill in snapshot.skills.values() for each in skill.problems]
+    errors = [each for each in found if each.severity == "error" or codes.unlisting_problem([each])]
     errors += snapshot.problems
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _LINES_AT_ONCE:
-        logger.warning(
-            "and %d more problems; 'mcp-skills-server validate' shows all",
-            len(errors) - _LINES_AT_ONCE,
-        )
-
-
-def _is_reported(found: Problem) -> bool:
-    """Tell whether a problem is an error or keeps its skill out of listings."""
-    return found.severity == "error" or codes.unlisting_problem([found]) is not None
+        text = "and %d more problems; 'mcp-skills-server validate' shows all"
+        logger.warning(text, len(errors) - _LINES_AT_ONCE)
 
 
 def _differences(
@@ -145,10 +128,7 @@ def _differences(
 ) -> Iterator[_LogLine]:
     """Yield a log line for each skill and each problem that appeared, changed or went.
 
-    Args:
-        registry: the skills as they are.
-        changes: the skills that appeared, changed or went.
-        before: the earlier problems outside of every served skill.
+    `before` are the earlier problems outside of every served skill.
     """
     now = registry.snapshot.problems
     loose = set(now)
@@ -164,11 +144,7 @@ def _differences(
             looks += 1
             place = registry.roots[old.root].show(old.directory)
             reason = _obstacle(now, path, place) or _why_gone(registry, old, changes)
-        if (
-            new is not None
-            and new.standing < Standing.VALID
-            and (old is None or old.standing > new.standing)
-        ):
+        if new is not None and (old is None or old.standing > new.standing):
             reason = codes.unlisting_problem(new.problems)
         if isinstance(reason, Problem):
             explained.add(_key(reason))
@@ -179,10 +155,8 @@ def _differences(
     are = [*now, *(found for skill in changes.after.values() for found in skill.problems)]
     for found in _missing_from(was, are):
         if found.code != _OWN_LINE and _key(found) not in explained:
-            yield (
-                (logging.WARNING if found.severity == "error" or found in loose else logging.INFO),
-                str(found),
-            )
+            is_grave = found.severity == "error" or found in loose
+            yield (logging.WARNING if is_grave else logging.INFO), str(found)
     for found in _missing_from(are, was):
         # otherwise the problem went with its skill
         if found.skill not in changes.before or found.skill in changes.after:
@@ -193,24 +167,19 @@ def _line_of(
     path: str, old: Skill | None, new: Skill | None, reason: Problem | str | None, files: list[str]
 ) -> _LogLine | None:
     name = f"skill {printable(path)}"
-    why = ""
-    if reason:
-        why = f": {reason}"
+    why = f": {reason}" if reason else ""
     if new is None:
-        return logging.WARNING if isinstance(
-            reason, Problem
-        ) else logging.INFO, f"{name}: removed{why}"
-    served, was_served = (
-        new.standing is Standing.VALID,
-        old is not None and old.standing is Standing.VALID,
-    )
+        level = logging.WARNING if isinstance(reason, Problem) else logging.INFO
+        return level, f"{name}: removed{why}"
+    served = new.standing is Standing.VALID
+    state = "listed" if new.standing is Standing.LENIENT else "served"
     if old is None:
         if served:
-            return (logging.INFO, f"{name}: added")
-        return (logging.WARNING, f"{name}: found, not {_state(new)}{why}")
+            return logging.INFO, f"{name}: added"
+        return logging.WARNING, f"{name}: found, not {state}{why}"
     if new.standing < old.standing:
-        return logging.WARNING, f"{name}: no longer {_state(new)}{why}"
-    if served and not was_served:
+        return logging.WARNING, f"{name}: no longer {state}{why}"
+    if served and old.standing < Standing.VALID:
         return logging.INFO, f"{name}: served now"
     if not files:
         return logging.INFO, f"{name}: changed"
@@ -229,21 +198,12 @@ def _became(old: Skill, new: Skill, file: str) -> str:
     return " removed"
 
 
-def _state(skill: Skill) -> str:
-    if skill.standing is Standing.LENIENT:
-        return "listed"
-    return "served"
-
-
 def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
     """Inspect the folder of a vanished skill that has no problem, and return why it is gone."""
     root = registry.roots[skill.root]
-    here = skill.root, skill.directory
-    now = next(
-        (each for each in changes.after.values() if (each.root, each.directory) == here), None
-    )
-    if now is not None:
-        return f"its path is {printable(now.path)} now"
+    for now in changes.after.values():
+        if (now.root, now.directory) == (skill.root, skill.directory):
+            return f"its path is {printable(now.path)} now"
     place = root.path
     for name in skill.directory.split("/"):
         place = os.path.join(place, name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import to_utf8
 from mcp_skills_server.catalog.path_index import PathIndex, above
@@ -16,6 +16,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, Skill
 
 logger = logging.getLogger(__name__)
+
+_GIVE: Final = "give the path of a folder that holds skills"
 
 
 class Limits(NamedTuple):
@@ -188,15 +190,13 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        shown, origin = (
-            (given.path, given.origin)
-            if isinstance(given, MirroredRoot)
-            else (os.fspath(given), None)
-        )
+        origin = None
+        if isinstance(given, MirroredRoot):
+            shown, origin = given
+        else:
+            shown = os.fspath(given)
         if not shown:
-            raise UsageError(
-                "the path of a folder is empty; give the path of a folder that holds skills"
-            )
+            raise UsageError(f"the path of a folder is empty; {_GIVE}")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
@@ -205,9 +205,8 @@ def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[
         try:
             os.scandir(path).close()
         except OSError as error:
-            raise UsageError(
-                f"{shown}: cannot be read ({error.strerror}); check its permissions"
-            ) from None
+            text = f"{shown}: cannot be read ({error.strerror}); check its permissions"
+            raise UsageError(text) from None
         if path not in seen:
             seen.add(path)
             root = Root(len(out), path, origin or to_utf8(shown), os.path.abspath(shown), origin)
@@ -225,7 +224,7 @@ def no_folder(shown: str) -> UsageError:
         reason = f"a link that leads to nothing ({to_utf8(os.readlink(shown))})"
     else:
         reason = "no such file or folder"
-    return UsageError(f"{shown}: {reason}; give the path of a folder that holds skills")
+    return UsageError(f"{shown}: {reason}; {_GIVE}")
 
 
 def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
@@ -233,43 +232,23 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
 
     The earlier root owns its skill paths, all that lies below them and all above.
     """
-    merged: dict[str, Skill] = {}
-    above: dict[str, str] = {}
+    merged = PathIndex[Skill]()
     hidden: list[tuple[Skill, Skill]] = []
-    mine: dict[str, Skill] = {}
     for skills in roots:
-        for path in mine:
-            for parent in _parents(path):
-                above.setdefault(parent, path)
-        mine = {}
+        mine: dict[str, Skill] = {}
         for skill in skills:
-            owner = _owner(skill.path, merged, above)
+            path = skill.path
+            owner = next((up for up in above(path) if up in merged), None)
+            owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:
                 hidden.append((skill, merged[owner]))
-            elif skill.path in mine:  # two folders of one plugin
-                hidden.append((skill, mine[skill.path]))
+            elif path in mine:  # two folders of one plugin
+                hidden.append((skill, mine[path]))
             else:
-                mine[skill.path] = skill
-        merged = merged | mine
+                mine[path] = skill
+        merged.replace((), mine)
     return merged, hidden
 
 
 def _slashed(path: str) -> str:
     return path.replace(os.sep, "/")
-
-
-def _parents(path: str) -> list[str]:
-    """Return the paths above this one, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
-
-
-def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    """Return the earlier root's skill path that equals, contains or lies below `path`, or None.
-
-    `merged` has the skills of the earlier roots by path; `above` maps each ancestor of a skill path
-    to one of those skills.
-    """
-    if path in merged:
-        return path
-    return next((parent for parent in _parents(path) if parent in merged), above.get(path))

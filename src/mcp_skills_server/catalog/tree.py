@@ -10,19 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import (
     MISSING_ERRORS,
     TRANSIENT_ERRORS,
     Handle,
-    close,
-    enter,
-    file_from,
-    is_foreign_hard_link,
     is_utf8,
-    lstat_below,
-    open_directory,
     to_utf8,
 )
+from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.format.ignored import (
     FIRST_CHARS,
     LAST_CHARS,
@@ -80,36 +76,26 @@ class Directory:
 
 
 class Walk:
-    """Lazy walk below an open directory.
+    """Lazy walk below an open directory of the root of this index.
 
     Directories outside of skills are visited as they are iterated over, once, while their parent is
-    open: a root may hold very many skills, and only one is in memory at a time.
-
-    Args:
-        root: index of the root.
-        most_files: files kept of one directory.
-        hidden: also enter dot folders outside of skills.
-        entering: called for each directory below the first one.
+    open: a root may hold very many skills, and only one is in memory at a time. `most_files` are
+    kept of one directory. `hidden` also enters dot folders outside of skills. `entering` is called
+    for each directory below the first one.
     """
 
     def __init__(
         self, root: int, most_files: int, *, hidden: bool = False, entering: Entering | None = None
     ) -> None:
-        self._root = root
-        self._most_files = most_files
-        self._entering = entering
-        self._hidden = hidden
+        self._root, self._most_files = root, most_files
+        self._entering, self._hidden = entering, hidden
 
     def read_directory(
         self, handle: Handle, path: str, depth: int, *, inside: bool = False
     ) -> Directory | None:
         """Classify the entries of an open directory; return None for a Python environment.
 
-        Args:
-            handle: the open directory.
-            path: its root-relative path.
-            depth: levels to walk below it.
-            inside: whether it lies in a skill.
+        `depth` is the number of levels to walk below it; `inside` is True within a skill.
 
         Raises:
             OSError: the directory cannot be listed, or the process ran out of descriptors or
@@ -117,9 +103,7 @@ class Walk:
         """
         here = Directory(path)
         files, unserved = here.files, here.unserved
-        prefix = ""
-        if path:
-            prefix = f"{path}/"
+        prefix = join(path, "")
         inner: list[str] = []
         root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
         with os.scandir(handle) as entries:
@@ -140,10 +124,10 @@ class Walk:
                             found = entry.stat(follow_symlinks=False)
                         else:
                             found = os.lstat(entry.path)
-                        if found.st_nlink > 1 and is_foreign_hard_link(found, handle):
+                        if found.st_nlink > 1 and disk.is_foreign_hard_link(found, handle):
                             unserved[name] = "foreign"
                             continue
-                        files[name] = file_from(found, root, prefix + name, now)
+                        files[name] = disk.file_from(found, root, prefix + name, now)
                     elif entry.is_symlink():
                         unserved[name] = "link"
                     else:
@@ -158,13 +142,11 @@ class Walk:
         here.folder_as_manifest = SKILL_MD in inner
         here.holds_manifest = SKILL_MD in files or SKILL_MD in unserved or here.folder_as_manifest
         # A broken skill counts, too: a folder in a skill is no collection of skills.
-        inside = (
-            inside or here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
-        )
+        is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
+        inside = inside or is_skill
         if unserved and not inside:
-            dotted = [
-                name for name in here.named("ignored folder") if is_entered(name, hidden=True)
-            ]
+            ignored = here.named("ignored folder")
+            dotted = [name for name in ignored if is_entered(name, hidden=True)]
             if self._hidden:
                 inner += dotted
             else:
@@ -185,7 +167,7 @@ class Walk:
             opened: Handle | None = None
             try:
                 try:
-                    opened = enter(handle, name)
+                    opened = disk.enter(handle, name)
                     below = self.read_directory(opened, prefix + name, depth, inside=inside)
                 except FileNotFoundError:
                     continue
@@ -197,7 +179,7 @@ class Walk:
                     yield below
             finally:
                 if opened is not None:
-                    close(opened)
+                    disk.close(opened)
 
 
 def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
@@ -217,7 +199,7 @@ def fallback_entry(root_path: str, path: str, error: OSError) -> Directory | Non
 
 def link_at(root_path: str, path: str) -> Directory | None:
     """Return a Directory for the parent of a link, holding that link alone, or None for no link."""
-    found = lstat_below(root_path, path)
+    found = disk.lstat_below(root_path, path)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
     parent, _, name = path.rpartition("/")
@@ -240,7 +222,7 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
             if not inner.holds_manifest:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
-    with suppress(OSError), open_directory(root_path, directory) as handle:
+    with suppress(OSError), disk.open_directory(root_path, directory) as handle:
         here = Walk(0, 0).read_directory(handle, "", MOST_LEVELS, inside=True)
         if here is not None:
             collect(here, "")

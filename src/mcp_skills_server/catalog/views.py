@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
@@ -105,10 +104,8 @@ async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaita
 class Views:
     """The filtered skills of each principal. Thread-safe.
 
-    Args:
-        registry: all skills.
-        grants: read permissions; None for no restrictions. `replace` changes them, but never from
-            or to None.
+    `grants` are read permissions, None for no restrictions. `replace` changes them, but never from
+    or to None.
     """
 
     def __init__(self, registry: Registry, grants: Grants | None = None) -> None:
@@ -186,14 +183,7 @@ class Views:
 class FilteredSkills:
     """Filtered part of a registry: the skills that some permissions can read. Thread-safe.
 
-    Made by `Views`.
-
-    Args:
-        registry: all skills.
-        permissions: the filter.
-
-    Attributes:
-        permissions: as given.
+    Made by `Views`. It has the members of a `Registry` that a `SkillSet` needs.
     """
 
     def __init__(self, registry: Registry, permissions: Permissions) -> None:
@@ -204,18 +194,9 @@ class FilteredSkills:
         self._listeners = Listeners()
         self.forget()
         # Unfiltered: these take only objects that came from a filtered snapshot.
-        self.read, self.body, self.place, self.load = (
-            registry.read,
-            registry.body,
-            registry.place,
-            registry.load,
-        )
-        self.roots, self.limits, self.loaded, self.index = (
-            registry.roots,
-            registry.limits,
-            registry.loaded,
-            registry.index,
-        )
+        self.read, self.body, self.place = registry.read, registry.body, registry.place
+        self.load, self.loaded, self.index = registry.load, registry.loaded, registry.index
+        self.roots, self.limits = registry.roots, registry.limits
 
     @property
     def snapshot(self) -> Snapshot:
@@ -272,29 +253,22 @@ class FilteredSkills:
 
     def _all_left(self, skills: Mapping[str, Skill]) -> dict[str, Skill]:
         return {
-            path: left
+            path: self._without_withheld(skill)
             for path, skill in skills.items()
-            if (left := self._left_of(skill)) is not None
+            if self.permissions.can_read(path)
         }
-
-    def _left_of(self, skill: Skill) -> Skill | None:
-        if not self.permissions.can_read(skill.path):
-            return None
-        return self._without_withheld(skill)
 
     def _without_withheld(self, skill: Skill) -> Skill:
         """Return a skill without the nested skills that have no grant of their own."""
+        can_read = self.permissions.can_read
         nested = nested_in(self._registry.snapshot, skill)
-        withheld = [
-            each for each in nested if not self.permissions.can_read(f"{skill.path}/{each}")
-        ]
+        withheld = [each for each in nested if not can_read(f"{skill.path}/{each}")]
         if not withheld:
             return skill
-        granted = nested.difference(withheld)
 
         def is_left(path: str) -> bool:
             holders = [each for each in nested if within(path, each)]
-            return not holders or max(holders, key=len) in granted
+            return max(holders, key=len, default="") not in withheld
 
         root = self._registry.roots[skill.root]
         places = [root.show(join(skill.directory, each)) for each in withheld]
@@ -319,27 +293,20 @@ class FilteredSkills:
         made: dict[str, Skill] = {}
         for path, skill in now.items():
             made[path] = own[path] if before.get(path) is skill else self._without_withheld(skill)
-            if path in own and _is_same(own[path], made[path]):
+            if path in own and own[path].has_same_content(made[path]):
                 made[path] = own[path]
         # Problems of roots are for the operator only.
-        problems = tuple(
-            found
-            for found in whole.problems
-            if found.skill and self.permissions.can_read(found.skill)
-        )
+        can_read = self.permissions.can_read
+        problems = tuple(each for each in whole.problems if each.skill and can_read(each.skill))
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of, self._whole = ref(whole), now
 
 
 def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
-    """Return the paths of the skills nested in a skill, relative to it.
+    """Return the paths of the skills nested in a skill of the unfiltered snapshot, relative to it.
 
     Includes skills that are unreadable, refused by a gate, or just deleted.
-
-    Args:
-        whole: the unfiltered snapshot.
-        skill: one of its skills, unfiltered.
     """
     out = set(skill.nested)
     before, paths = f"{skill.path}/", whole.paths(Standing.UNUSABLE)
@@ -351,23 +318,13 @@ def nested_in(whole: Snapshot, skill: Skill) -> set[str]:
     return out
 
 
-_compared_fields: Final = attrgetter("findings", "empty", "standing", "origin")
-
-
-def _is_same(before: Skill | None, now: Skill) -> bool:
-    """Tell whether a skill is unchanged, even if it was filtered anew into another object."""
-    if before is None or before is now:
-        return before is now
-    return (
-        before.reading is now.reading
-        and before.files == now.files
-        and _compared_fields(before) == _compared_fields(now)
-    )
-
-
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
     """Return the skills that have no equal under the same path in `others`."""
-    return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}
+    return {
+        path: each
+        for path, each in skills.items()
+        if path not in others or not others[path].has_same_content(each)
+    }
 
 
 def weigh(skill_set: SkillSet, _: object) -> int:

@@ -23,20 +23,7 @@ from mcp_skills_server.model.skill import (
 from mcp_skills_server.model.snapshot import Changes, Snapshot
 
 __all__ = [
-    "DEEPEST_PATH",
-    "EVALS",
-    "LONGEST_PATH",
-    "ORIGIN",
-    "SIGNATURE_FILE",
-    "SKILL_MD",
-    "Changes",
-    "Json",
-    "Problem",
-    "Reading",
-    "Severity",
-    "Skill",
-    "SkillFile",
-    "Snapshot",
-    "Standing",
+    "DEEPEST_PATH", "EVALS", "LONGEST_PATH", "ORIGIN", "SIGNATURE_FILE", "SKILL_MD", "Changes",
+    "Json", "Problem", "Reading", "Severity", "Skill", "SkillFile", "Snapshot", "Standing",
     "printable",
-]
+]  # fmt: skip

@@ -201,3 +201,14 @@ class Skill:
     def digests(self) -> dict[str, str]:
         """The digest of each readable file, by path."""
         return {path: file.digest for path, file in self.files.items() if file.digest}
+
+    def has_same_content(self, other: Skill) -> bool:
+        """Tell whether two skills of one path differ in nothing that a listing or a read shows."""
+        return (
+            self.reading is other.reading
+            and self.files == other.files
+            and self.findings == other.findings
+            and self.empty == other.empty
+            and self.standing == other.standing
+            and self.origin == other.origin
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
+from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, Standing
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,15 @@ class Changes:
     @cached_property
     def files(self) -> frozenset[tuple[str, str]]:
         """(skill path, file path) of every file that was added, removed or changed."""
-        out: set[tuple[str, str]] = set()
-        for path in self.before.keys() | self.after.keys():
-            if path in self.before:
-                old = self.before[path].files
-            else:
-                old = dict[str, SkillFile]()
-            if path in self.after:
-                new = self.after[path].files
-            else:
-                new = dict[str, SkillFile]()
-            out |= {
-                (path, each)
-                for each in old.keys() | new.keys()
-                if old.get(each) is not new.get(each)
+        old, new = (
+            {
+                (path, each): file
+                for path, skill in skills.items()
+                for each, file in skill.files.items()
             }
-        return frozenset(out)
+            for skills in (self.before, self.after)
+        )
+        return frozenset(each for each in old | new if old.get(each) is not new.get(each))
 
 
 class Snapshot:
@@ -118,26 +111,19 @@ class Snapshot:
             The skills, and the path to pass as `after` next, None after the last page.
         """
         paths = self._paths[least]
-        start = 0
-        if after is not None:
-            start = bisect_left(paths, after + "\0")
+        start = 0 if after is None else bisect_left(paths, after + "\0")
         chosen = paths[start : start + size]
-        more = None
-        if start + size < len(paths):
-            more = chosen[-1]
+        more = chosen[-1] if start + size < len(paths) else None
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
-        """Return the skill and the file path that a path names; the innermost skill wins.
+        """Return the innermost skill that has the file of this path, and its path in it, or None.
 
         Dict lookups only: the segments never become a path on disk.
 
         Args:
             segments: the skill path and the file's path in the skill, split at the slashes.
             least: the minimum standing.
-
-        Returns:
-            The skill and the path of the file in it, or None if no skill has such a file.
         """
         path = "/".join(segments)
         return self._file(path, self._holders(path, least))
@@ -166,11 +152,10 @@ class Snapshot:
         while position < len(paths) and paths[position].startswith(prefix):
             name, slash, _ = paths[position][len(prefix) :].partition("/")
             found[name] = None
+            position += 1
             # Skip the paths below this child, which are contiguous: "0" is the character after "/".
             if slash:
                 position = bisect_left(paths, f"{prefix}{name}0", position)
-            else:
-                position = position + 1
         return found or None
 
     @cached_property
@@ -207,17 +192,13 @@ class Snapshot:
     ) -> dict[str, tuple[Skill, str] | None] | None:
         outer = holders[0]
         within = directory[len(outer.path) + 1 :]
-        prefix = ""
-        if within:
-            prefix = f"{within}/"
+        prefix = within and f"{within}/"
         found: dict[str, tuple[Skill, str] | None] = {}
-        for path in outer.empty:
-            if path.startswith(prefix):
-                found[path[len(prefix) :].split("/", 1)[0]] = None
-        for path in outer.files:
+        for path in (*(f"{empty}/" for empty in outer.empty), *outer.files):
             if path.startswith(prefix):
                 name, slash, _ = path[len(prefix) :].partition("/")
-                found[name] = None if slash else self._file(f"{directory}/{name}", holders)
+                if name:
+                    found[name] = None if slash else self._file(f"{directory}/{name}", holders)
         if found or within in outer.empty or not within:
             return dict(sorted(found.items()))
         return None
@@ -225,6 +206,5 @@ class Snapshot:
     @property
     def all_problems(self) -> list[Problem]:
         """All problems, those of skills first, by skill path."""
-        return [
-            p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems
-        ] + list(self.problems)
+        skills = (self.skills[path] for path in self._paths[Standing.UNUSABLE])
+        return [*(each for skill in skills for each in skill.problems), *self.problems]

@@ -6,6 +6,7 @@ Addresses are `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, `rediss://` for TLS,
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,6 @@ PREFIX: Final = "mcp-skills:"
 PORT: Final = 6379
 ANSWER_S: Final = 1.0
 """Timeout in seconds of each connection attempt and each response."""
-_LONGEST_PREFIX: Final = 64
 _FORMS: Final = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB with TLS, or unix:///PATH"
 _CA: Final = "ssl_ca_certs"
 
@@ -58,9 +58,8 @@ class RedisSettings:
         if self.url.startswith("rediss:"):
             given |= {"ssl_ca_certs": self.ca, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
         pool: Any = BlockingConnectionPool  # whose keywords are untyped
-        return Redis.from_pool(
-            pool.from_url(self.url, max_connections=most, timeout=ANSWER_S, **given)
-        )
+        given |= {"max_connections": most, "timeout": ANSWER_S}
+        return Redis.from_pool(pool.from_url(self.url, **given))
 
 
 def redis_settings(
@@ -75,9 +74,8 @@ def redis_settings(
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or PORT
-        query = dict(
-            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        )
+        is_strict = bool(parts.query)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=is_strict))
     except ValueError:
         raise UsageError(f"--redis: the address cannot be read; write {_FORMS}") from None
     is_socket = parts.scheme == "unix"
@@ -91,28 +89,18 @@ def redis_settings(
         raise UsageError("--redis: the database is a number, such as redis://HOST:6379/0")
     named = query.pop(_CA, None)
     if query:
-        raise UsageError(
-            f"--redis: after its '?' the address may have only db and {_CA}; use the options"
-        )
+        text = f"after its '?' the address may have only db and {_CA}; use the options"
+        raise UsageError(f"--redis: {text}")
     if named is not None and ca is not None and named != ca:
         raise UsageError(f"--redis: {_CA} and --redis-ca name two files; give one of them")
     ca = ca or named
     if ca is not None:
         _check_authorities(ca, tls=parts.scheme == "rediss")
     if parts.password and password is not None and unquote(parts.password) != password:
-        raise UsageError(
-            "--redis: the address and MCP_SKILLS_REDIS_PASSWORD have two passwords; give one of "
-            "them"
-        )
-    if not (
-        0 < len(prefix) <= _LONGEST_PREFIX
-        and prefix.isascii()
-        and prefix.isprintable()
-        and " " not in prefix
-    ):
-        raise UsageError(
-            f"--redis-prefix: give 1 to {_LONGEST_PREFIX} printable characters without blanks"
-        )
+        text = "the address and MCP_SKILLS_REDIS_PASSWORD have two passwords; give one of them"
+        raise UsageError(f"--redis: {text}")
+    if not re.fullmatch(r"[!-~]{1,64}", prefix):
+        raise UsageError("--redis-prefix: give 1 to 64 printable characters without blanks")
     shown = f"unix://{unquote(parts.path)}"
     if not is_socket:
         if ":" in host:
@@ -126,12 +114,9 @@ def _check_authorities(file: str, *, tls: bool) -> None:
         raise UsageError("--redis-ca is for TLS; write rediss://, or leave it out")
     try:
         ssl.create_default_context(cafile=file)
-    except ssl.SSLError:
-        reason = "it has no certificates in PEM format"
     except OSError as error:
-        reason = str(error.strerror)
-    else:
-        return
-    raise UsageError(
-        f"--redis-ca {file}: {reason}; name a file with the certificates of authorities"
-    )
+        reason = error.strerror
+        if isinstance(error, ssl.SSLError):
+            reason = "it has no certificates in PEM format"
+        remedy = "name a file with the certificates of authorities"
+        raise UsageError(f"--redis-ca {file}: {reason}; {remedy}") from None

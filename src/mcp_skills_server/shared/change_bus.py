@@ -33,7 +33,6 @@ _SHARE: Final = 4
 _MESSAGE_S: Final = 0.2
 """Minimum seconds between two messages, which coalesces an edit of many files."""
 _LONGEST: Final = 512
-_FIELDS: Final = ("look", "from")
 
 
 class ChangeBus:
@@ -85,12 +84,9 @@ class ChangeBus:
         """Schedule the scan that a message from another replica names."""
         said = _parsed(message)
         if said is None:
-            logger.warning(
-                "%s: a message that no replica wrote; keep other programs off the keys %s*",
-                self._link.settings.shown,
-                self._link.settings.prefix,
-                extra=REPEATS,
-            )
+            text = "%s: a message that no replica wrote; keep other programs off the keys %s*"
+            settings = self._link.settings
+            logger.warning(text, settings.shown, settings.prefix, extra=REPEATS)
             return
         if said["from"] != self._us and said["look"] in self._scans:
             self._scans[said["look"]].ask()
@@ -151,6 +147,6 @@ def _parsed(message: bytes) -> dict[str, str] | None:
         return None
     try:
         said = json.loads(message)
-        return {key: str(said[key]) for key in _FIELDS}
+        return {key: str(said[key]) for key in ("look", "from")}
     except (ValueError, RecursionError, TypeError, KeyError):
         return None

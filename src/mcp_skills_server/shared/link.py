@@ -131,11 +131,8 @@ class Link:
             if self._trouble or self._stopped:
                 return
             self._trouble = _reason(error, self.settings)
-        logger.warning(
-            "%s: %s; requests that need it are refused until it answers; reads go on",
-            self.settings.shown,
-            self._trouble,
-        )
+        text = "%s: %s; requests that need it are refused until it answers; reads go on"
+        logger.warning(text, self.settings.shown, self._trouble)
 
     def _answers(self) -> None:
         with self._lock:
@@ -196,10 +193,9 @@ class Link:
                 except Exception as error:  # a server that is no Redis may cause any error
                     self._failed(error)
                 missed = True
+                pause = min(pause * 2, _LAST_RETRY_S)
                 if self._loop.time() - began > _STEADY_S:
                     pause = _FIRST_RETRY_S
-                else:
-                    pause = min(pause * 2, _LAST_RETRY_S)
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
             pass  # by `stop`
@@ -220,10 +216,9 @@ class Link:
         """Dispatch messages until the connection ends or a ping times out."""
         async with asyncio.timeout(_WHOLE_S):
             await pubsub.subscribe(self.key("look"))
-            while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message[
-                "type"
-            ] != "subscribe":
-                continue
+            message = None
+            while message is None or message["type"] != "subscribe":
+                message = await pubsub.get_message(timeout=ANSWER_S)
         self._answers()
         if missed:
             listener.on_reconnect()
@@ -253,35 +248,25 @@ def _line(error: BaseException) -> str:
 
 def _reason(error: BaseException, settings: RedisSettings) -> str:
     """Return a reason for the operator why Redis cannot be used, with the remedy."""
-    from redis.exceptions import (
-        AuthenticationError,
-        AuthenticationWrongNumberOfArgsError,
-        BusyLoadingError,
-        RedisError,
-        ResponseError,
-    )
-    from redis.exceptions import ConnectionError as LostError
-    from redis.exceptions import TimeoutError as LateError
+    from redis import exceptions
 
     said = _line(error)
-    if isinstance(error, TimeoutError | LateError):
+    if isinstance(error, TimeoutError | exceptions.TimeoutError):
         return f"it does not answer within {_WHOLE_S:g} seconds"
-    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
-        return (
-            f"it rejects the login ({said}); check the user of --redis and "
-            "MCP_SKILLS_REDIS_PASSWORD"
-        )
+    wrong_arguments = exceptions.AuthenticationWrongNumberOfArgsError
+    if isinstance(error, exceptions.AuthenticationError | wrong_arguments):
+        remedy = "check the user of --redis and MCP_SKILLS_REDIS_PASSWORD"
+        return f"it rejects the login ({said}); {remedy}"
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return "its certificate is not trusted; name its authority by --redis-ca"
     if "DB index is out of range" in said:
         return f"it has no database {settings.database}; give another one in --redis"
-    if isinstance(error, BusyLoadingError):
+    if isinstance(error, exceptions.BusyLoadingError):
         return "it is loading its data"
-    if isinstance(error, ResponseError):
+    if isinstance(error, exceptions.ResponseError):
         return f"it refuses the command ({said})"
-    if isinstance(error, LostError | OSError):
+    if isinstance(error, exceptions.ConnectionError | OSError):
         return f"there is no connection ({said})"
-    return (
-        "the server there is not Redis "
-        f"({said if isinstance(error, RedisError) else type(error).__name__})"
-    )
+    if not isinstance(error, exceptions.RedisError):
+        said = type(error).__name__
+    return f"the server there is not Redis ({said})"

@@ -8,6 +8,7 @@ so replicas need no synchronized clocks.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Final
 
 from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
@@ -91,11 +92,8 @@ return string.format('%.6f', wait)
 class Records:
     """Records of one kind. Methods raise SharedError while Redis is unavailable.
 
-    Args:
-        kind: the name of the kind, in keys and log lines.
-        ttl_s: seconds after which an unused record expires.
-        share: maximum number of records of one group.
-        whole: maximum number of records of all groups.
+    An unused record expires after `ttl_s` seconds. One group has at most `share` records, and all
+    groups have `whole`.
     """
 
     def __init__(
@@ -117,12 +115,9 @@ class Records:
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
         found = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
-        if not isinstance(found, bytes):
-            return None
-        try:
-            return found.decode()
-        except UnicodeDecodeError:
-            return None
+        with suppress(UnicodeDecodeError):
+            return found.decode() if isinstance(found, bytes) else None
+        return None
 
     async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
         """Write a record.
@@ -140,35 +135,22 @@ class Records:
         """
         raw = text.encode()
         if len(raw) > MOST_BYTES:
-            raise SharedError(
-                f"this {self._kind} is too long to be shared between replicas; load fewer skills"
-            )
+            text = "is too long to be shared between replicas; load fewer skills"
+            raise SharedError(f"this {self._kind} {text}")
         member, keys = self._keys(name, group)
         before = ""
         if replaces is not None:
             before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        share = self._share
-        if group is None:
-            share = self._whole
-        given = [
-            raw,
-            before,
-            self._ttl_ms,
-            member,
-            self._link.key(self._kind, ""),
-            share,
-            self._whole,
-        ]
+        share = self._whole if group is None else self._share
+        place = self._link.key(self._kind, "")
+        given = [raw, before, self._ttl_ms, member, place, share, self._whole]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
-            raise ChangedMeanwhileError(
-                f"the {self._kind} was changed through another replica meanwhile; call again"
-            )
+            text = "was changed through another replica meanwhile; call again"
+            raise ChangedMeanwhileError(f"the {self._kind} {text}")
         if done == b"full":
-            raise FullError(
-                f"too many {self._kind}s: all {self._whole:,} shared ones are in use; try "
-                "again later"
-            )
+            text = f"all {self._whole:,} shared ones are in use; try again later"
+            raise FullError(f"too many {self._kind}s: {text}")
 
     async def delete(self, name: str, group: str | None) -> None:
         """Delete a record if it exists."""

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 from watchfiles._rust_notify import RustNotify
 
-from catalog.forest import DEADLINE, plant, skills, whole
+from catalog.forest import DEADLINE, Patch, plant, skills, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.watch import events as module
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
@@ -27,15 +27,15 @@ if sys.platform != "linux":
 
 
 @contextmanager
-def armed(*tops: Path, hidden: bool = False) -> Iterator[DirectoryEvents]:
+def armed(*tops: Path) -> Iterator[DirectoryEvents]:
     """Events of these directories, armed by a scan of each."""
     paths = list(map(str, tops))
-    with closing(DirectoryEvents(paths, threading.Event(), hidden=hidden)) as events:
+    with closing(DirectoryEvents(paths, threading.Event(), hidden=False)) as events:
         for top in paths:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
-                whole(tree.Walk(0, 512, hidden=hidden, entering=entering).read_directory(handle, "", 12))
+                whole(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
         assert events.arm() and not events.arm()
         yield events
 
@@ -89,17 +89,6 @@ def test_links_to_directories_and_ignored_ones_cost_nothing(tmp_path: Path) -> N
         assert keeps(len(expected))
 
 
-def test_dot_folders_are_watched_where_they_are_scanned(tmp_path: Path) -> None:
-    plant(tmp_path, skills(".curated/one", ".git/two", "node_modules/three"))
-    with armed(tmp_path, hidden=True) as events:
-        assert watched(events) == {str(tmp_path / path) for path in ("", ".curated", ".curated/one")}
-        plant(tmp_path, skills(".later/four", ".venv/five"))
-        until(events, tmp_path / ".later")
-        while str(tmp_path / ".later/four") not in watched(events):
-            assert events.wait(DEADLINE)
-        assert not [path for path in watched(events) if ".venv" in path]
-
-
 def test_a_directory_below_two_roots_is_watched_once_and_heard_of_once(tmp_path: Path) -> None:
     plant(tmp_path, skills("inner/one"))
     with armed(tmp_path, tmp_path / "inner", tmp_path) as events:
@@ -108,9 +97,7 @@ def test_a_directory_below_two_roots_is_watched_once_and_heard_of_once(tmp_path:
         assert events.wait(DEADLINE) == {str(tmp_path / "inner/one/SKILL.md")}
 
 
-def test_what_appears_while_a_new_directory_is_armed_is_armed_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_appears_while_a_new_directory_is_armed_is_armed_too(tmp_path: Path, monkeypatch: Patch) -> None:
     """It came after the listing and before the watch: no event tells of it."""
     real = module._opened
 
@@ -150,7 +137,7 @@ def test_groups_are_few_and_lose_no_event_when_they_are_joined(tmp_path: Path) -
         until(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
 
 
-def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, monkeypatch: Patch) -> None:
     plant(tmp_path, skills(*(f"s{number}" for number in range(100))))
     real, listed = os.scandir, list[str]()
     with armed(tmp_path) as events:
@@ -169,7 +156,7 @@ def test_an_edit_lists_nothing_and_a_new_directory_only_itself(tmp_path: Path, m
     ],
 )
 def test_what_the_system_refuses_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: OSError, error: type[Exception], words: str
+    tmp_path: Path, monkeypatch: Patch, refused: OSError, error: type[Exception], words: str
 ) -> None:
     monkeypatch.setattr("watchfiles._rust_notify.RustNotify", Mock(side_effect=refused))
     with pytest.raises(error, match=words), armed(plant(tmp_path, skills("one"))):

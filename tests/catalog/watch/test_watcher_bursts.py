@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from catalog.following import Scripted, edit, version, watching
-from catalog.forest import DEADLINE, plant, skills
+from catalog.forest import DEADLINE, Patch, plant, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
@@ -99,9 +99,7 @@ def test_a_client_that_reads_during_a_burst_hears_of_it_once_all_the_same(reposi
             reader.join(DEADLINE)
 
 
-def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_reader_found_is_told_though_no_event_tells_of_it(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "DirectoryEvents", Scripted)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (registry, seen):
@@ -113,9 +111,7 @@ def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
         assert seen.next().after.keys() == {"one"}
 
 
-def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(tmp_path: Path, monkeypatch: Patch) -> None:
     script = [(5.0, "a/x"), (5.01, "b/x"), (5.1, "c/x"), (5.3, "d/x"), (5.5, "e/x"), (8.0, "a/x")]
     monkeypatch.setattr(Scripted, "script", script)
     monkeypatch.setattr(Scripted, "now", 0.0)
@@ -134,9 +130,7 @@ def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
         assert [looks.get(timeout=DEADLINE) for _ in range(2)] == [(5.75, 5), (8.04, 1)]
 
 
-def test_an_edit_that_follows_closely_on_a_report_waits_for_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_that_follows_closely_on_a_report_waits_for_more(tmp_path: Path, monkeypatch: Patch) -> None:
     """Many slow edits are the first one, at once, and the rest together."""
     made = Mock(wraps=Burst)
     monkeypatch.setattr(module, "Burst", made)

@@ -9,7 +9,6 @@ from pathlib import Path
 from catalog.following import edit, serves, version, watching
 from catalog.forest import plant, skills
 from tables import each_row
-from wire import serving, write_skill
 
 LINKS: dict[str, Callable[[Path], tuple[Path, Path]]] = {
     "beside, in a dot folder": lambda top: (top / "root/.claude/skills", top / "root/skills"),
@@ -36,30 +35,10 @@ def test_edits_additions_and_deletions_are_noticed_beside_a_link(tmp_path: Path,
     with watching(root, other) as (_, seen):
         edit(root, "skills/alpha", 2)
         seen.until(version("skills/alpha", 2))
+        (root / "later").symlink_to(root)
         edit(other, "x", 2)
         seen.until(version("x", 2))
         plant(root, skills("skills/gamma"))
         seen.until(serves("skills/alpha", "skills/beta", "skills/gamma", "x"))
         shutil.rmtree(root / "skills/beta")
         seen.until(serves("skills/alpha", "skills/gamma", "x"))
-
-
-def test_a_link_that_comes_while_serving_changes_nothing(tmp_path: Path) -> None:
-    root = plant(tmp_path / "root", skills("skills/alpha"))
-    with watching(root) as (_, seen):
-        (root / "all").symlink_to(root)
-        edit(root, "skills/alpha", 2)
-        seen.until(version("skills/alpha", 2))
-
-
-def test_a_client_hears_of_edits_in_a_repository_whose_dot_folder_links_to_its_skills(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills/alpha")
-    (tmp_path / ".claude").mkdir()
-    (tmp_path / ".claude/skills").symlink_to("../skills")
-    with serving(tmp_path) as wire:
-        for number in range(3):
-            wire.pending()
-            write_skill(tmp_path / "skills/alpha", description=f"Tells it in another way, number {number}.")
-            wire.until("notifications/skills/list_changed")
-            (entry,) = wire.every_skill()
-            assert entry["description"].endswith(f"number {number}.")

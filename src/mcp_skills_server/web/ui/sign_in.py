@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 CALLBACK: Final = "/oauth/callback"
 """Path of the redirect URI, to which the issuer sends browsers back."""
-_AWAY: Final = "skills-ui-away"
+_SIGN_IN_COOKIE: Final = "skills-ui-away"
 """The cookie that binds a sign-in at the issuer to the browser that began it."""
 _LONGEST_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
@@ -134,7 +134,7 @@ class SignInEndpoints:
         path, secure = f"{base()}/oauth", request.url.scheme == "https"
         # Lax, since the callback comes from the issuer; the cookie alone gives no access.
         response.set_cookie(
-            _AWAY, secret, 600, path=path, secure=secure, httponly=True, samesite="lax"
+            _SIGN_IN_COOKIE, secret, 600, path=path, secure=secure, httponly=True, samesite="lax"
         )
         return response
 
@@ -142,7 +142,7 @@ class SignInEndpoints:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         try:
-            secret = request.cookies.get(_AWAY, "")
+            secret = request.cookies.get(_SIGN_IN_COOKIE, "")
             found = await self._flow.finish(request.query_params, secret)
         except NoResponseError as error:
             return self._form(str(error), 503)
@@ -159,7 +159,7 @@ class SignInEndpoints:
         response = self._page("message.html", 200, title="Signed in", words="")
         response.headers["refresh"] = f"0; url={base()}/"
         await self._sessions.begin(request, response, found)
-        response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
+        response.delete_cookie(_SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax")
         return response
 
     def _form(self, trouble: str, status: int) -> Response:

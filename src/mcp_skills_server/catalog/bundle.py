@@ -1,0 +1,176 @@
+"""Bundle: the files of one skill, what of its directories is refused, and its limits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.scanned_files import ScannedFiles
+from mcp_skills_server.catalog.tree import Directory
+from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
+
+_ADMIT: Final = "give the user that runs the server permission to enter the folder"
+_IN_PART: Final = (
+    "it is not listed, and tools, prompts and the Skills Protocol have the files up to the "
+    "limit alone"
+)
+
+
+class Refusal(NamedTuple):
+    """The problem of a directory entry that a skill does not serve."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+
+REFUSALS: Final[Mapping[str, Refusal]] = {
+    "irregular": Refusal("file-irregular", "{} is not a regular file"),
+    "foreign": Refusal(
+        "hard-link",
+        "{} is a hard link to a file that belongs to another user than its folder, and is not "
+        "served",
+    ),
+    "unnamed": Refusal("file-name", "the name of {} is not UTF-8, so the file is not served"),
+    "denied": Refusal(
+        "unreadable", "{} cannot be inspected: the folder may be read but not entered", _ADMIT
+    ),
+    "link": Refusal(
+        "link-outside",
+        "{} is a link that leaves the skill, leads to a directory or into another skill, or is "
+        "broken",
+    ),
+}
+"""By the kind of a name in `Directory.unserved`."""
+
+
+class Bundle:
+    """The files of one skill, nested skills included, and the findings of its directories.
+
+    Args:
+        skill: the skill, as yet without files.
+        root: its root.
+        files: the files of the scan.
+    """
+
+    def __init__(self, skill: Skill, root: Root, files: ScannedFiles) -> None:
+        self._skill = skill
+        self._root = root
+        self._scanned = files
+        self._files: dict[str, SkillFile] = {}
+        self._findings: list[Problem] = []
+        self._empty: list[str] = []
+        self._nested: list[str] = []
+        self._surplus = 0
+
+    def add(self, here: Directory) -> None:
+        """Add the files of this directory and those below, by their paths in the skill."""
+        if here.is_withheld:
+            return
+        path = here.path.removeprefix(self._skill.directory).lstrip("/")
+        before = len(self._files)
+        if here.holds_manifest and path:
+            self._nested.append(path)
+        self._surplus += here.surplus
+        for name, file in here.files.items():
+            # interned: many skills have files of the same names
+            shown = sys.intern(join(path, name))
+            self._files[shown] = file
+            if "\\" in name:
+                text = f"the name of {shown} holds a backslash"
+                self._find(here, "file-name-backslash", text, name)
+        for name, kind in here.unserved.items():
+            linked = self._scanned.linked(here.path, name) if kind == "link" else None
+            if linked is not None and within(linked.location, self._skill.directory):
+                self._files[join(path, name)] = linked
+            elif kind in REFUSALS and name != SKILL_MD:
+                code, message, hint = REFUSALS[kind]
+                self._find(here, code, message.format(join(path, name)), name, hint)
+        if here.unreadable:
+            hint = open_hint(self._root, here)
+            self._find(here, "unreadable", "the directory cannot be opened", "", hint)
+        if here.is_truncated:
+            self._find(here, "too-deep", "files lie deeper than the scan goes", "")
+        for inner in here.directories:
+            self.add(inner)
+        if len(self._files) == before and path:
+            self._empty.append(path)
+
+    def _find(
+        self, here: Directory, code: str, message: str, name: str, hint: str | None = None
+    ) -> None:
+        place = self._root.show(join(here.path, name))
+        self._findings.append(problem(code, message, hint=hint).at(place, self._skill.path))
+
+    def complete(self, limits: Limits) -> Skill:
+        """Return the skill with its files and final standing; over a limit with fewer files.
+
+        Raises:
+            OSError: the process ran out of descriptors or memory.
+        """
+        skill, files = self._skill, dict(sorted(self._files.items()))
+        over = list(self._over(limits))
+        if over:
+            place = self._root.show(skill.directory)
+            self._findings += [each.at(place, skill.path) for each in over]
+            files = _within_limits(files, limits)
+        return replace(
+            skill,
+            files={path: self._scanned.take(file) for path, file in files.items()},
+            findings=tuple(self._findings),
+            standing=min(skill.standing, standing(self._findings)),
+            empty=tuple(sorted(self._empty)),
+            nested=tuple(self._nested),
+        )
+
+    def _over(self, limits: Limits) -> Iterator[Problem]:
+        """Yield a problem for each limit that the skill exceeds."""
+        depth = levels(self._skill.directory)
+        if depth > limits.depth:
+            text = f"the skill lies {depth} levels below its root, {limits.depth} are searched"
+            yield problem("too-deep", text)
+        count = len(self._files) + self._surplus
+        if count > limits.files:
+            text = f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}"
+            yield problem("too-many-files", text)
+        size = sum([file.size for file in self._files.values()])
+        if size > limits.bytes:
+            text = f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}"
+            yield problem("too-many-bytes", text)
+
+
+def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
+    """Return the files within the limits: SKILL.md first, then by depth and path.
+
+    This bounds what any client can make the server hash, copy or send of a skill.
+    """
+    kept: set[str] = set()
+    left = limits.bytes
+    for path in sorted(files, key=lambda path: (path != SKILL_MD, path.count("/"), path)):
+        if len(kept) >= limits.files:
+            break
+        size = files[path].size
+        if size <= left or path == SKILL_MD:
+            kept.add(path)
+            left -= size
+    return {path: file for path, file in files.items() if path in kept}
+
+
+def levels(place: str) -> int:
+    """Return the depth of a root-relative path; 0 for the root."""
+    return place.count("/") + bool(place)
+
+
+def open_hint(root: Root, here: Directory) -> str | None:
+    """Return a hint for an unreadable directory whose parent may not be entered, else None."""
+    parent, _, name = here.path.rpartition("/")
+    effective = os.access in os.supports_effective_ids
+    if not name or os.access(os.path.join(root.path, parent), os.X_OK, effective_ids=effective):
+        return None
+    return f"{_ADMIT} above it, {root.show(parent)}"

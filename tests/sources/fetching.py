@@ -13,10 +13,7 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.site import refresh
 from mcp_skills_server.sources.source import Bounds, FetchReport, FetchSettings, OriginPolicy
-from sources.publishers import (
-    Publisher,
-    skill_md,
-)
+from sources.publishers import Publisher, skill_md
 
 ALLOWED = OriginPolicy(private=True)
 BRIEF = Bounds(read_s=0.3, download_s=0.6)

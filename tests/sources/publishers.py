@@ -12,23 +12,25 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
-from mcp_skills_server.dialects.wellknown import DIRECTORY, SCHEMA
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, SCHEMA
 from mcp_skills_server.format import archive
 
 INDEX = f"{DIRECTORY}index.json"
+INDEX_0_1 = f"{DIRECTORY_0_1}index.json"
 _PATIENCE = 8.0
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: path with its query, headers with names in lower case, and method."""
+    """A request: path with its query, headers with names in lower case, method and body."""
 
     path: str
     headers: Mapping[str, str]
-    method: str = "GET"
+    method: str
+    body: bytes
 
 
 Route = bytes | Callable[[Asked], Iterable[bytes]]
@@ -43,17 +45,14 @@ def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, *
 
 
 def redirect(to: str, status: int = 302) -> bytes:
-    """A redirect."""
     return answer(b"", status, location=to)
 
 
 def skill_md(name: str, more: str = "Read on.") -> bytes:
-    """A SKILL.md."""
     return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{more}\n".encode()
 
 
 def digest(raw: bytes) -> str:
-    """As an index writes it."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
@@ -65,7 +64,6 @@ def entry(name: str, raw: bytes, url: str, **changed: Any) -> dict[str, Any]:
 
 
 def index_of(entries: Iterable[Any]) -> bytes:
-    """An index 0.2.0."""
     return json.dumps({"$schema": SCHEMA, "skills": list(entries)}).encode()
 
 
@@ -89,9 +87,7 @@ class Publisher:
     def __enter__(self) -> Publisher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
         self._thread.join()
         for thread in self._serving:
@@ -100,17 +96,14 @@ class Publisher:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return self._listener.getsockname()[1]
 
     @property
     def url(self) -> str:
-        """Its origin."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def paths(self) -> list[str]:
-        """The paths that were asked for."""
         return [each.path for each in self.asked]
 
     def add(self, name: str, raw: bytes | None = None, route: Route | None = None, **changed: Any) -> bytes:
@@ -124,6 +117,15 @@ class Publisher:
     def pack(self, name: str, files: Mapping[str, tuple[bytes, bool]], **changed: Any) -> bytes:
         """The same as an archive."""
         return self.add(name, archive.pack(files)[1], **changed)
+
+    def list_files(self, skills: Mapping[str, Mapping[str, bytes]]) -> None:
+        """An index 0.1.0 of these files, by skill and path, in the place of one of 0.2.0."""
+        listed = [{"name": name, "description": f"Does {name}.", "files": [*files]} for name, files in skills.items()]
+        self.routes[INDEX] = answer(b"", 404)
+        self.routes[INDEX_0_1] = answer(json.dumps({"skills": listed}).encode())
+        for name, files in skills.items():
+            for path, raw in files.items():
+                self.routes[f"{DIRECTORY_0_1}{name}/{quote(path)}"] = answer(raw)
 
     def _route(self, asked: Asked) -> Route:
         path = asked.path.partition("?")[0]
@@ -149,7 +151,6 @@ class Publisher:
         try:
             with connection:
                 while (asked := self._request(connection)) is not None:
-                    connection.settimeout(_PATIENCE)  # a client on a busy machine may be slow to read
                     self.asked.append(asked)
                     self.reached.set()
                     route = self._route(asked)
@@ -175,10 +176,14 @@ class Publisher:
             if not piece:
                 return None
             head += piece
-        first, *lines = head.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
-        fields = (line.partition(":") for line in lines)
+        connection.settimeout(_PATIENCE)  # a client on a busy machine may be slow
+        raw, _, body = head.partition(b"\r\n\r\n")
+        first, *lines = raw.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        while len(body) < int(headers.get("content-length", 0)):
+            body += connection.recv(65536)
         method, path = first.split(" ")[:2]
-        return Asked(path, {name.lower(): value.strip() for name, _, value in fields}, method)
+        return Asked(path, headers, method, body)
 
     def stall(self, said: bytes = b"") -> Callable[[Asked], Iterator[bytes]]:
         """A route that says this and then nothing more."""

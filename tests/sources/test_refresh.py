@@ -19,19 +19,21 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import folder
+from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
-from mcp_skills_server.sources.source import Bounds, FetchLimits, UnreachableError
-from sources.fetching import FILES, LOCAL, fetch, listing, skills
-from sources.publishers import (
-    INDEX,
-    Asked,
-    Publisher,
-    answer,
-    digest,
-    skill_md,
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchReport,
+    FetchSettings,
+    SourceSettings,
+    UnreachableError,
 )
+from sources.fetching import FILES, LOCAL, fetch, listing, skills
+from sources.publishers import INDEX, Asked, Publisher, answer, digest, skill_md
 
 
 @pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
@@ -42,9 +44,11 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
     report = fetch(site, place)
     assert report.ok and report.added == ("lone", "packed") and report.version == "0.2.0"
     assert (place / "lone" / "SKILL.md").read_bytes() == skill_md("lone")
-    for path, (content, _) in FILES.items():
-        assert (place / "packed" / path).read_bytes() == content
-    assert archive.pack(_read(place / "packed"))[1] == raw
+    there = [path for path in (place / "packed").rglob("*") if path.is_file()]
+    assert {
+        path.relative_to(place / "packed").as_posix(): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+        for path in there
+    } == FILES
     seen = {record.name: record for record in read_records(place)}
     assert seen["packed"].digest == digest(raw) and seen["packed"].source == f"{site.url}{INDEX}"
     again = fetch(site, place)
@@ -57,21 +61,18 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
 @pytest.mark.requirement("WK-52", "WK-53", "WK-54")
 def test_nothing_that_arrives_is_executed(site: Publisher, place: Path, tmp_path: Path) -> None:
     """Every way to be started is offered, each leaves a trace, and the traces are proved to come when it is."""
-    traces = {name: tmp_path / f"{name}-ran" for name in ("shell", "python", "hook")}
-    files: Files = {
-        "SKILL.md": (skill_md("packed"), True),
-        "scripts/run.sh": (f"#!/bin/sh\n: > '{traces['shell']}'\n".encode(), True),
-        "scripts/run.py": (f"open({str(traces['python'])!r}, 'w')\n".encode(), True),
-        "scripts/install": (f"#!/bin/sh\n: > '{traces['hook']}'\n".encode(), True),
-    }
-    site.pack("packed", files)
+    traces = {script: tmp_path / f"{script}-ran" for script in ("run.sh", "install", "run.py")}
+    texts = {script: f"#!/bin/sh\n: > '{trace}'\n" for script, trace in traces.items()}
+    texts["run.py"] = f"open({str(traces['run.py'])!r}, 'w')\n"
+    scripts = {f"scripts/{script}": (text.encode(), True) for script, text in texts.items()}
+    site.pack("packed", {"SKILL.md": (skill_md("packed"), True), **scripts})
     assert fetch(site, place).added == ("packed",)
     assert fetch(site, place, revalidate=True).ok
-    assert [name for name, trace in traces.items() if trace.exists()] == []
-    for script in ("run.sh", "run.py", "install"):
-        program = [sys.executable] if script.endswith(".py") else ["/bin/sh"]
-        subprocess.run([*program, place / "packed" / "scripts" / script], check=True)
-    assert all(trace.exists() for trace in traces.values())
+    assert not any(trace.exists() for trace in traces.values())
+    for script, trace in traces.items():
+        program = sys.executable if script.endswith(".py") else "/bin/sh"
+        subprocess.run([program, place / "packed" / "scripts" / script], check=True)
+        assert trace.exists()
 
 
 @pytest.mark.requirement("WK-62", "S76-17")
@@ -228,17 +229,6 @@ def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
         fetch(site, place, limits=FetchLimits(total_s=1))
 
 
-def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.add("a")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(folder, "write_tree", full)
-    report = fetch(site, place)
-    assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
-
-
 @pytest.mark.parametrize(("changed", "connections"), [({"connections": 3}, 3), ({}, 6)])
 def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path, changed: dict[str, int], connections: int) -> None:
     together = threading.Barrier(connections, timeout=20)
@@ -285,15 +275,105 @@ def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
     assert "b" in fetch(site, place).added
 
 
-def test_no_url_is_wrong_usage(place: Path) -> None:
-    with pytest.raises(UsageError, match="not an http or https URL"):
-        fetch("example.com", place)
-    assert not place.exists()
+# The bytes that all skills together may have
 
 
-def _read(top: Path) -> Files:
-    return {
-        path.relative_to(top).as_posix(): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
-        for path in top.rglob("*")
-        if path.is_file()
-    }
+def big(site: Publisher, name: str, size: int = 100_000) -> None:
+    site.pack(name, {"SKILL.md": (skill_md(name), False), "big.bin": (bytes(size), False)})
+
+
+def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: Publisher, place: Path) -> None:
+    limits = FetchLimits(unpacked_bytes=350_000)
+    for number in range(9):
+        big(site, f"big-{number}")
+    site.add("small")
+    report = fetch(site, place, limits=limits)
+    assert "small" in report.added and len(report.added) == 4 and len(report.refused) == 6
+    assert not {each.name for each in report.refused} & {*report.added}
+    said = "all skills of the source together have more than 350000 bytes, unpacked"
+    assert all(each.reason.startswith(said) and each.fault == "publisher" for each in report.refused)
+    # Again and again it would grow, if what is there did not count.
+    for _ in range(2):
+        assert fetch(site, place, limits=limits).added == () and len(skills(place)) == 4
+    assert len(fetch(site, place).added) == 6
+
+
+def test_a_skill_that_grows_has_the_room_of_what_it_replaces(site: Publisher, place: Path) -> None:
+    limits = FetchLimits(unpacked_bytes=350_000)
+    for name in "abc":
+        big(site, name)
+    assert len(fetch(site, place, limits=limits).added) == 3
+    big(site, "a", 140_000)
+    assert fetch(site, place, limits=limits).updated == ("a",)
+    big(site, "b", 120_000)
+    report = fetch(site, place, limits=limits)
+    assert [each.name for each in report.refused] == ["b"] and (place / "b" / "big.bin").stat().st_size == 100_000
+    big(site, "a", 10_000)
+    assert "a" in fetch(site, place, limits=limits).updated
+    assert fetch(site, place, limits=limits).ok and (place / "b" / "big.bin").stat().st_size == 120_000
+
+
+@pytest.mark.requirement("WK-30")
+def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publisher, place: Path) -> None:
+    site.list_files({"a": {"SKILL.md": skill_md("a"), **{f"{number}.bin": bytes(30_000) for number in range(4)}}})
+    report = fetch(site, place, limits=FetchLimits(skill_bytes=100_000))
+    assert len(report.refused) == 1 and not report.added and not skills(place)
+    assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
+
+
+def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        big(site, name)
+    write, failed = folder.write_tree, list[Path]()
+
+    def once(staged: Path, files: Files, **options: bool) -> tuple[str, ...]:
+        if not failed:
+            failed.append(staged)
+            raise OSError(28, "No space left on device")
+        return write(staged, files, **options)
+
+    monkeypatch.setattr(folder, "write_tree", once)
+    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
+    assert report.added == ("b",) and "No space left" in report.refused[0].reason
+
+
+# Another kind of source, whose skills may lie deep
+
+
+def packed(path: Path, **found: str) -> None:
+    """Publish skills by path, `__` for a slash, with what their SKILL.md says."""
+    files = {f"{name.replace('__', '/')}/SKILL.md": (skill_md(name, said), False) for name, said in found.items()}
+    path.write_bytes(archive.pack(files | {"deep/alpha/scripts/run.sh": (b"#!/bin/sh", True)})[1])
+
+
+def bring(path: Path, place: Path, *, force: bool = False) -> FetchReport:
+    source = Archive(str(path), SourceSettings(place, fetch=FetchSettings(force=force), output=place))
+
+    async def run() -> FetchReport:
+        return await reconcile(source, await source.resolve())
+
+    return anyio.run(run)
+
+
+def test_skills_of_an_archive_are_folders_under_their_names_and_edited_ones_stay(tmp_path: Path, place: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    packed(path, deep__alpha="one", beta="one")
+    report = bring(path, place)
+    assert report.ok and set(report.added) == {"alpha", "beta"} and skills(place) == ["alpha", "beta"]
+    assert (place / "alpha" / "scripts" / "run.sh").stat().st_mode & 0o100
+    assert (
+        {record.source for record in read_records(place)} == {each.given for each in read_indexes(place)} == {str(path)}
+    )
+    assert set(bring(path, place).unchanged) == {"alpha", "beta"}
+    (place / "beta" / "SKILL.md").write_bytes(b"mine")
+    packed(path, deep__alpha="two", beta="two", gamma="new")
+    report = bring(path, place)
+    assert (report.updated, report.edited, report.added) == (("alpha",), ("beta",), ("gamma",))
+    assert (place / "beta" / "SKILL.md").read_bytes() == b"mine"
+    assert bring(path, place, force=True).updated == ("beta",)
+
+
+def test_of_two_skills_with_one_last_name_the_second_is_refused(tmp_path: Path, place: Path) -> None:
+    packed(tmp_path / "x.tar.gz", deep__alpha="one", deeper__alpha="two")
+    report = bring(tmp_path / "x.tar.gz", place)
+    assert report.added == ("alpha",) and [each.name for each in report.refused] == ["alpha"]

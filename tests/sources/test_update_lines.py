@@ -19,7 +19,7 @@ from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import LOCAL
 from sources.git.remotes import Upstream
 from sources.oci.registries import Fake
-from sources.publishers import Publisher, skill_md
+from sources.publishers import skill_md
 
 Publish: TypeAlias = "Callable[[Mapping[str, str]], str]"
 """Has a source offer skills, by name with a text; returns the revision, "" where nobody could know it."""
@@ -29,43 +29,33 @@ NAMED = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*
 @pytest.fixture(params=[pytest.param("git", marks=pytest.mark.needs_program("git")), "oci", "site", "archive"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Publish]]:
     """The text that names a source, and what publishes in it."""
-    if request.param == "git":
-        upstream = Upstream(tmp_path / "a.git")
+    upstream, path = Upstream(tmp_path / "a.git") if request.param == "git" else None, tmp_path / "a.tar.gz"
 
-        def commit(skills: Mapping[str, str]) -> str:
-            return upstream.commit({f"{name}/SKILL.md": (skill_md(name, text), False) for name, text in skills.items()})
+    def files(skills: Mapping[str, str]) -> dict[str, tuple[bytes, bool]]:
+        return {f"{name}/SKILL.md": (skill_md(name, text), False) for name, text in skills.items()}
 
-        yield upstream.url, commit
-    elif request.param == "oci":
-        registry = Fake()
-        with registry:
+    def commit(skills: Mapping[str, str]) -> str:
+        assert upstream is not None
+        return upstream.commit(files(skills))
 
-            def push(skills: Mapping[str, str]) -> str:
-                found = {
-                    name: registry.skill(name, {"SKILL.md": skill_md(name, text)}) for name, text in skills.items()
-                }
-                return registry.collection(found, "1.0").removeprefix("sha256:")
+    def push(skills: Mapping[str, str]) -> str:
+        found = {name: server.skill(name, {"SKILL.md": skill_md(name, text)}) for name, text in skills.items()}
+        return server.collection(found, "1.0").removeprefix("sha256:")
 
-            yield registry.named(), push
-    elif request.param == "site":
-        with Publisher() as publisher:
+    def offer(skills: Mapping[str, str]) -> str:
+        server.entries.clear()
+        for name, text in skills.items():
+            server.add(name, skill_md(name, text))
+        return ""
 
-            def offer(skills: Mapping[str, str]) -> str:
-                publisher.entries.clear()
-                for name, text in skills.items():
-                    publisher.add(name, skill_md(name, text))
-                return ""
+    def pack(skills: Mapping[str, str]) -> str:
+        path.write_bytes(archive.pack(files(skills))[1])
+        return ""
 
-            yield publisher.url, offer
-    else:
-
-        def pack(skills: Mapping[str, str]) -> str:
-            _, raw = archive.pack({f"{name}/SKILL.md": (skill_md(name, text), False) for name, text in skills.items()})
-            (tmp_path / "a.tar.gz").write_bytes(raw)
-            return ""
-
-        pack({})
-        yield str(tmp_path / "a.tar.gz"), pack
+    pack({})
+    with Fake() as server:
+        found = {"oci": (server.named(), push), "site": (server.url, offer), "archive": (str(path), pack)}
+        yield found[request.param] if upstream is None else (upstream.url, commit)
 
 
 def test_an_update_names_its_revisions_and_what_became_of_each_skill(

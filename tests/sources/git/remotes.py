@@ -7,11 +7,16 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 
+import anyio
+
+from mcp_skills_server.sources.git.source import GitFolder
+from mcp_skills_server.sources.mirrors import Follower
+from mcp_skills_server.sources.source import SourceSettings
+from sources.fetching import listing
 from sources.publishers import skill_md
 
 CLOCK = 1_700_000_000
@@ -30,7 +35,6 @@ Content = bytes | tuple[bytes, bool] | Odd
 
 
 def link(target: str) -> Odd:
-    """A symbolic link."""
     return Odd("120000", target)
 
 
@@ -41,6 +45,39 @@ def skill(name: str, more: str = "Read on.", folder: str = "skills/", **files: C
     """The files of a skill, as `references__guide_md=b"..."`."""
     others = {f"{folder}{name}/{path.replace('__', '/').replace('_', '.')}": raw for path, raw in files.items()}
     return {f"{folder}{name}/SKILL.md": skill_md(name, more), **others}
+
+
+BASE = {
+    **skill("alpha", references__guide_md=b"guide\n", scripts__run_sh=(b"#!/bin/sh\n", True)),
+    **skill("beta"),
+    "README.md": b"outside\n",
+    ".github/workflows/x.yml": b"outside\n",
+    "src/large.bin": bytes(100_000),
+}
+ALL = [
+    *("skills/alpha/SKILL.md", "skills/alpha/references/guide.md", "skills/alpha/scripts/run.sh"),
+    "skills/beta/SKILL.md",
+]
+"""What is fetched of it."""
+
+
+def opened(given: str, tmp_path: Path, **changed: object) -> Follower:
+    settings = replace(SourceSettings(tmp_path / "cache"), **changed)  # pyright: ignore[reportArgumentType]
+    return Follower(GitFolder(given, settings))
+
+
+def refresh(follower: Follower) -> None:
+    anyio.run(follower.refresh)
+
+
+def fetched(given: str, tmp_path: Path, **changed: object) -> Follower:
+    follower = opened(given, tmp_path, **changed)
+    refresh(follower)
+    return follower
+
+
+def files(follower: Follower) -> list[str]:
+    return [path for path, what in listing(follower.path).items() if what != "directory"]
 
 
 class Upstream:
@@ -55,15 +92,13 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """As a file of this machine."""
         return f"git+file://{self.directory}"
 
     def git(self, *arguments: str, given: bytes = b"") -> str:
         """What a command says."""
         words = ["git", f"--git-dir={self.directory}", *arguments]
-        return (
-            subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True, timeout=30).stdout.decode().strip()
-        )
+        done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True, timeout=30)
+        return done.stdout.decode().strip()
 
     def commit(
         self, files: Mapping[str, Content], branch: str = "main", *, parent: str | None = None, orphan: bool = False
@@ -76,16 +111,15 @@ class Upstream:
         before = parent or ("" if orphan else self._tip(ref))
         lines = [head.encode()] + ([f"from {before}\n".encode()] if before else []) + [b"deleteall\n"]
         for path, content in files.items():
-            if isinstance(content, Odd) and content.mode == "160000":
-                lines.append(f"M 160000 {content.content} {_quoted(path)}\n".encode())
+            if content is SUBMODULE:
+                lines.append(f"M 160000 {SUBMODULE.content} {_quoted(path)}\n".encode())
                 continue
-            raw, mode = (
-                (content.content.encode(), content.mode)
-                if isinstance(content, Odd)
-                else (content[0], "100755" if content[1] else "100644")
-                if isinstance(content, tuple)
-                else (content, "100644")
-            )
+            raw, mode = content, "100644"
+            if isinstance(content, Odd):
+                raw, mode = content.content.encode(), content.mode
+            elif isinstance(content, tuple):
+                raw, mode = content[0], "100755" if content[1] else "100644"
+            assert isinstance(raw, bytes)
             lines.append(f"M {mode} inline {_quoted(path)}\ndata {len(raw)}\n".encode() + raw + b"\n")
         self.git("fast-import", "--quiet", "--force", given=b"".join(lines))
         commit = self.git("rev-parse", "refs/made")
@@ -102,17 +136,13 @@ class Upstream:
         return self.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=raw)
 
     def blob(self, raw: bytes) -> str:
-        """The id of a blob."""
         return self.git("hash-object", "-w", "--stdin", given=raw)
 
     def commit_tree(self, tree: str, *, follows: bool = False) -> str:
         """A commit of a tree on main, with a parent only if it follows what main was; its id."""
         before = self._tip("refs/heads/main") if follows else ""
-        lines = (
-            f"tree {tree}\n"
-            + (f"parent {before}\n" if before else "")
-            + f"author n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
-        )
+        parent, who = f"parent {before}\n" if before else "", f"n <n@example.com> {CLOCK} +0000"
+        lines = f"tree {tree}\n{parent}author {who}\ncommitter {who}\n\nmade\n"
         commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", given=lines.encode())
         self.git("update-ref", "refs/heads/main", commit)
         return commit
@@ -127,18 +157,14 @@ def _quoted(path: str) -> str:
 
 
 class GitServer:
-    """Serves the repositories below a folder over HTTP on a free port of loopback.
+    """Serves the repositories below a folder over HTTP on a free port of loopback, to `reader` with the password.
 
-    Attributes:
-        asked: (method, path with query) of each request so far.
-        password: what a client must know; None for anybody.
-        instead: a status and a location to answer with, instead of asking git.
-        user: who must come with the password.
+    `asked` has the path of each request so far; `instead` a status and a location to answer with, if not None.
     """
 
     def __init__(self, folder: Path, *, password: str | None = None, certificate: Path | None = None) -> None:
-        self.asked: list[tuple[str, str]] = []
-        self.user, self.password = "reader", password
+        self.asked: list[str] = []
+        self.password = password
         self.instead: Callable[[str], tuple[int, str] | None] = lambda _: None
         outer = self
 
@@ -151,8 +177,7 @@ class GitServer:
             def do_GET(self) -> None:
                 outer._answer(self, folder)
 
-            def do_POST(self) -> None:
-                outer._answer(self, folder)
+            do_POST = do_GET  # noqa: N815
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -174,20 +199,18 @@ class GitServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 
     def _answer(self, request: BaseHTTPRequestHandler, folder: Path) -> None:
-        self.asked.append((request.command, request.path))
+        self.asked.append(request.path)
         body = request.rfile.read(int(request.headers.get("content-length", 0)))
         instead = self.instead(request.path)
         if instead is not None:
             _send(request, instead[0], {"Location": instead[1]}, b"")
             return
-        expected = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        expected = base64.b64encode(f"reader:{self.password}".encode()).decode()
         if self.password is not None and request.headers.get("authorization") != f"Basic {expected}":
             _send(request, 401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
             return
@@ -202,7 +225,7 @@ class GitServer:
             "QUERY_STRING": query,
             "REQUEST_METHOD": request.command,
             "REMOTE_ADDR": "127.0.0.1",
-            "REMOTE_USER": self.user,
+            "REMOTE_USER": "reader",
             "CONTENT_TYPE": request.headers.get("content-type", ""),
             "CONTENT_LENGTH": str(len(body)),
             "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),

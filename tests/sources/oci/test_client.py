@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, SourceError, UnacceptableError
 from sources.oci.registries import REPOSITORY, Fake, digest
-from sources.publishers import Asked, Publisher, Route, answer, endless, redirect
+from sources.publishers import Asked, Publisher, Route, answer, redirect
 from tables import each_row
 
 T = TypeVar("T")
@@ -29,24 +29,19 @@ BASIC = "Basic " + base64.b64encode(b"ada:s3cret").decode()
 CLOSED = OriginPolicy()
 OPEN = OriginPolicy(private=True, http=True)
 BOUNDS = Bounds(read_s=2, download_s=5)
-
-
-@pytest.fixture
-def registry() -> Iterator[Fake]:
-    with Fake() as running:
-        yield running
+MANIFEST = f"/v2/{REPOSITORY}/manifests/1.0"
+TAGS = f"/v2/{REPOSITORY}/tags/list"
 
 
 def asking(
     registry: Fake,
     call: Callable[[RegistryClient], Awaitable[T]],
     *,
-    tag: str = "1.0",
     trust: OriginPolicy = CLOSED,
     known: Credentials | None = None,
     access: Access | None = None,
 ) -> T:
-    reference = parse_reference(registry.named(tag))
+    reference = parse_reference(registry.named())
 
     async def run() -> T:
         async with HttpClient(BOUNDS) as http:
@@ -56,20 +51,28 @@ def asking(
     return anyio.run(run)
 
 
-def blob(raw: bytes, **changed: object) -> Descriptor:
-    return replace(Descriptor("x/y", digest(raw), len(raw)), **changed)  # type: ignore[arg-type]
+def the_digest(client: RegistryClient) -> Awaitable[str | None]:
+    return client.digest()
 
 
-def guarded(registry: Fake, path: str, raw: bytes, *wanted: str, challenge: str) -> None:
-    """Have a path answered only with one of these values of Authorization."""
+def the_manifest(client: RegistryClient) -> Awaitable[tuple[str, bytes]]:
+    return client.manifest("1.0")
+
+
+def the_blob(client: RegistryClient) -> Awaitable[bytes]:
+    return client.blob(Descriptor("x/y", digest(b"content"), len(b"content")))
+
+
+def guarded(registry: Fake, wanted: str, challenge: str) -> None:
+    """Have a manifest that is given only for this value of Authorization."""
 
     def route(asked: Asked) -> Iterable[bytes]:
-        if asked.headers.get("authorization") in wanted:
-            yield answer(raw, connection="close")
+        if asked.headers.get("authorization") == wanted:
+            yield answer(b"{}", connection="close")
         else:
             yield answer(b"", 401, www_authenticate=challenge, connection="close")
 
-    registry.routes[path] = route
+    registry.routes[MANIFEST] = route
 
 
 # Bytes are what their digest says
@@ -79,9 +82,9 @@ def test_what_is_named_by_a_digest_is_proved_by_it(registry: Fake) -> None:
     raw = registry.manifest()
     registry.put(raw, "1.0")
     registry.blob(b"content")
-    assert asking(registry, lambda client: client.digest()) == digest(raw)
+    assert asking(registry, the_digest) == digest(raw)
     assert asking(registry, lambda client: client.manifest(digest(raw))) == (digest(raw), raw)
-    assert asking(registry, lambda client: client.blob(blob(b"content"))) == b"content"
+    assert asking(registry, the_blob) == b"content"
 
 
 @each_row(
@@ -100,7 +103,7 @@ def test_what_is_named_by_a_digest_is_proved_by_it(registry: Fake) -> None:
 def test_another_blob_is_refused(registry: Fake, route: Route, said: str) -> None:
     registry.blob(b"content", route)
     with pytest.raises(UnacceptableError) as caught:
-        asking(registry, lambda client: client.blob(blob(b"content")))
+        asking(registry, the_blob)
     assert said in str(caught.value) and str(caught.value).isprintable()
 
 
@@ -112,27 +115,20 @@ def test_another_manifest_is_refused(registry: Fake) -> None:
         asking(registry, lambda client: client.manifest(digest(raw)))
     registry.put(raw, "1.0", said=digest(other))
     with pytest.raises(UnacceptableError, match="its digest is"):
-        asking(registry, lambda client: client.manifest("1.0"))
+        asking(registry, the_manifest)
 
 
 @each_row("said", ["sha256:short", "md5:" + "a" * 32, "../../etc/passwd"])
 def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: Fake, said: str) -> None:
-    raw = registry.manifest()
-    registry.put(raw, "1.0", said=said)
-    assert asking(registry, lambda client: client.digest()) is None
-
-
-def test_a_manifest_that_is_too_large_is_refused(registry: Fake) -> None:
-    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = endless(answer(length=5 << 20), b" " * 65536)
-    with pytest.raises(UnacceptableError, match="at most 4194304 are taken"):
-        asking(registry, lambda client: client.manifest("1.0"))
+    registry.put(registry.manifest(), "1.0", said=said)
+    assert asking(registry, the_digest) is None
 
 
 # Tags
 
 
 def test_tags_are_bounded_and_a_next_page_is_not_asked_for(registry: Fake) -> None:
-    base = f"/v2/{REPOSITORY}/tags/list"
+    base = TAGS
     page = json.dumps({"name": REPOSITORY, "tags": ["1.0", "1.1", 7, "bad\n", "x" * 200]}).encode()
     registry.routes[base] = answer(page, link=f'<{base}?n=1000&last=1.1>; rel="next"')
     assert asking(registry, lambda client: client.tags()) == ["1.0", "1.1"] and len(registry.asked) == 1
@@ -141,29 +137,29 @@ def test_tags_are_bounded_and_a_next_page_is_not_asked_for(registry: Fake) -> No
 
 
 def test_an_absent_tag_names_those_that_are_there(registry: Fake) -> None:
-    registry.routes[f"/v2/{REPOSITORY}/tags/list"] = answer(b'{"tags":["b","a"]}')
+    registry.routes[TAGS] = answer(b'{"tags":["b","a"]}')
     with pytest.raises(AbsentError, match=r"the last of its 2 tags: a, b"):
-        asking(registry, lambda client: client.digest())
-    registry.routes[f"/v2/{REPOSITORY}/tags/list"] = answer(b"<html>", 500)
+        asking(registry, the_digest)
+    registry.routes[TAGS] = answer(b"<html>", 500)
     with pytest.raises(AbsentError, match=f"has no {REPOSITORY} 1.0$"):
-        asking(registry, lambda client: client.digest())
+        asking(registry, the_digest)
 
 
 # Passwords and tokens
 
 
 def test_a_password_is_sent_when_it_is_asked_for_and_remembered(registry: Fake) -> None:
-    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
+    guarded(registry, BASIC, 'Basic realm="x"')
     access = Access(parse_reference(registry.named()), find=lambda _: ADA)
     for count in (2, 3):
-        asking(registry, lambda client: client.manifest("1.0"), access=access)
+        asking(registry, the_manifest, access=access)
         assert len(registry.asked) == count
     assert [asked.headers.get("authorization") for asked in registry.asked] == [None, BASIC, BASIC]
 
 
-def token_server(registry: Fake, body: bytes = b'{"token":"abc"}', challenge: str = "") -> None:
+def token_server(registry: Fake, body: bytes = b'{"token":"abc"}') -> None:
     realm = f'Bearer realm="{registry.url}/token",service="here",scope="repository:other:delete"'
-    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", "Bearer abc", challenge=challenge or realm)
+    guarded(registry, "Bearer abc", realm)
     registry.routes["/token"] = answer(body)
 
 
@@ -171,7 +167,7 @@ def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: Fake) -> Non
     token_server(registry)
     access = Access(parse_reference(registry.named()), find=lambda _: ADA)
     for _ in range(2):
-        asking(registry, lambda client: client.manifest("1.0"), access=access)
+        asking(registry, the_manifest, access=access)
     asked = [each for each in registry.asked if each.path.startswith("/token")]
     assert [each.path for each in asked] == ["/token?service=here&scope=repository%3Ateam%2Fskills%3Apull"]
     assert asked[0].headers["authorization"] == BASIC
@@ -183,41 +179,41 @@ def test_a_token_that_is_over_is_renewed_before_it_is_refused(registry: Fake) ->
     access = Access(parse_reference(registry.named()), find=lambda _: None, clock=lambda: now[0])
     for seconds, tokens in ((0, 1), (80, 1), (95, 2)):
         now[0] = seconds
-        asking(registry, lambda client: client.manifest("1.0"), access=access)
+        asking(registry, the_manifest, access=access)
         assert len([path for path in registry.paths if path.startswith("/token")]) == tokens
     assert not [each for each in registry.asked if "authorization" in each.headers and "token" in each.path]
 
 
 def test_an_identity_token_goes_in_the_body(registry: Fake) -> None:
     token_server(registry)
-    asking(registry, lambda client: client.manifest("1.0"), known=Credentials("", "identity", identity=True))
+    asking(registry, the_manifest, known=Credentials("", "identity", identity=True))
     (asked,) = [each for each in registry.asked if each.path.startswith("/token")]
     assert (asked.method, asked.path) == ("POST", "/token") and "authorization" not in asked.headers
     assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
 
 
 @each_row(
-    ("challenge", "said"),
+    ("said", "challenges"),
     [
-        ('Bearer realm="https://10.0.0.1/token"', "not of the public internet"),
-        ('Bearer realm="https://127.0.0.1:1/token"', "not of the public internet"),
-        ('Bearer realm="https://[::1]/token"', "not of the public internet"),
-        ('Bearer realm="http://tokens.example/token"', "plain http"),
-        ('Bearer realm="http://127.0.0.1:1/token"', "plain http"),
-        ('Bearer realm="file:///etc/passwd"', "cannot be asked"),
-        ('Bearer realm="https://ada:x@tokens.example/"', "cannot be asked"),
-        ('Bearer realm=""', "cannot be asked"),
-        ("Bearer", "cannot be asked"),
-        ("Negotiate", "asks for permission"),
-        ("Basic" * 10_000, "asks for permission"),
-        ("", "asks for permission"),
+        (
+            "not of the public internet",
+            [f'Bearer realm="https://{host}/"' for host in ("10.0.0.1", "127.0.0.1:1", "[::1]")],
+        ),
+        ("plain http", [f'Bearer realm="http://{host}/token"' for host in ("tokens.example", "127.0.0.1:1")]),
+        (
+            "cannot be asked",
+            [f'Bearer realm="{it}"' for it in ("file:///etc/passwd", "https://ada:x@tokens.example/", "")],
+        ),
+        ("cannot be asked", ["Bearer"]),
+        ("asks for permission", ["Negotiate", ""]),
     ],
 )
-def test_a_realm_that_leads_astray_gets_no_password(registry: Fake, challenge: str, said: str) -> None:
-    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", "never", challenge=challenge)
-    with pytest.raises(UnacceptableError) as caught:
-        asking(registry, lambda client: client.manifest("1.0"), known=None if "Basic" in challenge else ADA)
-    assert said in str(caught.value) and "s3cret" not in str(caught.value)
+def test_a_realm_that_leads_astray_gets_no_password(registry: Fake, said: str, challenges: list[str]) -> None:
+    for challenge in challenges:
+        guarded(registry, "never", challenge)
+        with pytest.raises(UnacceptableError) as caught:
+            asking(registry, the_manifest, known=ADA)
+        assert said in str(caught.value) and "s3cret" not in str(caught.value)
     assert not [each for each in registry.asked if "authorization" in each.headers]
 
 
@@ -225,35 +221,28 @@ def test_a_token_server_is_followed_nowhere(registry: Fake) -> None:
     token_server(registry)
     registry.routes["/token"] = redirect(f"{registry.url}/elsewhere")
     with pytest.raises(UnacceptableError, match="status 302"):
-        asking(registry, lambda client: client.manifest("1.0"), known=ADA)
+        asking(registry, the_manifest, known=ADA)
     assert "/elsewhere" not in registry.paths
 
 
 @each_row(
     "body",
     [
-        *(b"", b"[]", b"null", b'{"token":""}', b'{"token":7}', b'{"token":"a\\r\\nX: y"}', b'{"token":"a b"}'),
+        *(b"", b"[]", b'{"token":""}', b'{"token":7}', b'{"token":"a\\r\\nX: y"}', b'{"token":"a b"}'),
         b'{"token":"%s"}' % (b"a" * 40_000),
     ],
 )
 def test_what_is_no_token_is_not_sent(registry: Fake, body: bytes) -> None:
     token_server(registry, body)
     with pytest.raises(UnacceptableError, match="no token that can be used"):
-        asking(registry, lambda client: client.manifest("1.0"))
+        asking(registry, the_manifest)
     assert not [each for each in registry.asked if "authorization" in each.headers]
-
-
-def test_an_endless_token_is_not_read(registry: Fake) -> None:
-    token_server(registry)
-    registry.routes["/token"] = endless(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"8\r\naaaaaaaa\r\n")
-    with pytest.raises(UnacceptableError, match="more than 65536 bytes"):
-        asking(registry, lambda client: client.manifest("1.0"))
 
 
 def test_who_is_refused_again_is_not_asked_a_third_time(registry: Fake) -> None:
     token_server(registry, b'{"token":"other"}')
     with pytest.raises(UnacceptableError, match=r"'docker login 127\.0\.0\.1:"):
-        asking(registry, lambda client: client.manifest("1.0"))
+        asking(registry, the_manifest)
     assert len(registry.asked) == 3
 
 
@@ -263,11 +252,11 @@ def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry
 
     access = Access(parse_reference(registry.named()), find=broken)
     token_server(registry)
-    asking(registry, lambda client: client.manifest("1.0"), access=access)  # what needs none is served all the same
+    asking(registry, the_manifest, access=access)  # what needs none is served all the same
     registry.routes["/token"] = answer(b"", 401)
     access = Access(parse_reference(registry.named()), find=broken)
     with pytest.raises(UnacceptableError, match=r"asks for permission .* config\.json is not JSON; correct it"):
-        asking(registry, lambda client: client.manifest("1.0"), access=access)
+        asking(registry, the_manifest, access=access)
 
 
 # Redirects
@@ -277,12 +266,12 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
     with Publisher() as storage:
         raw = b"content"
         storage.routes["/blob"] = answer(raw)
-        guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
+        guarded(registry, BASIC, 'Basic realm="x"')
         registry.blob(raw, redirect(f"http://localhost:{storage.port}/blob?signature=x", 307))
 
         async def both(client: RegistryClient) -> bytes:
             await client.manifest("1.0")
-            return await client.blob(blob(raw))
+            return await the_blob(client)
 
         assert asking(registry, both, trust=OPEN, known=ADA) == raw
         assert registry.asked[-1].headers["authorization"] == BASIC
@@ -307,7 +296,7 @@ def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -
 def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, said: str) -> None:
     registry.blob(b"content", redirect(to))
     with pytest.raises(UnacceptableError) as caught:
-        asking(registry, lambda client: client.blob(blob(b"content")))
+        asking(registry, the_blob)
     assert said in str(caught.value)
 
 
@@ -346,11 +335,9 @@ def test_an_upload_is_led_nowhere_else(registry: Fake, place: str, said: str) ->
 
 def test_a_registry_that_takes_another_manifest_than_was_sent_is_not_believed(registry: Fake) -> None:
     raw = registry.manifest()
-    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(
-        b"", 201, docker_content_digest=digest(b"other"), connection="close"
-    )
+    registry.routes[MANIFEST] = answer(b"", 201, docker_content_digest=digest(b"other"), connection="close")
     with pytest.raises(UnacceptableError, match="its digest is"):
         asking(registry, lambda client: client.put_manifest("1.0", manifests.MANIFEST, raw))
-    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(b"", 400, connection="close")
+    registry.routes[MANIFEST] = answer(b"", 400, connection="close")
     with pytest.raises(UnacceptableError, match="status 400"):
         asking(registry, lambda client: client.put_manifest("1.0", manifests.MANIFEST, raw))

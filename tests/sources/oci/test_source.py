@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,12 +28,6 @@ from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md
 
 FETCH = FetchSettings(trust=OriginPolicy(), bounds=Bounds(read_s=2, download_s=5))
-
-
-@pytest.fixture
-def registry() -> Iterator[Fake]:
-    with Fake() as running:
-        yield running
 
 
 def followed(registry: Fake, folder: Path, given: str = "") -> Follower:

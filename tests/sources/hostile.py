@@ -322,5 +322,3 @@ KINDS = {
     "mcp": HostileKind(_mcp, words=False, without=_NO_FILES | {"bomb"}),  # nothing is packed on its way
     "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),
 }
-OWN = (database_source.KIND,)
-"""The kinds that a library user has written."""

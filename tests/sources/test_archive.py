@@ -14,9 +14,9 @@ import pytest
 from mcp_skills_server.format import archive
 from mcp_skills_server.sources import archive as module
 from mcp_skills_server.sources import folder
-from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.source import SourceError, SourceSettings, UnreachableError
+from mcp_skills_server.sources.source import SourceError, UnreachableError
+from sources.fetching import fetched
 
 
 def pack(path: Path, body: str, name: str = "a/", *, executable: bool = False) -> None:
@@ -33,9 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def follower(path: Path, tmp_path: Path) -> Follower:
-    made = Follower(Archive(str(path), SourceSettings(tmp_path / "cache")))
-    anyio.run(made.refresh)
-    return made
+    return fetched(str(path), tmp_path / "cache")
 
 
 def body(follower: Follower) -> str:

@@ -10,11 +10,10 @@ import anyio
 import pytest
 
 import forkserver
-from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import IndexRecord, read_indexes
-from mcp_skills_server.sources.site import MOST_INDEXES, Site, with_history
-from mcp_skills_server.sources.source import RollbackError, SourceSettings
-from sources.fetching import LOCAL, fetch
+from mcp_skills_server.sources.site import MOST_INDEXES, with_history
+from mcp_skills_server.sources.source import RollbackError
+from sources.fetching import LOCAL, fetch, fetched, opened
 from sources.publishers import INDEX, Publisher, answer, skill_md
 from wire import COMMAND, DEADLINE
 
@@ -28,11 +27,6 @@ def publish(site: Publisher, body: str) -> None:
 
 def body(place: Path) -> str:
     return (place / "a" / "SKILL.md").read_text().splitlines()[-1]
-
-
-def follower(site: Publisher, tmp_path: Path, *, allow_rollback: bool = False) -> Follower:
-    settings = replace(LOCAL, allow_rollback=allow_rollback)
-    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)))
 
 
 def test_the_longest_history_grows_no_more() -> None:
@@ -109,7 +103,7 @@ def test_the_command_fetch_says_it_in_one_line(site: Publisher, tmp_path: Path) 
 def test_a_server_keeps_the_last_copy_and_goes_on_when_the_rollback_is_over(
     site: Publisher, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    followed = follower(site, tmp_path)
+    followed = opened(site.url, tmp_path / "cache")
     for each in ("One.", "Two."):
         publish(site, each)
         anyio.run(followed.refresh)
@@ -129,14 +123,14 @@ def test_a_server_keeps_the_last_copy_and_goes_on_when_the_rollback_is_over(
 
 
 def test_what_one_process_is_allowed_to_take_the_others_follow(site: Publisher, tmp_path: Path) -> None:
-    followed = follower(site, tmp_path)
+    followed = opened(site.url, tmp_path / "cache")
     for each in ("One.", "Two."):
         publish(site, each)
         anyio.run(followed.refresh)
     publish(site, "One.")
     with pytest.raises(RollbackError):
         anyio.run(followed.refresh)
-    anyio.run(follower(site, tmp_path, allow_rollback=True).refresh)
+    fetched(site.url, tmp_path / "cache", replace(LOCAL, allow_rollback=True))
     anyio.run(followed.refresh)
     assert body(followed.path) == "One." and followed.state.trouble is None
 

@@ -7,15 +7,11 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import anyio
-
-from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import listing
 from sources.publishers import skill_md
 
@@ -59,21 +55,6 @@ ALL = [
     "skills/beta/SKILL.md",
 ]
 """What is fetched of it."""
-
-
-def opened(given: str, tmp_path: Path, **changed: object) -> Follower:
-    settings = replace(SourceSettings(tmp_path / "cache"), **changed)  # pyright: ignore[reportArgumentType]
-    return Follower(GitFolder(given, settings))
-
-
-def refresh(follower: Follower) -> None:
-    anyio.run(follower.refresh)
-
-
-def fetched(given: str, tmp_path: Path, **changed: object) -> Follower:
-    follower = opened(given, tmp_path, **changed)
-    refresh(follower)
-    return follower
 
 
 def files(follower: Follower) -> list[str]:

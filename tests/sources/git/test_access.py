@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import UnacceptableError, UnreachableError
-from sources.git.remotes import ALL, GitServer, Upstream, fetched, files, opened, refresh, skill
+from sources.fetching import fetched, opened
+from sources.git.remotes import ALL, GitServer, Upstream, files, skill
 from sources.oci.registries import self_signed
 from wire import DEADLINE
 
@@ -45,9 +47,9 @@ def test_a_password_comes_from_the_credential_helper_of_the_user(
         assert files(follower) == ALL
         own_configuration.write_text("")
         with pytest.raises(UnreachableError, match="access is refused"):
-            refresh(follower)
+            anyio.run(follower.refresh)
         assert files(follower) == ALL
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
 
 
 @pytest.mark.needs_program("openssl")
@@ -173,13 +175,13 @@ def test_only_commits_of_allowed_signers_are_taken(upstream: Upstream, tmp_path:
     follower = opened(upstream.url, tmp_path, signers=signing.signers)
     assert not follower.has_copy, "what was fetched without asking for signatures is not served with it"
     with pytest.raises(UnacceptableError, match="is not signed by anybody"):
-        refresh(follower)
+        anyio.run(follower.refresh)
     good = signing.commit("alice")
-    refresh(follower)
+    anyio.run(follower.refresh)
     for name, tampered in (("mallory", False), (None, False), ("alice", True)):
         made = signing.commit(name, tampered=tampered)
         with pytest.raises(UnacceptableError, match=f"commit {made[:12]} is not signed by anybody") as refused:
-            refresh(follower)
+            anyio.run(follower.refresh)
         assert "\n" not in str(refused.value)
         assert b"By alice." in (follower.path / "skills/alpha/SKILL.md").read_bytes()
         upstream.git("update-ref", "refs/heads/main", good)

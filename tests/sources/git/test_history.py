@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mcp_skills_server.sources.git import history
 from mcp_skills_server.sources.git.history import Histories, History
 from mcp_skills_server.sources.mirrors import Follower
-from sources.git.remotes import BASE, GitServer, Upstream, fetched, refresh, skill
+from sources.fetching import fetched
+from sources.git.remotes import BASE, GitServer, Upstream, skill
 from tables import each_row
 
 pytestmark = pytest.mark.needs_program("git")
@@ -70,11 +72,11 @@ def test_it_follows_what_is_served_and_serves_on_without_it(upstream: Upstream, 
     assert len(told(histories, follower).commits) == 1
     grown(upstream)
     assert len(told(histories, follower).commits) == 1, "what is not served yet"
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert len(told(histories, follower).commits) == 2
     shutil.rmtree(follower.path.parent / "history")
     assert len(told(histories, follower).commits) == 2
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert follower.state.trouble is None
 
 

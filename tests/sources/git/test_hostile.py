@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from time import monotonic
 
+import anyio
 import pytest
 
 from mcp_skills_server.sources.source import (
@@ -18,18 +19,8 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.git.remotes import (
-    ALL,
-    SUBMODULE,
-    GitServer,
-    Upstream,
-    fetched,
-    files,
-    link,
-    opened,
-    refresh,
-    skill,
-)
+from sources.fetching import fetched, opened
+from sources.git.remotes import ALL, SUBMODULE, GitServer, Upstream, files, link, skill
 from sources.publishers import Publisher, Route, answer, endless, skill_md, then_close
 from tables import each_row
 from wire import DEADLINE
@@ -157,7 +148,7 @@ def test_redirects_are_not_followed(server: GitServer, upstream: Upstream, tmp_p
             server.instead = lambda path: (status, f"http://127.0.0.1:{elsewhere.port}{path}")  # noqa: B023
             for again in (follower, opened(f"{server.url}/acme.git", tmp_path / "anew")):
                 with pytest.raises(UnreachableError, match="it is elsewhere"):
-                    refresh(again)
+                    anyio.run(again.refresh)
         assert files(follower) == ALL and not elsewhere.asked
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
@@ -17,10 +21,11 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import listing, skills
-from sources.git.remotes import ALL, BASE, GitServer, Upstream, fetched, files, opened, refresh, skill
+from sources.fetching import fetched, listing, opened, skills
+from sources.git.remotes import ALL, BASE, GitServer, Upstream, files, skill
 from sources.publishers import skill_md
 from tables import each_row
+from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("git")
 
@@ -43,7 +48,7 @@ def test_a_repository_may_have_ids_of_sha256(tmp_path: Path) -> None:
     follower = fetched(upstream.url, tmp_path)
     assert files(follower) == ALL and len(commit) == 64
     upstream.commit({**BASE, **skill("gamma")})
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert "skills/gamma/SKILL.md" in files(follower)
     pinned = fetched(f"{upstream.url}@{commit}", tmp_path)
     assert files(pinned) == ALL
@@ -77,7 +82,7 @@ def test_a_look_at_what_has_not_changed_asks_for_names_alone(
     before = listing(follower.path)
     for again in (follower, opened(f"{server.url}/acme.git", tmp_path)):
         server.asked.clear()
-        refresh(again)
+        anyio.run(again.refresh)
         assert server.asked == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
     assert listing(follower.path) == before
 
@@ -102,14 +107,14 @@ def test_only_what_is_different_is_written(upstream: Upstream, tmp_path: Path) -
 
     alpha, beta = inode("alpha"), inode("beta")
     upstream.commit({**BASE, **skill("beta", "Now another."), **skill("gamma")})
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert inode("alpha") == alpha and inode("beta") != beta
     assert b"Now another." in (follower.path / "skills/beta/SKILL.md").read_bytes()
     upstream.commit({**skill("gamma"), **skill("delta", folder="skills/gamma/")})
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert files(follower) == ["skills/gamma/SKILL.md", "skills/gamma/delta/SKILL.md"]
     upstream.commit(skill("delta", folder="skills/gamma/"))
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert files(follower) == ["skills/gamma/delta/SKILL.md"]
 
 
@@ -119,7 +124,7 @@ def test_files_beside_the_skills_are_not_downloaded(folder: str, size: int, upst
     upstream.commit({**BASE, **skill("alpha", big=bytes(size)), "src/large.bin": os.urandom(size)})
     follower = fetched(upstream.url + folder, tmp_path)
     assert any(path.stat().st_size == size for path in follower.path.rglob("big"))
-    objects = next((tmp_path / "cache" / "git").glob("*/objects"))
+    objects = next((tmp_path / "git").glob("*/objects"))
     assert sum(path.stat().st_size for path in objects.rglob("*.pack")) < size
 
 
@@ -201,7 +206,7 @@ def test_what_takes_the_place_of_another_is_refused_and_the_last_copy_stays(  # 
     change(upstream)
     for again in (follower, follower, opened(upstream.url + ref, tmp_path)):
         with pytest.raises(UnacceptableError, match=reason):
-            refresh(again)
+            anyio.run(again.refresh)
         assert listing(again.path) == before
     if reason.endswith(("rewritten", "moved")):
         assert files(fetched(upstream.url + ref, tmp_path, rewritten=True)) == ["skills/evil/SKILL.md"]
@@ -215,19 +220,19 @@ def test_many_commits_later_is_no_rewriting(filters: bool, tmp_path: Path) -> No
     follower = fetched(upstream.url, tmp_path)
     for number in range(20):
         upstream.commit({**BASE, **skill("gamma", str(number))})
-    refresh(follower)
+    anyio.run(follower.refresh)
     assert b"19" in (follower.path / "skills/gamma/SKILL.md").read_bytes()
 
 
 def test_objects_that_are_damaged_are_fetched_again(upstream: Upstream, tmp_path: Path) -> None:
     follower = fetched(upstream.url, tmp_path)
-    for pack in (tmp_path / "cache").glob("git/*/objects/objects/pack/*.pack"):
+    for pack in tmp_path.glob("git/*/objects/objects/pack/*.pack"):
         os.chmod(pack, 0o600)
         pack.write_bytes(b"damaged")
     upstream.commit({**BASE, **skill("gamma")})
     for _ in range(2):
         try:
-            refresh(follower)
+            anyio.run(follower.refresh)
         except UnreachableError:
             continue
     assert "skills/gamma/SKILL.md" in files(follower)
@@ -244,3 +249,22 @@ def test_too_many_skills_or_bytes_are_refused_as_a_whole(upstream: Upstream, tmp
     for limits, reason in limited:
         with pytest.raises(UnacceptableError, match=reason):
             fetched(upstream.url, tmp_path, fetch=FetchSettings(limits=limits))
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from mcp_skills_server.sources.git.program import Git
+out = os.dup2(1, 40)  # what it says is read there, also where nothing else is open
+os.closerange(int(sys.argv[2]), 20)
+os.write(out, Git(Path(sys.argv[1]), "", "none").run("hash-object", "--stdin", seconds=10, given=b"given\\n"))
+"""
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_what_is_given_to_git_is_its_stdin_whichever_descriptors_are_free(first: int, tmp_path: Path) -> None:
+    """A server whose lowest descriptors are free would give them to what is meant for git."""
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "none"), str(first)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    expected = hashlib.sha1(b"blob 6\0given\n", usedforsecurity=False).hexdigest()
+    assert done.stdout.strip() == expected, done.stderr

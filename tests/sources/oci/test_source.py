@@ -13,32 +13,14 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.source import (
-    Bounds,
-    FetchSettings,
-    OriginPolicy,
     SourceError,
-    SourceSettings,
     UnacceptableError,
     UnreachableError,
 )
-from sources.fetching import listing
+from sources.fetching import fetched, listing, opened
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md
-
-FETCH = FetchSettings(trust=OriginPolicy(), bounds=Bounds(read_s=2, download_s=5))
-
-
-def followed(registry: Fake, folder: Path, given: str = "") -> Follower:
-    source = Oci(given or registry.named(), SourceSettings(folder / "cache", fetch=FETCH))
-    return Follower(source)
-
-
-def fetched(registry: Fake, folder: Path, given: str = "") -> Follower:
-    follower = followed(registry, folder, given)
-    anyio.run(follower.refresh)
-    return follower
 
 
 def there(follower: Follower) -> list[str]:
@@ -61,26 +43,26 @@ def publish(registry: Fake, *names: str, text: str = "Read on.") -> dict[str, st
 
 def test_a_look_with_nothing_new_is_one_head_also_after_a_restart(registry: Fake, tmp_path: Path) -> None:
     publish(registry, "a", "b")
-    follower = fetched(registry, tmp_path)
+    follower = fetched(registry.named(), tmp_path)
     assert there(follower) == ["a", "b"]
     assert sorted(asked(registry)) == [
         *["GET blobs/sha256"] * 2, *["GET manifests/sha256"] * 3, "HEAD manifests/1.0",
     ]  # fmt: skip
-    for again in (follower, follower, followed(registry, tmp_path)):
+    for again in (follower, follower, opened(registry.named(), tmp_path)):
         anyio.run(again.refresh)
         assert asked(registry) == ["HEAD manifests/1.0"]
     (follower.path / "a" / "SKILL.md").write_bytes(b"changed")
-    fetched(registry, tmp_path)
+    fetched(registry.named(), tmp_path)
     assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a")
     assert len(asked(registry)) == 4  # the tag, the index, the artifact and its layer
     (follower.path / "b" / "SKILL.md").unlink()
-    fetched(registry, tmp_path)
+    fetched(registry.named(), tmp_path)
     assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b")
 
 
 def test_one_changed_skill_of_many_costs_that_skill(registry: Fake, tmp_path: Path) -> None:
     found = publish(registry, *(f"s{number}" for number in range(30)))
-    follower = fetched(registry, tmp_path)
+    follower = fetched(registry.named(), tmp_path)
     asked(registry)
     inodes = {name: (follower.path / name).stat().st_ino for name in found}
     changed = registry.skill("s7", {"SKILL.md": skill_md("s7", "Changed.")})
@@ -97,7 +79,7 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
     bad = registry.skill("bad", {"SKILL.md": skill_md("bad"), ".env": b"x"})
     good = registry.skill("good", {"SKILL.md": skill_md("good")})
     registry.collection({"bad": bad, "good": good}, "1.0")
-    follower = followed(registry, tmp_path)
+    follower = opened(registry.named(), tmp_path)
     for _ in range(2):
         anyio.run(follower.refresh)
     assert there(follower) == ["good"] and len([each for each in asked(registry) if each.startswith("GET")]) == 5
@@ -105,7 +87,7 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
     assert "bad: it brings files that are never served" in line
     # Also not by another process, which says it all the same.
     caplog.clear()
-    fetched(registry, tmp_path)
+    fetched(registry.named(), tmp_path)
     assert asked(registry) == ["HEAD manifests/1.0"] and "bad: it brings files" in caplog.text
     # The last good one of it stays, also when its neighbours change.
     publish(registry, "good", "bad")
@@ -122,7 +104,7 @@ def test_what_cannot_be_had_is_asked_for_again_and_nothing_is_removed_meanwhile(
     registry: Fake, tmp_path: Path, status: int
 ) -> None:
     publish(registry, "a", "old")
-    follower = fetched(registry, tmp_path)
+    follower = fetched(registry.named(), tmp_path)
     raw = tar({"late/SKILL.md": skill_md("late")})
     late = registry.put(registry.manifest(registry.layer(raw)))
     registry.blob(raw, answer(b"", status))
@@ -140,7 +122,7 @@ def test_a_permission_that_is_missing_may_be_given_later(registry: Fake, tmp_pat
     paths = [path for path in registry.routes if f"/{place}/sha256" in path]
     before = {path: registry.routes[path] for path in paths}
     registry.routes |= dict.fromkeys(paths, answer(b"", 403))
-    follower = followed(registry, tmp_path)
+    follower = opened(registry.named(), tmp_path)
     for _ in range(2):
         with pytest.raises(UnreachableError, match="asks for permission"):
             anyio.run(follower.refresh)
@@ -156,7 +138,7 @@ def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
     found = {text: registry.skill("a", {"SKILL.md": skill_md("a", text)}) for text in texts}
     for order in (texts, texts[::-1]):
         registry.collection({text: found[text] for text in order}, "1.0")
-        follower = fetched(registry, tmp_path)
+        follower = fetched(registry.named(), tmp_path)
         assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", order[0])
     assert "another skill of this name comes before it" in caplog.text
     upper = registry.skill("A", {"SKILL.md": skill_md("a", "upper")})
@@ -178,7 +160,7 @@ def test_what_is_refused_as_a_whole_leaves_the_last_good_one(
     registry: Fake, tmp_path: Path, push: Callable[[Fake], object]
 ) -> None:
     publish(registry, "a")
-    follower = fetched(registry, tmp_path)
+    follower = fetched(registry.named(), tmp_path)
     push(registry)
     for _ in range(2):
         with pytest.raises(UnacceptableError):
@@ -196,7 +178,7 @@ def test_an_image_of_several_platforms_is_one(registry: Fake, tmp_path: Path) ->
         for each, arch in ((digest(b"never there"), "arm64"), (image, "amd64"))
     ]
     registry.put(json.dumps({"schemaVersion": 2, "manifests": entries}).encode(), "1.0", media_type=manifests.INDEX)
-    follower = fetched(registry, tmp_path)
+    follower = fetched(registry.named(), tmp_path)
     assert there(follower) == ["a"]
 
 
@@ -206,14 +188,14 @@ def test_a_registry_that_is_not_there_or_says_no_digest(registry: Fake, tmp_path
     registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda asked: [
         answer(b"" if asked.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
-    follower = fetched(registry, tmp_path)
+    follower = fetched(registry.named(), tmp_path)
     assert there(follower) == ["a"]
     registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(b"", 503)
     with pytest.raises(UnreachableError):
         anyio.run(follower.refresh)
     assert there(follower) == ["a"]
     with pytest.raises(SourceError):
-        fetched(registry, tmp_path, f"oci+http://127.0.0.1:1/{REPOSITORY}")
+        fetched(f"oci+http://127.0.0.1:1/{REPOSITORY}", tmp_path)
 
 
 def test_what_is_pinned_is_brought_however_far_the_tag_has_moved_and_then_without_a_question(
@@ -224,12 +206,11 @@ def test_what_is_pinned_is_brought_however_far_the_tag_has_moved_and_then_withou
     pinned = f"oci+http://{registry.host}/{REPOSITORY}@{first}"
     for given, pin in ((pinned, None), (registry.named(), first)):
         for wanted in (["GET manifests/sha256", "GET blobs/sha256"], []):
-            source = Oci(given, SourceSettings(tmp_path / "cache" / str(pin), fetch=FETCH, pin=pin))
-            follower = Follower(source)
+            follower = opened(given, tmp_path / str(pin), pin=pin)
             assert anyio.run(follower.refresh) >= 60 and asked(registry) == wanted
             assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
-            assert follower.state.revision == first and source.origin == given
-    newest = fetched(registry, tmp_path)
+            assert follower.state.revision == first and follower.source.origin == given
+    newest = fetched(registry.named(), tmp_path)
     assert (newest.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "second")
     with pytest.raises(UsageError, match="lock it again"):
-        Oci(registry.named(), SourceSettings(tmp_path, pin="0123abc"))
+        opened(registry.named(), tmp_path, pin="0123abc")

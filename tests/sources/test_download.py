@@ -36,7 +36,7 @@ def test_a_connection_serves_several_downloads_until_the_server_closes_it(
             downloader = Downloader(http, site.url, ALLOWED)
             for _ in range(5):
                 assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
-            assert http.bytes == 5 and len(site._serving) == connections
+            assert http.bytes == 5 and len(site.connections) == connections
             await downloader.get(f"{site.url}/a", 1)
 
     with pytest.raises(UnacceptableError, match="all downloads together have more than 5 bytes"):

@@ -93,39 +93,18 @@ def test_a_name_server_that_stalls() -> None:
         get("https://skills.example/a", resolver=resolver)
 
 
-# TLS
-
-
-class TlsPublisher(Publisher):
-    """The same over TLS; `names` has the SNI of each connection."""
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self.names: list[str | None] = []
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(certificate, key)
-        self._tls.sni_callback = lambda _, name, __: self.names.append(name)
-        super().__init__()
-
-    def _serve(self, connection: Any) -> None:
-        connection.settimeout(5)
-        try:
-            connection = self._tls.wrap_socket(connection, server_side=True)
-        except OSError:
-            connection.close()
-            return
-        super()._serve(connection)
-
-
 @pytest.mark.needs_program("openssl")
 def test_certificates_are_proved_by_name(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path)
     more: dict[str, Any] = {"resolver": resolving("127.0.0.1"), "bounds": Bounds()}
     trusting = ssl.create_default_context(cafile=certificate)
-    with TlsPublisher(certificate, key) as site:
+    tls, names = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[str | None]()
+    tls.load_cert_chain(certificate, key)
+    tls.sni_callback = lambda _, name, __: names.append(name)
+    with Publisher(tls) as site:
         site.routes["/a"] = answer(b"a")
         url = f"https://localhost:{site.port}/a"
-        assert get(url, tls=trusting, **more).body == b"a"
-        assert site.names == ["localhost"]
+        assert get(url, tls=trusting, **more).body == b"a" and names == ["localhost"]
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             get(f"https://other.example:{site.port}/a", tls=trusting, **more)
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from mcp_skills_server.sources.mirrors import Follower
 from sources.fetching import listing
-from sources.publishers import skill_md
+from sources.publishers import Asked, Publisher, answer, redirect, skill_md
 
 CLOCK = 1_700_000_000
 """Seconds of the epoch at which the first commit was made; each further one comes a minute later."""
@@ -137,94 +135,48 @@ def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-class GitServer:
-    """Serves the repositories below a folder over HTTP on a free port of loopback, to `reader` with the password.
+class GitServer(Publisher):
+    """Serves the repositories below a folder over HTTP, if there is a password only to `reader` who knows it.
 
-    `asked` has the path of each request so far; `instead` a status and a location to answer with, if not None.
+    `instead` is a status and a location to answer with, if not None.
     """
 
-    def __init__(self, folder: Path, *, password: str | None = None, certificate: Path | None = None) -> None:
-        self.asked: list[str] = []
-        self.password = password
+    def __init__(self, folder: Path, *, password: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
+        self._folder = folder
+        self._password = password
         self.instead: Callable[[str], tuple[int, str] | None] = lambda _: None
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                outer._answer(self, folder)
-
-            do_POST = do_GET  # noqa: N815
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.scheme = "http"
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-            self.scheme = "https"
-        self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
     def url(self) -> str:
-        """Its address, to which the name of a repository is added."""
-        return f"git+{self.scheme}://127.0.0.1:{self.port}"
+        return f"git+{super().url}"
 
-    def __enter__(self) -> GitServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _answer(self, request: BaseHTTPRequestHandler, folder: Path) -> None:
-        self.asked.append(request.path)
-        body = request.rfile.read(int(request.headers.get("content-length", 0)))
-        instead = self.instead(request.path)
-        if instead is not None:
-            _send(request, instead[0], {"Location": instead[1]}, b"")
-            return
-        expected = base64.b64encode(f"reader:{self.password}".encode()).decode()
-        if self.password is not None and request.headers.get("authorization") != f"Basic {expected}":
-            _send(request, 401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
-            return
-        path, _, query = request.path.partition("?")
+    def _route(self, asked: Asked) -> bytes:
+        if (instead := self.instead(asked.path)) is not None:
+            return redirect(instead[1], instead[0])
+        expected = base64.b64encode(f"reader:{self._password}".encode()).decode()
+        if self._password is not None and asked.headers.get("authorization") != f"Basic {expected}":
+            return answer(b"", 401, www_authenticate='Basic realm="git"')
+        path, _, query = asked.path.partition("?")
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "GIT_PROJECT_ROOT": str(folder),
+            "GIT_PROJECT_ROOT": str(self._folder),
             "GIT_HTTP_EXPORT_ALL": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
-            "HOME": str(folder),
+            "HOME": str(self._folder),
             "PATH_INFO": path,
             "QUERY_STRING": query,
-            "REQUEST_METHOD": request.command,
+            "REQUEST_METHOD": asked.method,
             "REMOTE_ADDR": "127.0.0.1",
             "REMOTE_USER": "reader",
-            "CONTENT_TYPE": request.headers.get("content-type", ""),
-            "CONTENT_LENGTH": str(len(body)),
-            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
-            "HTTP_GIT_PROTOCOL": request.headers.get("git-protocol", ""),
+            "CONTENT_TYPE": asked.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(asked.body)),
+            "HTTP_CONTENT_ENCODING": asked.headers.get("content-encoding", ""),
+            "HTTP_GIT_PROTOCOL": asked.headers.get("git-protocol", ""),
         }
-        raw = subprocess.run(
-            ["git", "http-backend"], input=body, env=environment, stdout=subprocess.PIPE, check=False, timeout=60
-        ).stdout
-        head, _, content = raw.partition(b"\r\n\r\n")
+        words = ["git", "http-backend"]
+        done = subprocess.run(words, input=asked.body, env=environment, stdout=subprocess.PIPE, check=False, timeout=60)
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
         status = int(headers.pop("Status", "200").split()[0])
-        _send(request, status, headers, content)
-
-
-def _send(request: BaseHTTPRequestHandler, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    request.send_response(status)
-    for name, value in headers.items():
-        request.send_header(name, value)
-    request.send_header("Content-Length", str(len(body)))
-    request.end_headers()
-    request.wfile.write(body)
+        return answer(content, status, **headers)

@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,9 +58,9 @@ def test_https_wants_a_certificate_that_is_trusted(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = self_signed(tmp_path)
-    pair = tmp_path / "pair.pem"
-    pair.write_text(key.read_text() + certificate.read_text())
-    with GitServer(upstream.directory.parent, certificate=pair) as server:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with GitServer(upstream.directory.parent, tls=tls) as server:
         with pytest.raises(UnreachableError, match="its certificate is not trusted"):
             fetched(f"{server.url}/acme.git", tmp_path)
         monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))

@@ -83,7 +83,7 @@ def test_a_look_at_what_has_not_changed_asks_for_names_alone(
     for again in (follower, opened(f"{server.url}/acme.git", tmp_path)):
         server.asked.clear()
         anyio.run(again.refresh)
-        assert server.asked == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
+        assert server.paths == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
     assert listing(follower.path) == before
 
 

@@ -17,7 +17,7 @@ from sources.fetching import LOCAL, fetch, fetched, opened
 from sources.publishers import INDEX, Publisher, answer, skill_md
 from wire import COMMAND, DEADLINE
 
-BACK = "it went back to an index that it had before; --allow-rollback takes it"
+BACK = "it went back to an earlier index; --allow-rollback takes it"
 
 
 def publish(site: Publisher, body: str) -> None:

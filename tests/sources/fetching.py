@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from examples import database_source
 
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
+from mcp_skills_server.sources.kinds import KINDS, open_source
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.site import refresh
-from mcp_skills_server.sources.source import Bounds, FetchReport, FetchSettings, OriginPolicy
-from sources.publishers import (
-    Publisher,
-    skill_md,
-)
+from mcp_skills_server.sources.source import Bounds, FetchReport, FetchSettings, OriginPolicy, SourceSettings
+from sources.publishers import Publisher, skill_md
 
 ALLOWED = OriginPolicy(private=True)
 BRIEF = Bounds(read_s=0.3, download_s=0.6)
@@ -60,3 +60,16 @@ def listing(top: Path) -> dict[str, bytes | str]:
 
 def skills(place: Path) -> list[str]:
     return sorted(name for name in os.listdir(place) if name != ".mcp-skills")
+
+
+def opened(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
+    """The follower of a root whose copy is in this cache."""
+    source = open_source(given, SourceSettings(cache, fetch=fetch, **changed), (database_source.KIND, *KINDS))
+    assert source is not None
+    return Follower(source)
+
+
+def fetched(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:
+    follower = opened(given, cache, fetch, **changed)
+    anyio.run(follower.refresh)
+    return follower

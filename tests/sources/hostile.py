@@ -5,15 +5,13 @@ A new kind that fetches is a row in `KINDS`: it says how a tree of members is pu
 
 from __future__ import annotations
 
-import gzip
 import json
 import shlex
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 
 from examples import database_source
@@ -23,7 +21,7 @@ from mcp_skills_server.format import frontmatter
 from mcp_skills_server.sources.oci import manifests
 from sources.git.remotes import Upstream
 from sources.oci.registries import Fake
-from sources.publishers import INDEX, Publisher, Route, skill_md
+from sources.publishers import INDEX, Publisher, Route, digest, skill_md
 
 SKILL_BYTES = 1 << 20
 """What a skill may have where a case is about too much."""
@@ -31,14 +29,7 @@ SKILL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Member:
-    """One entry of a tree.
-
-    Attributes:
-        path: in the skill.
-        raw: bytes of a file.
-        kind: "file", "symlink", "hardlink", "fifo" or "device".
-        target: of a link.
-    """
+    """One entry of a skill: a "file", "symlink", "hardlink", "fifo" or "device"."""
 
     path: str
     raw: bytes = b"!"
@@ -48,12 +39,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Case:
-    """A skill that brings what it must not.
+    """A skill that brings what it must not, and words of its refusal.
 
-    Attributes:
-        members: besides its SKILL.md.
-        said: words of its refusal, where the rules of archives judge it.
-        left_out: a kind that `leaves_out` serves the skill without these members.
+    If `left_out`, a kind that `leaves_out` serves the skill without these members.
     """
 
     members: tuple[Member, ...]
@@ -90,8 +78,8 @@ CASES = {
 }
 
 
-def packed(members: Sequence[Member], prefix: str = "") -> bytes:
-    """A `.tar.gz` of these members and a SKILL.md, below a folder."""
+def blocks_of(members: Sequence[Member], prefix: str) -> list[bytes]:
+    """The blocks of a tar of these members and a SKILL.md, below a folder."""
     kinds = {"file": b"0", "hardlink": b"1", "symlink": b"2", "device": b"3", "fifo": b"6"}
     blocks = [block(f"{prefix}SKILL.md", skill_md("bad"))]
     for each in members:
@@ -101,17 +89,16 @@ def packed(members: Sequence[Member], prefix: str = "") -> bytes:
             path = "named-before"
         raw = each.raw if each.kind == "file" else b""
         blocks.append(block(path, raw, kinds[each.kind], link=each.target.encode()))
-    return tar_gz(*blocks)
+    return blocks
+
+
+def packed(members: Sequence[Member], prefix: str = "") -> bytes:
+    return tar_gz(*blocks_of(members, prefix))
 
 
 @dataclass
 class Place:
-    """Where a kind publishes.
-
-    Attributes:
-        given: what an operator gives as ROOT.
-        publish: makes a revision of the skill `good` with this text, and beside it `bad` with these members, if any.
-    """
+    """A ROOT, and what publishes the skill `good` with a text there, and beside it `bad` with any members."""
 
     given: str
     publish: Callable[[str, Sequence[Member]], object]
@@ -148,21 +135,15 @@ def _archive(folder: Path) -> Iterator[Place]:
     path = folder / "skills.tar.gz"
 
     def publish(text: str, bad: Sequence[Member]) -> None:
-        good = block("good/SKILL.md", skill_md("good", text))
+        blocks = [block("good/SKILL.md", skill_md("good", text))]
         if bad:
-            with_bad = packed(bad, "bad/")
-            good += archive_blocks(with_bad)
+            blocks += blocks_of(bad, "bad/")
         fresh = path.with_name("fresh")
-        fresh.write_bytes(tar_gz(good))
+        fresh.write_bytes(tar_gz(*blocks))
         fresh.replace(path)
 
     publish("first", ())
     yield Place(str(path), publish)
-
-
-def archive_blocks(raw: bytes) -> bytes:
-    """The members of a `.tar.gz`, without its end."""
-    return gzip.decompress(raw)[:-1024]
 
 
 @contextmanager
@@ -259,29 +240,31 @@ def skills_of(text: str, bad: Sequence[Member]) -> dict[str, dict[str, bytes]]:
     return skills
 
 
+def mcp_server(
+    folder: Path, skills: Mapping[str, Mapping[str, bytes]], digests: Mapping[str, str] | None = None
+) -> str:
+    """A root that is an MCP server of these files by skill; `digests` replace the true ones by URI."""
+    said: dict[str, object] = {"initialize": HELLO}
+    entries: list[object] = []
+    for name, files in skills.items():
+        resources: list[object] = []
+        for path, raw in files.items():
+            uri = f"skill://{name}/{path}"
+            resources.append({"uri": uri, "digest": (digests or {}).get(uri, digest(raw)), "size": len(raw)})
+            said[uri] = {"contents": [{"uri": uri, "text": raw.decode()}]}
+        about = frontmatter.parse(files["SKILL.md"]).frontmatter
+        entries.append({"uri": f"skill://{name}/SKILL.md", "frontmatter": about, "resources": resources})
+    said["skills/list"] = {"skills": entries}
+    (folder / "fake.py").write_text(FAKE_SERVER, encoding="utf-8")
+    (folder / "fresh.json").write_text(json.dumps(said), encoding="utf-8")
+    (folder / "fresh.json").replace(folder / "answers.json")
+    return "mcp+stdio:" + shlex.join([sys.executable, str(folder / "fake.py"), str(folder / "answers.json")])
+
+
 @contextmanager
 def _mcp(folder: Path) -> Iterator[Place]:
-    program, answers = folder / "fake.py", folder / "answers.json"
-    program.write_text(FAKE_SERVER, encoding="utf-8")
-
-    def publish(text: str, bad: Sequence[Member]) -> None:
-        said: dict[str, object] = {"initialize": HELLO}
-        entries: list[object] = []
-        for name, files in skills_of(text, bad).items():
-            resources: list[object] = []
-            for path, raw in files.items():
-                uri = f"skill://{name}/{path}"
-                resources.append({"uri": uri, "digest": f"sha256:{sha256(raw).hexdigest()}", "size": len(raw)})
-                said[uri] = {"contents": [{"uri": uri, "text": raw.decode()}]}
-            about = frontmatter.parse(files["SKILL.md"]).frontmatter
-            entries.append({"uri": f"skill://{name}/SKILL.md", "frontmatter": about, "resources": resources})
-        said["skills/list"] = {"skills": entries}
-        fresh = answers.with_name("fresh.json")
-        fresh.write_text(json.dumps(said), encoding="utf-8")
-        fresh.replace(answers)
-
-    publish("first", ())
-    yield Place("mcp+stdio:" + shlex.join([sys.executable, str(program), str(answers)]), publish)
+    given = mcp_server(folder, skills_of("first", ()))
+    yield Place(given, lambda text, bad: mcp_server(folder, skills_of(text, bad)))
 
 
 @contextmanager
@@ -339,5 +322,3 @@ KINDS = {
     "mcp": HostileKind(_mcp, words=False, without=_NO_FILES | {"bomb"}),  # nothing is packed on its way
     "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),
 }
-OWN = (database_source.KIND,)
-"""The kinds that a library user has written."""

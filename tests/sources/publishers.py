@@ -9,26 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from functools import partial
+from http.client import parse_headers
+from typing import Any, Self
+from urllib.parse import quote
 
-from mcp_skills_server.dialects.wellknown import DIRECTORY, SCHEMA
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, SCHEMA
 from mcp_skills_server.format import archive
 
 INDEX = f"{DIRECTORY}index.json"
-_PATIENCE = 8.0
+INDEX_0_1 = f"{DIRECTORY_0_1}index.json"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: path with its query, headers with names in lower case, and method."""
+    """A request: path with its query, headers with names in lower case, method and body."""
 
     path: str
     headers: Mapping[str, str]
-    method: str = "GET"
+    method: str
+    body: bytes
 
 
 Route = bytes | Callable[[Asked], Iterable[bytes]]
@@ -43,17 +49,14 @@ def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, *
 
 
 def redirect(to: str, status: int = 302) -> bytes:
-    """A redirect."""
     return answer(b"", status, location=to)
 
 
 def skill_md(name: str, more: str = "Read on.") -> bytes:
-    """A SKILL.md."""
     return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{more}\n".encode()
 
 
 def digest(raw: bytes) -> str:
-    """As an index writes it."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
@@ -65,52 +68,78 @@ def entry(name: str, raw: bytes, url: str, **changed: Any) -> dict[str, Any]:
 
 
 def index_of(entries: Iterable[Any]) -> bytes:
-    """An index 0.2.0."""
     return json.dumps({"$schema": SCHEMA, "skills": list(entries)}).encode()
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    """Answers the requests of one connection, until a route is a function."""
+
+    timeout = 8.0  # for a client on a busy machine that is slow to read
+
+    def __init__(self, site: Publisher, *given: Any) -> None:
+        self._site = site
+        super().__init__(*given)
+
+    def handle(self) -> None:
+        self._site.connections.append(self.connection)
+        with suppress(OSError):
+            while asked := self._request():
+                self._site.asked.append(asked)
+                self._site.reached.set()
+                route = self._site._route(asked)
+                for piece in [route] if isinstance(route, bytes) else route(asked):
+                    self.wfile.write(piece)
+                if not isinstance(route, bytes):
+                    return
+
+    def _request(self) -> Asked | None:
+        first = self.rfile.readline().decode("latin-1").split()
+        if not first:
+            return None
+        headers = {name.lower(): value for name, value in parse_headers(self.rfile).items()}
+        return Asked(first[1], headers, first[0], self.rfile.read(int(headers.get("content-length", 0))))
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    request_queue_size = 128
 
 
 class Publisher:
     """A site on a free port of loopback. `asked` has every request so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.routes: dict[str, Route] = {}
         self.entries: list[Any] = []
         self.headers: dict[str, str] = {}
         """Of the index."""
         self.asked: list[Asked] = []
+        self.connections: list[socket.socket] = []
         self.closing = threading.Event()
         self.reached = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(0.02)
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-        self._serving: list[threading.Thread] = []
+        self._server = _Server(("127.0.0.1", 0), partial(_Connection, self))
+        self._scheme = "http"
+        if tls is not None:
+            self._server.socket, self._scheme = tls.wrap_socket(self._server.socket, server_side=True), "https"
+        self.port = self._server.socket.getsockname()[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
-    def __enter__(self) -> Publisher:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
-        self._thread.join()
-        for thread in self._serving:
-            thread.join(20)
-        self._listener.close()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._listener.getsockname()[1]
+        self._server.shutdown()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()  # once its threads have ended
 
     @property
     def url(self) -> str:
-        """Its origin."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     @property
     def paths(self) -> list[str]:
-        """The paths that were asked for."""
         return [each.path for each in self.asked]
 
     def add(self, name: str, raw: bytes | None = None, route: Route | None = None, **changed: Any) -> bytes:
@@ -125,6 +154,15 @@ class Publisher:
         """The same as an archive."""
         return self.add(name, archive.pack(files)[1], **changed)
 
+    def list_files(self, skills: Mapping[str, Mapping[str, bytes]]) -> None:
+        """An index 0.1.0 of these files, by skill and path, in the place of one of 0.2.0."""
+        listed = [{"name": name, "description": f"Does {name}.", "files": [*files]} for name, files in skills.items()]
+        self.routes[INDEX] = answer(b"", 404)
+        self.routes[INDEX_0_1] = answer(json.dumps({"skills": listed}).encode())
+        for name, files in skills.items():
+            for path, raw in files.items():
+                self.routes[f"{DIRECTORY_0_1}{name}/{quote(path)}"] = answer(raw)
+
     def _route(self, asked: Asked) -> Route:
         path = asked.path.partition("?")[0]
         if path == INDEX and path not in self.routes:
@@ -134,51 +172,6 @@ class Publisher:
                 return answer(b"", 304, etag=tag, **self.headers)
             return answer(body, content_type="application/json", etag=tag, **self.headers)
         return self.routes.get(path, answer(b"Nothing here.", 404))
-
-    def _accept(self) -> None:
-        while not self.closing.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._serving.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with connection:
-                while (asked := self._request(connection)) is not None:
-                    connection.settimeout(_PATIENCE)  # a client on a busy machine may be slow to read
-                    self.asked.append(asked)
-                    self.reached.set()
-                    route = self._route(asked)
-                    if isinstance(route, bytes):
-                        connection.sendall(route)
-                        continue
-                    for piece in route(asked):
-                        connection.sendall(piece)
-                    return
-        except OSError:
-            return
-
-    def _request(self, connection: socket.socket) -> Asked | None:
-        head = b""
-        connection.settimeout(0.02)
-        while b"\r\n\r\n" not in head:
-            try:
-                piece = connection.recv(65536)
-            except TimeoutError:
-                if self.closing.is_set():
-                    return None
-                continue
-            if not piece:
-                return None
-            head += piece
-        first, *lines = head.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
-        fields = (line.partition(":") for line in lines)
-        method, path = first.split(" ")[:2]
-        return Asked(path, {name.lower(): value.strip() for name, _, value in fields}, method)
 
     def stall(self, said: bytes = b"") -> Callable[[Asked], Iterator[bytes]]:
         """A route that says this and then nothing more."""

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from contextlib import suppress
 from time import monotonic
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from mcp_skills_server.sources.http import Downloader, Hop, HttpClient
 from mcp_skills_server.sources.source import AbsentError, Bounds, OriginPolicy, UnacceptableError, UnreachableError
-from sources.fetching import ALLOWED, BRIEF, get
-from sources.publishers import (
-    Publisher,
-    Route,
-    answer,
-    endless,
-    redirect,
-    then_close,
-)
+from sources.fetching import ALLOWED, get
+from sources.publishers import Publisher, Route, answer, redirect, then_close
 from tables import each_row
 
 
@@ -34,30 +25,22 @@ def test_what_comes_is_given_as_it_is(site: Publisher) -> None:
     assert asked.headers["accept-encoding"] == "identity" and "mcp-skills-server/" in asked.headers["user-agent"]
 
 
-def test_one_connection_serves_several_downloads(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"a")
-
-    async def run() -> int:
-        async with HttpClient(Bounds()) as http:
-            downloader = Downloader(http, site.url, ALLOWED)
-            for _ in range(5):
-                assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
-            return http.bytes
-
-    assert anyio.run(run) == 5
-    assert len(site._serving) == 1
-
-
-def test_a_server_may_close_what_was_kept(site: Publisher) -> None:
-    site.routes["/a"] = then_close(answer(b"a"))
+@pytest.mark.parametrize(("route", "connections"), [(answer(b"a"), 1), (then_close(answer(b"a")), 5)])
+def test_a_connection_serves_several_downloads_until_the_server_closes_it(
+    site: Publisher, route: Route, connections: int
+) -> None:
+    site.routes["/a"] = route
 
     async def run() -> None:
-        async with HttpClient(Bounds()) as http:
+        async with HttpClient(Bounds(total_bytes=5)) as http:
             downloader = Downloader(http, site.url, ALLOWED)
             for _ in range(5):
                 assert (await downloader.get(f"{site.url}/a", 1)).body == b"a"
+            assert http.bytes == 5 and len(site.connections) == connections
+            await downloader.get(f"{site.url}/a", 1)
 
-    anyio.run(run)
+    with pytest.raises(UnacceptableError, match="all downloads together have more than 5 bytes"):
+        anyio.run(run)
 
 
 @pytest.mark.parametrize("content", [None, b"once"])
@@ -69,9 +52,8 @@ def test_what_broke_off_before_the_answer_is_asked_again_unless_it_may_have_effe
 
     async def run() -> bytes:
         async with HttpClient(Bounds()) as http:
-            method = "GET" if content is None else "POST"
             allow = lambda _: Hop(private=True)  # noqa: E731
-            return (await http.request(method, f"{site.url}/a", {}, allow, max_bytes=1, content=content)).body
+            return (await http.request("POST", f"{site.url}/a", {}, allow, max_bytes=1, content=content)).body
 
     if content is None:
         assert anyio.run(run) == b"a"
@@ -86,36 +68,24 @@ def test_not_modified_only_when_that_was_asked(site: Publisher) -> None:
     got = get(f"{site.url}/a", validators={"If-None-Match": '"1"'})
     assert got.status == 304 and got.body == b""
     assert site.asked[0].headers["if-none-match"] == '"1"'
-    with pytest.raises(UnacceptableError, match="status 304"):
-        get(f"{site.url}/a")
 
 
 @each_row(
-    ("status", "kind", "said"),
+    ("statuses", "kind", "said"),
     [
-        (404, AbsentError, "is not there"),
-        (410, AbsentError, "is not there"),
-        (401, UnacceptableError, "asks for permission"),
-        (403, UnacceptableError, "asks for permission"),
-        (204, UnacceptableError, "status 204"),
-        (206, UnacceptableError, "status 206"),
-        (300, UnacceptableError, "status 300"),
-        (418, UnacceptableError, "status 418"),
-        (429, UnreachableError, "does not answer now"),
-        (500, UnreachableError, "does not answer now"),
-        (503, UnreachableError, "does not answer now"),
+        ((404, 410), AbsentError, "is not there"),
+        ((401, 403), UnacceptableError, "asks for permission"),
+        ((204, 206, 300, 304, 418), UnacceptableError, "answers with status"),
+        ((429, 500, 503), UnreachableError, "does not answer now"),
     ],
 )
-def test_every_status_but_200_is_an_error(site: Publisher, status: int, kind: type[Exception], said: str) -> None:
-    site.routes["/a"] = answer(b"" if status == 204 else b"x", status)
-    with pytest.raises(kind, match=said):
-        get(f"{site.url}/a?token=secret")
-
-
-def test_when_to_come_again_is_said(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"", 503, retry_after="120")
-    with pytest.raises(UnreachableError, match="come again in 120 s"):
-        get(f"{site.url}/a")
+def test_every_status_but_200_is_an_error(
+    site: Publisher, statuses: tuple[int, ...], kind: type[Exception], said: str
+) -> None:
+    for status in statuses:
+        site.routes["/a"] = answer(b"" if status in {204, 304} else b"x", status)
+        with pytest.raises(kind, match=said):
+            get(f"{site.url}/a?token=secret")
 
 
 @pytest.mark.requirement("WK-39")
@@ -129,8 +99,6 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
 @each_row(
     ("to", "said"),
     [
-        ("/a", "more than 5 redirects"),
-        ("file:///etc/passwd", "not an http or https URL"),
         ("ftp://127.0.0.1/a", "not an http or https URL"),
         ("https://user:secret@127.0.0.1/a", "a user name or a password"),
         ("http://127.0.0.1:1/a", "another origin"),
@@ -138,20 +106,15 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
         ("http://[::1", "cannot be read as a URL"),
         ("", "contains a character that no URL may contain"),
         ("/a b", "contains a character that no URL may contain"),
+        (None, "redirects to nowhere"),
     ],
 )
-def test_redirects_lead_nowhere_else(site: Publisher, to: str, said: str) -> None:
-    site.routes["/a"] = redirect(to)
+def test_redirects_lead_nowhere_else(site: Publisher, to: str | None, said: str) -> None:
+    site.routes["/a"] = answer(b"", 302) if to is None else redirect(to)
     with pytest.raises(UnacceptableError, match=said) as caught:
         get(f"{site.url}/a")
     assert str(caught.value).isprintable()
     assert set(site.paths) == {"/a"}
-
-
-def test_a_redirect_without_a_place(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"", 302)
-    with pytest.raises(UnacceptableError, match="redirects to nowhere"):
-        get(f"{site.url}/a")
 
 
 @pytest.mark.requirement("WK-56", "WK-57", "WK-58")
@@ -176,7 +139,6 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
 @each_row(
     "said",
     [
-        answer(b"x" * 1000),
         b"HTTP/1.1 200 OK\r\n" + b"x-a: b\r\n" * 100,
         b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 100,
@@ -200,35 +162,14 @@ def test_redirects_share_the_time_of_one_download(site: Publisher) -> None:
 
 
 @each_row(
-    "route",
-    [
-        answer(b"x" * 1001),
-        answer(b"", length=1001),
-        answer(b"", length=10**30),
-        endless(b"HTTP/1.0 200 OK\r\n\r\n", b"x" * 100),
-        endless(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
-    ],
+    "route", [answer(b"x" * 1001), answer(b"", length=1001), then_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001)]
 )
 def test_more_bytes_than_allowed_are_not_taken(site: Publisher, route: Route) -> None:
     site.routes["/a"] = route
-    with pytest.raises(
-        (UnacceptableError, UnreachableError), match=r"1000 (bytes|are taken)|does not speak HTTP|bytes, at most"
-    ):
+    with pytest.raises(UnacceptableError, match=r"more than 1000 bytes|bytes, at most 1000 are taken"):
         get(f"{site.url}/a", most=1000, bounds=Bounds())
-
-
-def test_all_downloads_together_are_bounded(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"x" * 400)
-
-    async def run() -> None:
-        async with HttpClient(Bounds(total_bytes=1000)) as http:
-            downloader = Downloader(http, site.url, ALLOWED)
-            for _ in range(2):
-                await downloader.get(f"{site.url}/a", 500)
-            await downloader.get(f"{site.url}/a", 500)
-
-    with pytest.raises(UnacceptableError, match="all downloads together have more than 1000 bytes"):
-        anyio.run(run)
+    site.routes["/a"] = answer(b"x" * 1000)
+    assert get(f"{site.url}/a", most=1000).body == b"x" * 1000
 
 
 def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
@@ -265,27 +206,6 @@ def test_what_is_not_http_is_the_networks_fault(site: Publisher, said: bytes) ->
     assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
 
 
-def test_bytes_beyond_the_length_are_not_the_next_answer(site: Publisher) -> None:
-    site.routes |= {"/a": answer(b"aa" + answer(b"evil"), length=2), "/b": answer(b"b")}
-
-    async def run() -> None:
-        async with HttpClient(BRIEF) as http:
-            downloader = Downloader(http, site.url, ALLOWED)
-            assert (await downloader.get(f"{site.url}/a", 100)).body == b"aa"
-            with suppress(UnreachableError):
-                assert (await downloader.get(f"{site.url}/b", 100)).body in {b"b", b"evil"}  # a digest tells which
-            assert (await downloader.get(f"{site.url}/b", 100)).body == b"b"
-
-    anyio.run(run)
-
-
-def test_nobody_listens() -> None:
-    with Publisher() as publisher:
-        url = publisher.url
-    with pytest.raises(UnreachableError, match="cannot be reached"):
-        get(f"{url}/a")
-
-
 @each_row(
     ("route", "expected"),
     [
@@ -298,17 +218,3 @@ def test_nobody_listens() -> None:
 def test_a_web_page_is_known(site: Publisher, route: Route, expected: bool) -> None:
     site.routes["/a"] = route
     assert get(f"{site.url}/a").is_html is expected
-
-
-def test_cancelling_leaves_nothing_open(site: Publisher) -> None:
-    site.routes["/a"] = site.stall()
-
-    async def run() -> None:
-        async with HttpClient(Bounds()) as http, anyio.create_task_group() as group:
-            downloader = Downloader(http, site.url, ALLOWED)
-            group.start_soon(downloader.get, f"{site.url}/a", 1)
-            await anyio.to_thread.run_sync(site.reached.wait, 20)
-            group.cancel_scope.cancel()
-
-    anyio.run(run)
-    assert site.reached.is_set()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
@@ -45,31 +43,6 @@ def state(place: Path, name: str = "a") -> SkillState:
         return store.look(name)[0]
 
 
-def test_a_skill_is_put_with_a_record_beside_it(tmp_path: Path) -> None:
-    place = tmp_path / "new" / "skills"
-    assert put(place)
-    assert sorted(os.listdir(place)) == [".mcp-skills", "a"]
-    for path, (raw, executable) in FILES.items():
-        assert (place / "a" / path).read_bytes() == raw
-        if sys.platform != "win32":
-            assert os.access(place / "a" / path, os.X_OK) is executable or os.geteuid() == 0
-            assert bool((place / "a" / path).stat().st_mode & 0o100) is executable
-    assert sum(1 for path in (place / "a").rglob("*") if path.is_file()) == len(FILES)
-    (seen,) = read_records(place)
-    assert (seen.name, seen.source, seen.digest, seen.former) == ("a", SOURCE, "sha256:1", None)
-    assert seen.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
-    assert not list((place / ".mcp-skills" / "stage").iterdir())
-    assert state(place) is SkillState.KEPT
-
-
-def test_a_scan_sees_the_skill_and_nothing_of_ours(tmp_path: Path) -> None:
-    put(tmp_path)
-    registry = Registry([tmp_path])
-    registry.load()
-    assert list(registry.snapshot.skills) == ["a"]
-    assert list(registry.snapshot.skills["a"].files) == ["SKILL.md", "scripts/deep/run.sh"]
-
-
 def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     put(tmp_path)
     before = (tmp_path / "a").stat().st_ino
@@ -78,31 +51,36 @@ def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     assert read_records(tmp_path)[0].digest == "sha256:2"
 
 
-@each_row("edit", ["changed", "added", "deleted", "link", "linked-folder", "file-for-directory"])
-def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
+def link_scripts(skill: Path) -> None:
+    (skill / "scripts").rename(skill.parent / "moved")
+    (skill / "scripts").symlink_to(skill.parent / "moved")
+
+
+def replace_by_a_file(skill: Path) -> None:
+    skill.rename(skill.parent / "moved")
+    skill.write_bytes(b"mine")
+
+
+@each_row(
+    "edit",
+    [
+        lambda skill: (skill / "SKILL.md").write_bytes(b"mine"),
+        lambda skill: (skill / "scripts" / "mine.py").write_bytes(b"mine"),
+        lambda skill: (skill / "scripts" / "deep" / "run.sh").unlink(),
+        lambda skill: (skill / "mine").symlink_to("/etc/passwd"),
+        link_scripts,
+        replace_by_a_file,
+    ],
+)
+def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: Callable[[Path], object]) -> None:
     put(tmp_path)
-    skill = tmp_path / "a"
-    if edit == "changed":
-        (skill / "SKILL.md").write_bytes(b"mine")
-    elif edit == "added":
-        (skill / "scripts" / "mine.py").write_bytes(b"mine")
-    elif edit == "deleted":
-        (skill / "scripts" / "deep" / "run.sh").unlink()
-    elif edit == "link":
-        (skill / "mine").symlink_to("/etc/passwd")
-    elif edit == "linked-folder":  # to the same files, but elsewhere
-        (skill / "scripts").rename(tmp_path / "moved")
-        (skill / "scripts").symlink_to(tmp_path / "moved")
-    else:
-        (tmp_path / "elsewhere").mkdir()
-        skill.rename(tmp_path / "elsewhere" / "a")
-        skill.write_bytes(b"mine")
+    edit(tmp_path / "a")
     assert state(tmp_path) is SkillState.EDITED
     with pytest.raises(ConflictError, match="it was edited there"):
         put(tmp_path, MORE)
     assert state(tmp_path) is SkillState.EDITED
     assert put(tmp_path, MORE, force=True)
-    assert os.listdir(skill) == ["SKILL.md"] and state(tmp_path) is SkillState.KEPT
+    assert os.listdir(tmp_path / "a") == ["SKILL.md"] and state(tmp_path) is SkillState.KEPT
 
 
 def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
@@ -113,39 +91,26 @@ def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
     assert state(tmp_path) is SkillState.KEPT
 
 
-@each_row("kind", ["directory", "empty", "file", "link", "dangling"])
-def test_what_was_not_fetched_is_never_touched(tmp_path: Path, kind: str) -> None:
+@each_row(
+    "place_it",
+    [
+        Path.mkdir,
+        lambda here: here.write_bytes(b"mine"),
+        lambda here: here.symlink_to(here.parent.parent),
+        lambda here: here.symlink_to("nowhere"),
+    ],
+)
+def test_what_was_not_fetched_is_never_touched(tmp_path: Path, place_it: Callable[[Path], object]) -> None:
     place = tmp_path / "skills"
     place.mkdir()
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "SKILL.md").write_bytes(b"mine")
-    here = place / "a"
-    if kind == "directory":
-        other.rename(here)
-    elif kind == "empty":
-        here.mkdir()
-    elif kind == "file":
-        here.write_bytes(b"mine")
-    else:
-        here.symlink_to(other if kind == "link" else "nowhere")
-    before = here.lstat()
+    place_it(place / "a")
+    before = (place / "a").lstat()
     for force in (False, True):
         with pytest.raises(ConflictError, match="not fetched"):
             put(place, force=force)
     with FetchedFolder.opened(place) as store, pytest.raises(ConflictError):
         store.remove("a", force=True)
-    assert here.lstat().st_ino == before.st_ino
-    if kind in {"directory", "link"}:
-        assert (here / "SKILL.md").read_bytes() == b"mine"
-
-
-def test_a_skill_of_another_source_stays(tmp_path: Path) -> None:
-    put(tmp_path)
-    for force in (False, True):
-        with pytest.raises(ConflictError, match=r"fetched from https://example\.com/"):
-            put(tmp_path, MORE, source="https://other.example/i.json", force=force)
-    assert state(tmp_path) is SkillState.KEPT
+    assert (place / "a").lstat() == before
 
 
 def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
@@ -175,34 +140,34 @@ def test_a_failed_rename_puts_the_old_one_back(tmp_path: Path, monkeypatch: pyte
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 
+@pytest.mark.parametrize(("dying_at", "records"), [((Path, "unlink"), 1), ((FetchedFolder, "_discard"), 0)])
 def test_what_is_removed_has_a_record_for_as_long_as_it_has_a_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying_at: tuple[type, str], records: int
 ) -> None:
     """A process that is killed leaves nothing that would count as somebody else's."""
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
     put(tmp_path)
     with monkeypatch.context() as dying:
-        dying.setattr(Path, "unlink", _die)
+        dying.setattr(*dying_at, die)
         with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
             store.remove("a")
-    assert state(tmp_path) is SkillState.ABSENT and len(read_records(tmp_path)) == 1
-    put(tmp_path)
-    with monkeypatch.context() as dying:
-        dying.setattr(FetchedFolder, "_discard", _die)
-        with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
-            store.remove("a")
-    assert state(tmp_path) is SkillState.ABSENT and not read_records(tmp_path)
+    assert state(tmp_path) is SkillState.ABSENT and len(read_records(tmp_path)) == records
 
 
 def test_what_a_killed_process_took_away_is_put_back_unless_one_is_at_work(tmp_path: Path) -> None:
     FetchedFolder.recover(tmp_path / "none")
     assert not (tmp_path / "none").exists()
     put(tmp_path)
+    staged = tmp_path / ".mcp-skills" / "stage" / "old-a"
     with FetchedFolder.opened(tmp_path):
-        os.rename(tmp_path / "a", tmp_path / ".mcp-skills" / "stage" / "old-a")
+        os.rename(tmp_path / "a", staged)
         FetchedFolder.recover(tmp_path)
         assert not (tmp_path / "a").exists()
-        os.rename(tmp_path / ".mcp-skills" / "stage" / "old-a", tmp_path / "aside")
-    os.rename(tmp_path / "aside", tmp_path / ".mcp-skills" / "stage" / "old-a")
+        os.rename(staged, tmp_path / "aside")
+    os.rename(tmp_path / "aside", staged)
     FetchedFolder.recover(tmp_path)
     assert state(tmp_path) is SkillState.KEPT
 
@@ -222,18 +187,12 @@ def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "SKILL.md").read_bytes() == b"edited" and not os.listdir(tmp_path / "b")
 
 
-def _die(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
 # The folder itself
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     code = f"from mcp_skills_server.sources.folder import FetchedFolder as F\nwith F.opened({str(tmp_path)!r}): pass"
     with FetchedFolder.opened(tmp_path):
-        with pytest.raises(UsageError, match="another process fetches into"), FetchedFolder.opened(tmp_path):
-            pass
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "another process fetches into" in done.stderr
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -251,13 +210,6 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path / "elsewhere")
 
 
-@each_row("raw", [b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"])
-def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> None:
-    put(tmp_path)
-    (tmp_path / ".mcp-skills" / "skills" / "a.json").write_bytes(raw)
-    assert read_records(tmp_path) == [] and state(tmp_path) is SkillState.FOREIGN
-
-
 def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
     source = IndexRecord(
         SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, 9.0, ("a",)
@@ -273,12 +225,21 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
         assert file.stat().st_mode & 0o077 == 0
 
 
-@each_row("changed", [{"name": "../../outside"}, {"name": "b"}, {"files": {"../../outside/precious": "0" * 64}}])
-def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
-    seen = {"name": "a", "source": "s", "url": "u", "digest": "", "files": {}, "former": None}
-    folder = tmp_path / "skills" / ".mcp-skills" / "skills"
-    folder.mkdir(parents=True)
-    (folder / "a.json").write_text(json.dumps(seen))
-    assert [record.name for record in read_records(tmp_path / "skills")] == ["a"]
-    (folder / "a.json").write_text(json.dumps(seen | changed))
-    assert read_records(tmp_path / "skills") == []
+GOOD_RECORD = {"name": "a", "source": "s", "url": "u", "digest": "", "files": {}, "former": None}
+
+
+@each_row(
+    "raw",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"),
+        json.dumps(GOOD_RECORD | {"name": "../../outside"}).encode(),
+        json.dumps(GOOD_RECORD | {"name": "b"}).encode(),
+        json.dumps(GOOD_RECORD | {"files": {"../../outside/precious": "0" * 64}}).encode(),
+    ],
+)
+def test_a_record_that_cannot_be_read_or_names_another_place_is_none(tmp_path: Path, raw: bytes) -> None:
+    put(tmp_path)
+    (tmp_path / ".mcp-skills" / "skills" / "a.json").write_text(json.dumps(GOOD_RECORD))
+    assert [record.source for record in read_records(tmp_path)] == ["s"]
+    (tmp_path / ".mcp-skills" / "skills" / "a.json").write_bytes(raw)
+    assert read_records(tmp_path) == [] and state(tmp_path) is SkillState.FOREIGN

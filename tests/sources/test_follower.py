@@ -25,7 +25,6 @@ from mcp_skills_server.sources.source import (
     Revision,
     SkillRefusal,
     Source,
-    SourceError,
     SourceSettings,
     UnacceptableError,
     Unit,
@@ -45,9 +44,11 @@ class Memo(Source):
         self.brought: list[str] = []
         self.refused: dict[str, Exception] = {}
         self.complete = True
+        self.on_look: Callable[[bool], object] = bool
         self.place.mkdir(exist_ok=True)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
+        self.on_look(anew)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -149,20 +150,16 @@ def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:
     mirrors.stop()
 
 
-def test_only_what_is_new_is_brought(tmp_path: Path) -> None:
+def test_only_what_is_new_or_not_complete_is_brought(tmp_path: Path) -> None:
     source, follower, waits = made(tmp_path)
     source.answers = ["one", "one", "two", "one"]
     follow(follower)
     assert source.brought == ["one", "two", "one"] and served(follower) == "description: one"
     assert within(waits, 0, 1000, 1000, 1000)
-
-
-def test_what_is_not_complete_is_brought_again(tmp_path: Path) -> None:
-    source, follower, waits = made(tmp_path)
     source.complete = False
-    source.answers = ["one", "one"]
+    source.answers = ["three", "three"]
     follow(follower)
-    assert source.brought == ["one", "one"] and within(waits, 0, 300)
+    assert source.brought[3:] == ["three", "three"] and within(waits[4:], 0, 300)
 
 
 def test_retries_take_longer_and_the_last_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,22 +178,15 @@ def test_retries_take_longer_and_the_last_copy_stays(tmp_path: Path, caplog: pyt
 
 def test_a_state_says_when_it_was_looked_at_and_when_it_will_be(tmp_path: Path) -> None:
     source, follower, _ = made(tmp_path)
-    assert (follower.state.looked, follower.state.next_look) == (None, None)
     source.answers = ["one", UnreachableError("is away"), "two"]
-    seen: list[tuple[float | None, float | None]] = []
-    resolve = source.resolve
-
-    async def noting(*, anew: bool = False) -> Revision:
-        seen.append((follower.state.looked, follower.state.next_look))
-        return await resolve(anew=anew)
-
-    source.resolve = noting  # type: ignore[method-assign]
+    before: list[tuple[float | None, float | None]] = []
+    source.on_look = lambda _: before.append((follower.state.looked, follower.state.next_look))
     begun = time.time()
     follow(follower)
-    assert seen[0] == (None, None)
-    looked = [each for each, _ in seen[1:]] + [follower.state.looked]
+    assert before[0] == (None, None)
+    looked = [each for each, _ in before[1:]] + [follower.state.looked]
     assert all(each is not None and begun <= each <= time.time() for each in looked), "failures count as looks"
-    assert [next_look for _, next_look in seen] == [None] * 3, "none is planned while one is under way"
+    assert [next_look for _, next_look in before] == [None] * 3, "none is planned while one is under way"
     assert follower.state.next_look is not None and follower.state.next_look >= begun + 1000
 
 
@@ -209,105 +199,51 @@ def test_what_is_refused_is_not_tried_again_until_it_is_another(tmp_path: Path) 
     assert served(follower) == "description: two" and follower.state.trouble is None
 
 
-def test_a_bug_of_a_source_is_a_failure_of_that_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_a_failure_of_its_source_and_another_process_in_the_cache_is_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source, follower, waits = made(tmp_path)
     source.answers = [KeyError("x"), "one"]
     follow(follower)
     assert served(follower) == "description: one" and within(waits, 0, 30)
     assert "could not be fetched" in caplog.text
-    source.answers = [KeyError("x")]
-    with pytest.raises(SourceError, match="it could not be fetched"):
-        anyio.run(follower.refresh)
-
-
-def test_another_process_in_the_cache_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    source, follower, _ = made(tmp_path)
+    caplog.clear()
     source.answers = [UsageError("another process fetches into it")]
     follow(follower)
     assert not caplog.records and follower.state.trouble == "another process fetches into it"
 
 
-def test_a_source_is_ready_after_its_folder_was_taken_in(tmp_path: Path) -> None:
+def test_a_source_is_ready_after_its_folder_was_taken_in_and_before_a_list_that_waited(tmp_path: Path) -> None:
     source, follower, _ = made(tmp_path)
     seen: list[tuple[str, bool]] = []
-    follower.arrived = _noting(seen, follower)
-    source.answers = ["one", "two"]
-    follow(follower)
-    assert seen == [(str(follower.path), False)] and follower.state.ready
-
-
-def test_a_list_that_waited_for_a_source_does_not_call_it_unread(tmp_path: Path) -> None:
-    source, follower, _ = made(tmp_path)
-    seen: list[bool] = []
 
     class Noting(threading.Event):
         def set(self) -> None:
-            seen.append(follower.state.ready)
+            seen.append(("read", follower.state.ready))
             super().set()
 
     follower.read_once = Noting()
+    follower.arrived = lambda folder: seen.append((folder, follower.state.ready))
     source.answers = ["one"]
     follow(follower)
-    assert seen[0]
+    assert seen[:2] == [(str(follower.path), False), ("read", True)]
 
 
-def _noting(seen: list[tuple[str, bool]], follower: Follower) -> Callable[[str], object]:
-    return lambda folder: seen.append((folder, follower.state.ready))
+def test_a_look_that_is_asked_for_ends_a_wait_and_the_next_one_comes_a_second_later(tmp_path: Path) -> None:
+    source, waits, anew = Memo("memo:x", SourceSettings(tmp_path)), list[float](), list[bool]()
+    source.answers, source.on_look = ["one", "two", "three"], anew.append
 
-
-def test_a_look_that_somebody_asks_for_does_not_wait_and_bypasses_what_was_said_before(tmp_path: Path) -> None:
-    source, seen = Memo("memo:x", SourceSettings(tmp_path)), list[bool]()
-    resolve = source.resolve
-
-    async def resolve_and_remember(*, anew: bool = False) -> Revision:
-        seen.append(anew)
-        return await resolve(anew=anew)
-
-    source.resolve = resolve_and_remember  # type: ignore[method-assign]
-    source.answers = ["one", "two"]
-
-    async def run() -> None:
-        sleeping = anyio.Event()
-
-        async def sleep(seconds: float) -> None:
-            if seconds > 0 and not source.answers:
-                raise StopError
-            if seconds > 0:
-                sleeping.set()
-                await anyio.sleep_forever()
-
-        follower = Follower(source, sleep)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(follower.follow)
-            await sleeping.wait()
-            assert served(follower) == "description: one"
+    async def sleep(seconds: float) -> None:
+        if not source.answers:
+            raise StopError
+        waits.append(seconds)
+        if seconds > 1:
             follower.look()
+            await anyio.sleep_forever()
 
-    with pytest.RaisesGroup(StopError):
-        anyio.run(run)
-    assert seen == [False, True]
-
-
-def test_looks_that_are_asked_for_one_after_the_other_are_a_second_apart(tmp_path: Path) -> None:
-    source, waits = Memo("memo:x", SourceSettings(tmp_path)), list[float]()
-    source.answers = ["one", "two", "three"]
-
-    async def run() -> None:
-        async def sleep(seconds: float) -> None:
-            if not source.answers:
-                raise StopError
-            if seconds:
-                waits.append(seconds)
-            follower.look()
-            await anyio.lowlevel.checkpoint()
-
-        follower = Follower(source, sleep)
-        await follower.follow()
-
-    with pytest.raises(StopError):
-        anyio.run(run)
-    # The first look that was asked for comes at once, the second a second after it.
-    assert any(0.5 < each <= 1.0 for each in waits)
+    follower = Follower(source, sleep)
+    follow(follower)
+    assert anew == [False, True, True] and 0.5 < waits[-1] <= 1.0
 
 
 class Asked(Memo):

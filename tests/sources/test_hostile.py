@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from mcp_skills_server.sources import kinds
-from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.source import (
-    Bounds,
     FetchLimits,
-    FetchSettings,
-    OriginPolicy,
     SourceError,
-    SourceSettings,
 )
-from sources.fetching import listing
-from sources.hostile import CASES, KINDS, OWN, SKILL_BYTES
+from sources.fetching import QUICK, listing, opened
+from sources.hostile import CASES, KINDS, SKILL_BYTES, Member
 from sources.oci.registries import Fake
 from sources.publishers import Publisher, Route, answer, endless, redirect, skill_md, then_close
 
-QUICK = FetchSettings(
-    trust=OriginPolicy(private=True),
-    bounds=Bounds(read_s=0.5, download_s=3),
-    limits=FetchLimits(skill_bytes=SKILL_BYTES),
-)
-
-
-def opened(given: str, folder: Path, **changed: object) -> Follower:
-    settings = SourceSettings(folder / "cache", fetch=replace(QUICK, **changed))  # type: ignore[arg-type]
-    return Follower(open_source(given, settings, (*OWN, *kinds.KINDS)))
+BRIEF = replace(QUICK, limits=FetchLimits(skill_bytes=SKILL_BYTES))
 
 
 def refreshed(follower: Follower, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -64,14 +51,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
+every_kind = pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
         for name, kind in KINDS.items()
     ],
 )
+
+
+@pytest.mark.parametrize("case", CASES)
+@every_kind
 def test_it_is_refused_and_the_last_good_copy_stays(
     name: str, case: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,7 +70,7 @@ def test_it_is_refused_and_the_last_good_copy_stays(
         pytest.skip(f"{name} has no way to say it")
     with kind.open(folder) as place:
         place.publish("first", ())
-        follower = opened(place.given, folder)
+        follower = opened(place.given, folder / "cache", BRIEF)
         assert refreshed(follower, caplog) == []
         good = {"good": "directory", "good/SKILL.md": skill_md("good", "first")}
         assert served(follower) == good
@@ -98,6 +88,36 @@ def test_it_is_refused_and_the_last_good_copy_stays(
         place.publish("third", ())
         assert refreshed(follower, caplog) == []
         assert served(follower)["good/SKILL.md"] == skill_md("good", "third")
+
+
+NAMED = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*)")
+
+
+@every_kind
+def test_an_update_names_its_revisions_and_what_became_of_each_skill(
+    name: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="mcp_skills_server.sources")
+    with KINDS[name].open(folder) as place:
+        before = None
+        for text, bad, changes in (
+            ("first", (), "added good"),
+            ("second", [Member("more.md")], "added bad; changed good"),
+            ("third", (), "changed good; removed bad"),
+        ):
+            place.publish(text, bad)
+            if name != "archive" or before is None:  # of an archive nothing is kept
+                follower = opened(place.given, folder / "cache", BRIEF)
+            caplog.clear()
+            anyio.run(partial(follower.refresh, anew=True))
+            (line,) = caplog.messages
+            found = NAMED.fullmatch(line)
+            assert found is not None and follower.state.revision.removeprefix("sha256:").startswith(found[1])
+            assert (found[2], found[3]) == (before, changes)
+            before = found[1]
+        caplog.clear()
+        anyio.run(partial(follower.refresh, anew=True))
+        assert caplog.messages == []
 
 
 ROUTES: dict[str, tuple[Callable[[Publisher], Route], str | tuple[str, ...]]] = {
@@ -132,7 +152,7 @@ def test_a_server_that_means_harm_costs_one_line(
     make, said = ROUTES[route]
     with Fake() as site:
         site.routes["/circle"] = redirect(f"{site.url}/circle")
-        follower = opened(KINDS[name].http[where](site, make(site)), folder)
+        follower = opened(KINDS[name].http[where](site, make(site)), folder / "cache", BRIEF)
         lines = refreshed(follower, caplog)
         assert len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 500
         assert any(words in lines[0] for words in ([said] if isinstance(said, str) else said)), lines

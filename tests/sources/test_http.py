@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -12,28 +11,29 @@ import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.http import Resolve
 from mcp_skills_server.sources.source import Bounds, OriginPolicy, UnacceptableError, UnreachableError
 from sources.fetching import get
-from sources.publishers import (
-    Publisher,
-    answer,
-    redirect,
-)
+from sources.oci.registries import self_signed
+from sources.publishers import Publisher, answer, redirect
 from tables import each_row
 
 # Addresses
 
 
-def test_this_machine_needs_leave(site: Publisher) -> None:
+def resolving(*found: str) -> Resolve:
+    async def resolver(host: str, port: int) -> list[str]:
+        return list(found)
+
+    return resolver
+
+
+def test_this_machine_and_plain_http_need_leave(site: Publisher) -> None:
     for home in (f"{site.url}/a", f"http://localhost:{site.port}/a", f"http://127.1:{site.port}/a"):
-        with pytest.raises(UnacceptableError, match="--allow-private"):
-            get(home, OriginPolicy())
-        with pytest.raises(UnacceptableError, match="--allow-private"):
-            get(home, OriginPolicy(http=True))
+        for trust in (OriginPolicy(), OriginPolicy(http=True)):
+            with pytest.raises(UnacceptableError, match="--allow-private"):
+                get(home, trust)
     assert not site.asked
-
-
-def test_plain_http_needs_leave() -> None:
     for trust in (OriginPolicy(), OriginPolicy(private=True)):
         with pytest.raises(UnacceptableError, match="plain http"):
             get("http://skills.example/a", trust)
@@ -41,12 +41,9 @@ def test_plain_http_needs_leave() -> None:
 
 @each_row("found", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
 def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str]) -> None:
-    async def resolver(host: str, port: int) -> list[str]:
-        return found
-
     for url in ("https://skills.example/a", "http://skills.example/a"):
         with pytest.raises(UnacceptableError, match=r"skills\.example leads to [0-9a-f.:]+, which is not public"):
-            get(url, OriginPolicy(http=True), resolver=resolver)
+            get(url, OriginPolicy(http=True), resolver=resolving(*found))
 
 
 def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +62,9 @@ def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.M
     assert asked == ["outer.example", "inner.example"] and site.paths == ["/a"]
 
 
-def test_the_connection_goes_to_the_address_that_was_checked(site: Publisher) -> None:
+def test_the_connection_goes_to_the_first_checked_address_that_answers(site: Publisher) -> None:
     site.routes["/a"] = answer(b"a")
-    answers = iter([["127.0.0.1"], ["10.255.255.1"]])
+    answers = iter([["127.77.77.77", "127.0.0.1"], ["10.255.255.1"]])
 
     async def resolver(host: str, port: int) -> list[str]:
         return next(answers)
@@ -78,18 +75,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(site: Publisher) ->
     assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
 
 
-def test_the_next_address_is_tried_when_one_does_not_answer(site: Publisher) -> None:
-    site.routes["/a"] = answer(b"a")
-
-    async def resolver(host: str, port: int) -> list[str]:
-        return ["127.77.77.77", "127.0.0.1"]
-
-    assert (
-        get(f"http://two.example:{site.port}/a", OriginPolicy(private=True, http=True), resolver=resolver).body == b"a"
-    )
-
-
-@pytest.mark.parametrize("error", [OSError("no such name"), UnicodeError("label too long")])
+@each_row("error", [OSError("no such name"), UnicodeError("label too long")])
 def test_a_name_that_nobody_knows(error: Exception) -> None:
     async def resolver(host: str, port: int) -> list[str]:
         raise error
@@ -107,55 +93,22 @@ def test_a_name_server_that_stalls() -> None:
         get("https://skills.example/a", resolver=resolver)
 
 
-# TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for skills.example that vouches for itself, with its key."""
-    place = tmp_path_factory.mktemp("tls")
-    options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=skills.example"
-    names = ["-addext", "subjectAltName=DNS:skills.example"]
-    places = ["-keyout", place / "key.pem", "-out", place / "cert.pem"]
-    subprocess.run(["openssl", *options.split(), *names, *places], capture_output=True, check=True)
-    return place
-
-
-class TlsPublisher(Publisher):
-    """The same over TLS; `names` has the SNI of each connection."""
-
-    def __init__(self, certificate: Path) -> None:
-        self.names: list[str | None] = []
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-        self._tls.sni_callback = lambda _, name, __: self.names.append(name)
-        super().__init__()
-
-    def _serve(self, connection: Any) -> None:
-        connection.settimeout(5)
-        try:
-            connection = self._tls.wrap_socket(connection, server_side=True)
-        except OSError:
-            connection.close()
-            return
-        super()._serve(connection)
-
-
 @pytest.mark.needs_program("openssl")
-def test_certificates_are_proved_by_name(certificate: Path) -> None:
-    async def resolver(host: str, port: int) -> list[str]:
-        return ["127.0.0.1"]
-
-    trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
-    with TlsPublisher(certificate) as site:
+def test_certificates_are_proved_by_name(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    more: dict[str, Any] = {"resolver": resolving("127.0.0.1"), "bounds": Bounds()}
+    trusting = ssl.create_default_context(cafile=certificate)
+    tls, names = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[str | None]()
+    tls.load_cert_chain(certificate, key)
+    tls.sni_callback = lambda _, name, __: names.append(name)
+    with Publisher(tls) as site:
         site.routes["/a"] = answer(b"a")
-        url = f"https://skills.example:{site.port}/a"
-        assert get(url, tls=trusting, resolver=resolver, bounds=Bounds()).body == b"a"
-        assert site.names == ["skills.example"]
+        url = f"https://localhost:{site.port}/a"
+        assert get(url, tls=trusting, **more).body == b"a" and names == ["localhost"]
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(f"https://other.example:{site.port}/a", tls=trusting, resolver=resolver, bounds=Bounds())
+            get(f"https://other.example:{site.port}/a", tls=trusting, **more)
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            get(url, resolver=resolver, bounds=Bounds())
+            get(url, **more)
         assert site.paths == ["/a"]
 
 

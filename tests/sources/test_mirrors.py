@@ -6,9 +6,8 @@ import io
 import json
 import os
 import subprocess
-import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.source import SourceSettings
+from sources.oci.registries import tar
 from sources.publishers import INDEX, Asked, Publisher, answer
 from tables import each_row
 from web.http_wire import Server, client, http_serving
@@ -39,7 +39,6 @@ def published(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def site(published: Path) -> Iterator[Server]:
-    """The site."""
     with http_serving(published) as server:
         yield server
 
@@ -88,15 +87,14 @@ def test_a_site_is_served_beside_a_folder(site: Server, published: Path, tmp_pat
         assert f'origin="{address(site)}"' in loaded["content"][0]["text"]
 
 
-def test_a_site_that_was_never_reached_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_site_that_cannot_be_had_is_told_in_one_line(site: Server, tmp_path: Path) -> None:
     seen = command("list", "http://127.0.0.1:9", *options(tmp_path))
-    assert seen.returncode == 2 and not seen.stdout
-    assert "there is no copy of it" in seen.stderr.splitlines()[-1]
-
-
-def test_a_site_on_a_private_address_is_refused_unless_allowed(site: Server, tmp_path: Path) -> None:
+    assert seen.returncode == 2 and not seen.stdout and "there is no copy of it" in seen.stderr.splitlines()[-1]
     seen = command("list", address(site), "--cache-dir", str(tmp_path / "cache"))
     assert seen.returncode == 2 and "--allow" in seen.stderr
+    seen = command("list", "https://user:very-secret@example.com/", *options(tmp_path))
+    assert seen.returncode == 2 and "a user name or a password" in seen.stderr
+    assert "very-secret" not in seen.stderr and len(seen.stderr.splitlines()) == 1
 
 
 def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) -> None:
@@ -115,35 +113,23 @@ def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) ->
         assert {asked.path.partition("?")[2] for asked in publisher.asked if INDEX in asked.path} == {"key=very-secret"}
         done = command("list", given, *options(tmp_path), "--format", "json")
         publisher.routes[INDEX] = answer(b"", 503)
-        failed = command("serve", given, *options(tmp_path))
-        never = command("list", given, "--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "other"))
-    assert done.returncode == 0 and "alpha" in done.stdout and "there is no copy of it" in never.stderr
-    assert "does not answer now" in failed.stderr + never.stderr
-    for each in (done, failed, never):
+        failed = command("list", given, *options(tmp_path / "other"))
+    assert done.returncode == 0 and "alpha" in done.stdout
+    assert "does not answer now" in failed.stderr and "there is no copy of it" in failed.stderr
+    for each in (done, failed):
         assert "very-secret" not in each.stdout + each.stderr
     assert not [path for path in tmp_path.rglob("*") if "very-secret" in path.name]
 
 
-def test_an_address_with_a_password_is_refused_without_showing_it(tmp_path: Path) -> None:
-    done = command("list", "https://user:very-secret@example.com/", *options(tmp_path))
-    assert done.returncode == 2 and "a user name or a password" in done.stderr
-    assert "very-secret" not in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def packed(kind: str, files: dict[str, str]) -> bytes:
+def packed(kind: str, files: Mapping[str, str]) -> bytes:
     """An archive as anybody would make one."""
     out = io.BytesIO()
     if kind == "zip":
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for path, text in files.items():
                 archive.writestr(path, text)
-    else:
-        with tarfile.open(fileobj=out, mode="w:gz") as archive:
-            for path, text in files.items():
-                member = tarfile.TarInfo(path)
-                member.size = len(text.encode())
-                archive.addfile(member, io.BytesIO(text.encode()))
-    return out.getvalue()
+        return out.getvalue()
+    return tar({path: text.encode() for path, text in files.items()})
 
 
 def skill(name: str, said: str = "Does a thing when it is asked to.") -> str:
@@ -160,10 +146,8 @@ def test_where_an_archive_lies_on_the_disk_reaches_no_client(tmp_path: Path) -> 
     more = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
     with serving(tmp_path / "fetched", *archives, *more) as wire:
         there = until_there(wire, "beta")
-        assert {each: entry["_meta"][ORIGIN] for each, entry in there.items()} == {
-            "alpha": "one.zip",
-            "beta": "two.zip",
-        }
+        origins = {each: entry["_meta"][ORIGIN] for each, entry in there.items()}
+        assert origins == {"alpha": "one.zip", "beta": "two.zip"}
         seen = [wire.request("resources/list"), wire.request("tools/list"), wire.request("prompts/list")]
         loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha", "beta"]}})
         calls = [("skills_list", {}), ("skills_search", {"query": "thing"})]
@@ -175,7 +159,7 @@ def test_where_an_archive_lies_on_the_disk_reaches_no_client(tmp_path: Path) -> 
         assert str(tmp_path) not in json.dumps(seen) and "one.zip" in json.dumps(seen)
 
 
-@each_row("kind", ["zip", "tar.gz", "tgz"])
+@each_row("kind", ["zip", "tgz"])
 def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"team.{kind}"
     path.write_bytes(packed(kind, {"repo/skills/alpha/SKILL.md": skill("alpha"), "repo/README.md": "no skill"}))
@@ -215,6 +199,7 @@ def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, 
         ),
         ("oci://a.example/b:2:https://c.example", ["oci://a.example/b:2", "https://c.example"]),
         ("/a:oci://a.example:5000/b:/b", ["/a", "oci://a.example:5000/b", "/b"]),
+        ("/a:mcp+https://b:8443/mcp:mcp+stdio:server x", ["/a", "mcp+https://b:8443/mcp", "mcp+stdio:server x"]),
         (
             "oci://a.example/b:1.0@sha256:0a:oci+http://localhost/c:x:/b:c",
             ["oci://a.example/b:1.0@sha256:0a", "oci+http://localhost/c:x", "/b", "c"],
@@ -230,8 +215,7 @@ def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
     assert '"https://example.com/skills"' in seen.stdout and seen.returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kind: str) -> None:
+def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path) -> None:
     files = {
         ".gitignore": "*.pyc",
         ".git/config": "[core]\n\tfsmonitor = ./run.sh\n",
@@ -239,8 +223,8 @@ def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kin
         "alpha/.envrc": "export A=b",
         ".claude/skills/beta/SKILL.md": skill("beta"),
     }
-    path = tmp_path / f"skills.{kind}"
-    path.write_bytes(packed(kind, files))
+    path = tmp_path / "skills.tar.gz"
+    path.write_bytes(packed("tar.gz", files))
     seen = {}
     for hidden in (False, True):
         mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
@@ -259,9 +243,7 @@ def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kin
 
 
 def test_a_look_before_the_first_one_knows_how_many_sources_there_are(tmp_path: Path) -> None:
-    (tmp_path / "alpha.zip").write_bytes(
-        packed("zip", {"alpha/SKILL.md": b"---\nname: alpha\ndescription: One.\n---\n"})
-    )
+    (tmp_path / "alpha.zip").write_bytes(packed("zip", {"alpha/SKILL.md": skill("alpha")}))
     mirrors = Mirrors(SourceSettings(tmp_path / "cache"))
     mirrors.root("https://skills.example")
     mirrors.root(str(tmp_path / "alpha.zip"))

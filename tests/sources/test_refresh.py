@@ -15,23 +15,23 @@ import anyio.to_thread
 import pytest
 
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources import folder
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
+from mcp_skills_server.sources.archive import Archive
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
-from mcp_skills_server.sources.source import Bounds, FetchLimits, UnreachableError
-from sources.fetching import FILES, LOCAL, fetch, listing, skills
-from sources.publishers import (
-    INDEX,
-    Asked,
-    Publisher,
-    answer,
-    digest,
-    skill_md,
+from mcp_skills_server.sources.source import (
+    Bounds,
+    FetchLimits,
+    FetchReport,
+    FetchSettings,
+    SourceSettings,
+    UnreachableError,
 )
+from sources.fetching import FILES, LOCAL, fetch, listing, skills
+from sources.publishers import INDEX, Asked, Publisher, answer, digest, skill_md
 
 
 @pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
@@ -42,9 +42,10 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
     report = fetch(site, place)
     assert report.ok and report.added == ("lone", "packed") and report.version == "0.2.0"
     assert (place / "lone" / "SKILL.md").read_bytes() == skill_md("lone")
-    for path, (content, _) in FILES.items():
+    for path, (content, executable) in FILES.items():
         assert (place / "packed" / path).read_bytes() == content
-    assert archive.pack(_read(place / "packed"))[1] == raw
+        assert bool((place / "packed" / path).stat().st_mode & 0o100) == executable
+    assert len([path for path in (place / "packed").rglob("*") if path.is_file()]) == len(FILES)
     seen = {record.name: record for record in read_records(place)}
     assert seen["packed"].digest == digest(raw) and seen["packed"].source == f"{site.url}{INDEX}"
     again = fetch(site, place)
@@ -57,21 +58,18 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
 @pytest.mark.requirement("WK-52", "WK-53", "WK-54")
 def test_nothing_that_arrives_is_executed(site: Publisher, place: Path, tmp_path: Path) -> None:
     """Every way to be started is offered, each leaves a trace, and the traces are proved to come when it is."""
-    traces = {name: tmp_path / f"{name}-ran" for name in ("shell", "python", "hook")}
-    files: Files = {
-        "SKILL.md": (skill_md("packed"), True),
-        "scripts/run.sh": (f"#!/bin/sh\n: > '{traces['shell']}'\n".encode(), True),
-        "scripts/run.py": (f"open({str(traces['python'])!r}, 'w')\n".encode(), True),
-        "scripts/install": (f"#!/bin/sh\n: > '{traces['hook']}'\n".encode(), True),
-    }
-    site.pack("packed", files)
+    traces = {script: tmp_path / f"{script}-ran" for script in ("run.sh", "install", "run.py")}
+    texts = {script: f"#!/bin/sh\n: > '{trace}'\n" for script, trace in traces.items()}
+    texts["run.py"] = f"open({str(traces['run.py'])!r}, 'w')\n"
+    scripts = {f"scripts/{script}": (text.encode(), True) for script, text in texts.items()}
+    site.pack("packed", {"SKILL.md": (skill_md("packed"), True), **scripts})
     assert fetch(site, place).added == ("packed",)
     assert fetch(site, place, revalidate=True).ok
-    assert [name for name, trace in traces.items() if trace.exists()] == []
-    for script in ("run.sh", "run.py", "install"):
-        program = [sys.executable] if script.endswith(".py") else ["/bin/sh"]
-        subprocess.run([*program, place / "packed" / "scripts" / script], check=True)
-    assert all(trace.exists() for trace in traces.values())
+    assert not any(trace.exists() for trace in traces.values())
+    for script, trace in traces.items():
+        program = sys.executable if script.endswith(".py") else "/bin/sh"
+        subprocess.run([program, place / "packed" / "scripts" / script], check=True)
+        assert trace.exists()
 
 
 @pytest.mark.requirement("WK-62", "S76-17")
@@ -118,91 +116,60 @@ def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, pla
     assert [record.name for record in read_records(place)] == ["a", "b"]
 
 
-def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: Path) -> None:
+def test_what_was_edited_or_not_fetched_stays_and_is_never_pruned(site: Publisher, place: Path) -> None:
     for name in ("a", "b"):
         site.add(name)
     fetch(site, place)
-    (place / "a" / "SKILL.md").write_bytes(b"mine")
-    (place / "mine").mkdir()
-    site.entries = []
-    report = fetch(site, place, prune=True)
-    assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
-    assert skills(place) == ["a", "mine"] and (place / "a" / "SKILL.md").read_bytes() == b"mine"
-
-
-def test_a_bad_entry_is_not_gone(site: Publisher, place: Path) -> None:
-    site.add("a")
-    fetch(site, place)
-    site.add("a", digest="none")
-    report = fetch(site, place, prune=True)
-    assert report.gone == () and report.refused[0].name == "a" and skills(place) == ["a"]
-
-
-def test_an_edited_skill_is_kept_and_told(site: Publisher, place: Path) -> None:
-    site.add("a")
-    fetch(site, place)
     mine = place / "a" / "SKILL.md"
     mine.write_bytes(b"mine")
+    (place / "mine").mkdir()
     report = fetch(site, place)
     assert report.edited == ("a",) and report.ok
     site.add("a", skill_md("a", "Read more."))
-    report = fetch(site, place)
-    assert "it was edited there" in report.refused[0].reason and mine.read_bytes() == b"mine"
-    assert fetch(site, place, force=True).updated == ("a",)
-    assert b"Read more." in mine.read_bytes()
+    assert "it was edited there" in fetch(site, place).refused[0].reason
+    site.add("b", digest="none")
+    report = fetch(site, place, prune=True)
+    assert report.gone == () and report.refused[1].name == "b", "a bad entry is not gone"
+    site.entries = []
+    report = fetch(site, place, prune=True)
+    assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
+    assert skills(place) == ["a", "mine"] and mine.read_bytes() == b"mine"
+    site.add("a", skill_md("a", "Read more."))
+    assert fetch(site, place, force=True).updated == ("a",) and b"Read more." in mine.read_bytes()
 
 
-def test_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:
+def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:
     (place / "a").mkdir(parents=True)
     (place / "a" / "mine").write_bytes(b"mine")
     site.add("a")
     site.add("b")
-    before = listing(place / "a")
     report = fetch(site, place, force=True)
-    assert report.added == ("b",) and report.refused[0].fault == "here" and listing(place / "a") == before
+    assert report.added == ("b",) and report.refused[0].fault == "here"
+    assert listing(place / "a") == {"mine": b"mine"}
     with Publisher() as other:
         other.add("b")
-        report = fetch(other, place, force=True)
-        assert f"it was fetched from {site.url}" in report.refused[0].reason.replace("the one there was", "it was")
-        assert "/a/b" not in other.paths
+        other.add("c")
+        report = fetch(other, place, force=True, prune=True)
+        assert f"the one there was fetched from {site.url}" in report.refused[0].reason and "/a/b" not in other.paths
+    assert skills(place) == ["a", "b", "c"] and len(read_indexes(place)) == 2
 
 
-def test_two_sources_share_a_folder(site: Publisher, place: Path) -> None:
-    site.add("a")
-    with Publisher() as other:
-        other.add("b")
-        fetch(site, place)
-        fetch(other, place, prune=True)
-        assert skills(place) == ["a", "b"] and len(read_indexes(place)) == 2
-
-
-def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None:
-    site.pack("big", {"SKILL.md": (skill_md("big"), False), "big.bin": (bytes(20_000), False)})
-    site.add("small")
-    report = fetch(site, place, limits=FetchLimits(skill_bytes=10_000))
-    assert report.added == ("small",) and "more than 10000 bytes" in report.refused[0].reason
+def test_an_index_of_more_skills_than_are_allowed_is_refused(site: Publisher, place: Path) -> None:
+    site.entries = [{}, {}]
     with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
-        fetch(site, place, limits=FetchLimits(skills=1), revalidate=True)
-
-
-SECRET = "?key=very-secret"
+        fetch(site, place, limits=FetchLimits(skills=1))
 
 
 def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: Publisher, place: Path) -> None:
     site.add("a")
-    url = f"{site.url}{INDEX}{SECRET}"
-    assert fetch(url, place).added == ("a",)
-    assert site.asked[0].path == f"{INDEX}{SECRET}"
+    assert fetch(f"{site.url}{INDEX}?key=very-secret", place).added == ("a",)
+    assert site.asked[0].path == f"{INDEX}?key=very-secret"
     files = [path for path in place.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
     assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in files))
-    with FetchedFolder.opened(place) as store:
-        state, record = store.look("a")
-    with pytest.raises(ConflictError) as withheld:
-        folder.check(state, record, "another", force=False)
-    with pytest.raises(UsageError, match="a user name or a password") as wrong:
-        fetch("https://user:very-secret@example.com/", place)
-    for caught in (withheld, wrong):
-        assert "very-secret" not in str(caught.value)
+    with Publisher() as other:
+        other.add("a")
+        (refused,) = fetch(other, place).refused
+    assert f"fetched from {site.url}" in refused.reason and "very-secret" not in refused.reason
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs modes as POSIX has them")
@@ -226,17 +193,6 @@ def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
     site.routes[INDEX] = site.stall()
     with pytest.raises(UnreachableError, match="took longer than 1 s"):
         fetch(site, place, limits=FetchLimits(total_s=1))
-
-
-def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.add("a")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(folder, "write_tree", full)
-    report = fetch(site, place)
-    assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
 
 
 @pytest.mark.parametrize(("changed", "connections"), [({"connections": 3}, 3), ({}, 6)])
@@ -285,15 +241,99 @@ def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
     assert "b" in fetch(site, place).added
 
 
-def test_no_url_is_wrong_usage(place: Path) -> None:
-    with pytest.raises(UsageError, match="not an http or https URL"):
-        fetch("example.com", place)
-    assert not place.exists()
+# The bytes that all skills together may have
 
 
-def _read(top: Path) -> Files:
-    return {
-        path.relative_to(top).as_posix(): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
-        for path in top.rglob("*")
-        if path.is_file()
-    }
+def big(site: Publisher, name: str, size: int = 100_000) -> None:
+    site.pack(name, {"SKILL.md": (skill_md(name), False), "big.bin": (bytes(size), False)})
+
+
+def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: Publisher, place: Path) -> None:
+    limits = FetchLimits(unpacked_bytes=350_000)
+    for number in range(9):
+        big(site, f"big-{number}")
+    site.add("small")
+    report = fetch(site, place, limits=limits)
+    assert "small" in report.added and len(report.added) == 4 and len(report.refused) == 6
+    assert not {each.name for each in report.refused} & {*report.added}
+    said = "all skills of the source together have more than 350000 bytes, unpacked"
+    assert all(each.reason.startswith(said) and each.fault == "publisher" for each in report.refused)
+    # Again and again it would grow, if what is there did not count.
+    for _ in range(2):
+        assert fetch(site, place, limits=limits).added == () and len(skills(place)) == 4
+    assert len(fetch(site, place).added) == 6
+
+
+def test_a_skill_that_grows_has_the_room_of_what_it_replaces(site: Publisher, place: Path) -> None:
+    limits = FetchLimits(unpacked_bytes=350_000)
+    for name in "abc":
+        big(site, name)
+    assert len(fetch(site, place, limits=limits).added) == 3
+    big(site, "a", 140_000)
+    assert fetch(site, place, limits=limits).updated == ("a",)
+    big(site, "b", 120_000)
+    report = fetch(site, place, limits=limits)
+    assert [each.name for each in report.refused] == ["b"] and (place / "b" / "big.bin").stat().st_size == 100_000
+    big(site, "a", 10_000)
+    assert "a" in fetch(site, place, limits=limits).updated
+    assert fetch(site, place, limits=limits).ok and (place / "b" / "big.bin").stat().st_size == 120_000
+
+
+@pytest.mark.requirement("WK-30")
+def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publisher, place: Path) -> None:
+    site.list_files({"a": {"SKILL.md": skill_md("a"), **{f"{number}.bin": bytes(30_000) for number in range(4)}}})
+    report = fetch(site, place, limits=FetchLimits(skill_bytes=100_000))
+    assert len(report.refused) == 1 and not report.added and not skills(place)
+    assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
+
+
+def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        big(site, name)
+    write, failed = folder.write_tree, list[Path]()
+
+    def once(staged: Path, files: Files, **options: bool) -> tuple[str, ...]:
+        if not failed:
+            failed.append(staged)
+            raise OSError(28, "No space left on device")
+        return write(staged, files, **options)
+
+    monkeypatch.setattr(folder, "write_tree", once)
+    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
+    assert report.added == ("b",) and "No space left" in report.refused[0].reason
+
+
+# Another kind of source, whose skills may lie deep
+
+
+def packed(path: Path, **found: str) -> None:
+    """Publish skills by path, `__` for a slash, with what their SKILL.md says."""
+    files = {f"{name.replace('__', '/')}/SKILL.md": (skill_md(name, said), False) for name, said in found.items()}
+    path.write_bytes(archive.pack(files | {"deep/alpha/scripts/run.sh": (b"#!/bin/sh", True)})[1])
+
+
+def bring(path: Path, place: Path, *, force: bool = False) -> FetchReport:
+    source = Archive(str(path), SourceSettings(place, fetch=FetchSettings(force=force), output=place))
+
+    async def run() -> FetchReport:
+        return await reconcile(source, await source.resolve())
+
+    return anyio.run(run)
+
+
+def test_skills_of_an_archive_are_folders_under_their_names_and_edited_ones_stay(tmp_path: Path, place: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    packed(path, deep__alpha="one", beta="one")
+    report = bring(path, place)
+    assert report.ok and set(report.added) == {"alpha", "beta"} and skills(place) == ["alpha", "beta"]
+    assert (place / "alpha" / "scripts" / "run.sh").stat().st_mode & 0o100
+    assert {record.source for record in read_records(place)} == {str(path)}
+    assert set(bring(path, place).unchanged) == {"alpha", "beta"}
+    (place / "beta" / "SKILL.md").write_bytes(b"mine")
+    packed(path, deep__alpha="two", beta="two", gamma="new")
+    report = bring(path, place)
+    assert (report.updated, report.edited, report.added) == (("alpha",), ("beta",), ("gamma",))
+    assert (place / "beta" / "SKILL.md").read_bytes() == b"mine"
+    assert bring(path, place, force=True).updated == ("beta",)
+    packed(path, deep__alpha="one", deeper__alpha="two", beta="two")
+    assert [str(each) for each in bring(path, place).refused] == ["alpha: another skill of this name comes before it"]

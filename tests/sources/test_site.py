@@ -11,15 +11,13 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.site import Site
-from mcp_skills_server.sources.source import SourceSettings
-from sources.fetching import LOCAL, skills
-from sources.publishers import INDEX, Publisher, skill_md
+from sources.fetching import opened, skills
+from sources.publishers import INDEX, Publisher, answer, skill_md
 
 
 @pytest.fixture
 def follower(site: Publisher, tmp_path: Path) -> Follower:
-    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL)))
+    return opened(site.url, tmp_path / "cache")
 
 
 def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower: Follower) -> None:
@@ -39,7 +37,7 @@ def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower:
 
 def test_what_another_process_brought_and_the_site_took_back_goes(site: Publisher, tmp_path: Path) -> None:
     """Two servers share the cache: what one of them remembers proves nothing about the folder."""
-    first, second = (Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL))) for _ in range(2))
+    first, second = (opened(site.url, tmp_path / "cache") for _ in range(2))
     site.add("a")
     anyio.run(first.refresh)
     site.add("withdrawn")
@@ -59,26 +57,17 @@ def test_a_copy_that_is_gone_is_fetched_again(site: Publisher, follower: Followe
         assert skills(follower.path) == ["a"]
 
 
-def test_a_skill_that_was_refused_is_asked_for_at_every_check(site: Publisher, follower: Follower) -> None:
-    site.add("a", route=b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+def test_what_was_refused_or_fetched_by_another_process_meanwhile_is_asked_for_at_the_next_check(
+    site: Publisher, follower: Follower, tmp_path: Path
+) -> None:
+    site.add("a", route=answer(b"", 503))
     assert anyio.run(follower.refresh) == 300 and not follower.has_copy
-    site.add("a")
-    anyio.run(follower.refresh)
-    assert follower.has_copy
-
-
-def test_while_another_process_fetches_nothing_is_lost(site: Publisher, follower: Follower) -> None:
     site.add("a")
     with FetchedFolder.opened(follower.path), pytest.raises(UsageError, match="another process fetches into"):
         anyio.run(follower.refresh)
     assert follower.state.trouble is not None
     anyio.run(follower.refresh)
     assert follower.has_copy and follower.state.trouble is None
-
-
-def test_a_copy_that_was_kept_makes_it_ready(site: Publisher, follower: Follower, tmp_path: Path) -> None:
-    site.add("a")
-    anyio.run(follower.refresh)
-    again = Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL)))
+    again = opened(site.url, tmp_path / "cache")
     assert again.state.ready and again.path == follower.path
     assert follower.path.parent.parent == tmp_path / "cache" / "sites"

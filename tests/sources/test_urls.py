@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,8 +58,8 @@ def test_what_cannot_be_fetched_from_is_refused_without_its_secret(url: str) -> 
         ("https://a.example", "https://a.example/x/index.json is gone", "/x/index.json is gone"),
         (
             "https://a.example/x",
-            "none: https://a.example/x/i is gone; https://a.example/i too",
-            "none: /x/i is gone; /i too",
+            "no: https://a.example/x/i is gone; https://a.example/i too",
+            "no: /x/i is gone; /i too",
         ),
         ("HTTPS://A.example/?key=secret", "https://A.example/i is gone", "/i is gone"),
         ("https://a.example", "https://a.example.org/i is gone", "https://a.example.org/i is gone"),
@@ -96,66 +94,39 @@ def test_what_is_not_public_is_refused(address: str) -> None:
 @each_row(
     "address",
     [
-        "1.1.1.1",
-        "8.8.8.8",
-        "100.63.255.255",
-        "172.32.0.1",
-        "192.0.1.1",
-        "2606:4700::1111",
-        "::ffff:8.8.8.8",
-        "64:ff9b::808:808",
-        "2001:4860:4860::8888",
+        "1.1.1.1", "8.8.8.8", "100.63.255.255", "172.32.0.1", "192.0.1.1", "2606:4700::1111", "::ffff:8.8.8.8",
+        "64:ff9b::808:808", "2001:4860:4860::8888",
     ],
-)
+)  # fmt: skip
 def test_what_is_public_is_not(address: str) -> None:
     assert is_public(address)
 
 
 @each_row(
-    ("host", "address"),
+    ("address", "hosts"),
     [
-        ("127.0.0.1", "127.0.0.1"),
-        ("127.1", "127.0.0.1"),
-        ("2130706433", "127.0.0.1"),
-        ("0x7f000001", "127.0.0.1"),
-        ("0177.0.0.1", "127.0.0.1"),
-        ("0x7f.1", "127.0.0.1"),
-        ("10.258", "10.0.1.2"),
-        ("::1", "::1"),
+        ("127.0.0.1", ("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1")),
+        ("10.0.1.2", ("10.258",)),
+        ("::1", ("::1",)),
+        ("0.0.0.0", ("0x",)),
+        (None, ("example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "08.1", "é", "1.b", "1 2")),
+        (None, ("0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1")),  # only Python reads these as numbers
     ],
 )
-def test_every_spelling_of_an_address_is_seen(host: str, address: str) -> None:
-    assert literal(host) == address
-    if ":" not in host:
-        assert socket.inet_ntoa(socket.inet_aton(host)) == address
-
-
-@each_row("host", ["example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "08.1", "é", "1.b", "1 2"])
-def test_a_name_is_no_address(host: str) -> None:
-    assert literal(host) in {None, "0.0.0.0"}
-
-
-@each_row("host", ["0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1"])
-def test_what_only_python_reads_as_a_number_is_a_name(host: str) -> None:
-    assert literal(host) is None and not is_loopback(host)
+def test_every_spelling_of_an_address_is_seen_and_a_name_is_none(address: str | None, hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        assert literal(host) == address and is_loopback(host) == (address in {"127.0.0.1", "::1"})
 
 
 @each_row(
-    ("host", "expected"),
+    ("hosts", "expected"),
     [
-        ("localhost", True),
-        ("LOCALHOST.", True),
-        ("a.localhost", True),
-        ("127.9", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("10.0.0.1", False),
-        ("localhost.example", False),
-        ("example.com", False),
+        (("localhost", "LOCALHOST.", "a.localhost", "127.9", "::1", "::ffff:127.0.0.1"), True),
+        (("10.0.0.1", "localhost.example", "example.com"), False),
     ],
 )
-def test_this_machine_is_known_by_its_spelling(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
+def test_this_machine_is_known_by_its_spelling(hosts: tuple[str, ...], expected: bool) -> None:
+    assert {is_loopback(host) for host in hosts} == {expected}
 
 
 @given(st.text(max_size=20) | st.from_regex(r"[0-9a-fx.:%]{0,20}", fullmatch=True))

@@ -20,28 +20,19 @@ from mcp_skills_server.model import printable
 
 # Listed by hand, because `is_global` differs between versions of Python.
 _NOT_PUBLIC_4: Final = (
-    IPv4Network("0.0.0.0/8"),  # this network
-    IPv4Network("10.0.0.0/8"),  # private
-    IPv4Network("100.64.0.0/10"),  # carrier-grade NAT
-    IPv4Network("127.0.0.0/8"),  # loopback
+    *map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8")),  # this network and this machine
+    *map(
+        IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+    ),  # private
     IPv4Network("169.254.0.0/16"),  # link-local, and the metadata of clouds
-    IPv4Network("172.16.0.0/12"),  # private
-    IPv4Network("192.0.0.0/24"),  # protocols
-    IPv4Network("192.0.2.0/24"),  # documentation
-    IPv4Network("192.88.99.0/24"),  # 6to4 relays, deprecated
-    IPv4Network("192.168.0.0/16"),  # private
-    IPv4Network("198.18.0.0/15"),  # benchmarks
-    IPv4Network("198.51.100.0/24"),  # documentation
-    IPv4Network("203.0.113.0/24"),  # documentation
-    IPv4Network("224.0.0.0/4"),  # multicast
-    IPv4Network("240.0.0.0/4"),  # reserved, and broadcast
+    *map(IPv4Network, ("192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15")),  # protocols, benchmarks
+    *map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")),  # documentation
+    *map(IPv4Network, ("224.0.0.0/4", "240.0.0.0/4")),  # multicast, reserved, and broadcast
 )
 _PUBLIC_6: Final = IPv6Network("2000::/3")
 _NOT_PUBLIC_6: Final = (
-    IPv6Network("2001::/23"),  # protocols, and Teredo
-    IPv6Network("2001:db8::/32"),  # documentation
-    IPv6Network("2002::/16"),  # 6to4
-    IPv6Network("3fff::/20"),  # documentation
+    *map(IPv6Network, ("2001::/23", "2002::/16")),  # protocols and Teredo, 6to4
+    *map(IPv6Network, ("2001:db8::/32", "3fff::/20")),  # documentation
 )
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _EMPTY_HEX: Final = re.compile(r"(?i)(?<![^.])0x(?![^.])")
@@ -59,13 +50,10 @@ def is_public(address: str) -> bool:
         found = ip_address(address)
     except ValueError:
         return False
+    if isinstance(found, IPv6Address) and (found.ipv4_mapped or found in _NAT64):
+        found = IPv4Address(int(found) & 0xFFFFFFFF)
     if isinstance(found, IPv6Address):
-        inner = found.ipv4_mapped or (
-            IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None
-        )
-        if inner is None:
-            return found in _PUBLIC_6 and not any(found in network for network in _NOT_PUBLIC_6)
-        found = inner
+        return found in _PUBLIC_6 and not any(found in network for network in _NOT_PUBLIC_6)
     return not any(found in network for network in _NOT_PUBLIC_4)
 
 
@@ -113,9 +101,7 @@ def relative_to_site(site: str, message: str) -> str:
         return message
     parts = urlsplit(wellknown.absolute(site, site))
     top = f"{parts.scheme}://{parts.netloc}/"
-    return " ".join(
-        word[len(top) - 1 :] if word.startswith(top) else word for word in message.split(" ")
-    )
+    return re.sub(rf"(?<![^ ]){re.escape(top)}", "/", message)
 
 
 def check_fetchable(url: str) -> None:
@@ -123,6 +109,4 @@ def check_fetchable(url: str) -> None:
     try:
         wellknown.absolute(url, url)
     except ValueError as error:
-        raise UsageError(
-            f"'{shown(url)}': {error}; give the URL of a site or of its index.json"
-        ) from None
+        raise UsageError(f"'{shown(url)}': {error}; give the URL of a site or an index") from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -52,23 +52,20 @@ class Archive(Source):
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Return the digest of the archive, reading it again only if its stat signature changed."""
-        return await to_thread.run_sync(self._resolve)
+        with _refusing():
+            return await to_thread.run_sync(self._resolve)
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
         """Unpack the archive into a plan."""
-        try:
-            yield await to_thread.run_sync(self._plan, revision)
-        except ArchiveRefusedError as error:
-            raise UnacceptableError(f"cannot be unpacked ({error})") from None
+        with _refusing():
+            plan = await to_thread.run_sync(self._plan, revision)
+        yield plan
 
     def _resolve(self) -> Revision:
-        try:
-            found = os.stat(self.origin)
-            if self.settings.output is None:
-                make_own(self.place)  # a cleaner of old temporary files may have removed it
-        except OSError as error:
-            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+        found = os.stat(self.origin)
+        if self.settings.output is None:
+            make_own(self.place)  # a cleaner of old temporary files may have removed it
         raw = None
         if signature(found) != self._seen:
             raw = self._read()
@@ -76,13 +73,9 @@ class Archive(Source):
         return Revision(self._digest, _CHECK_S, raw)
 
     def _read(self) -> bytes:
-        try:
-            # never blocks, even if a FIFO replaced the archive
-            raw, _ = read_regular(self.origin, _MOST_BYTES)
-        except OSError as error:
-            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+        raw, _ = read_regular(self.origin, _MOST_BYTES)  # never blocks, even on a FIFO
         if len(raw) > _MOST_BYTES:
-            raise UnacceptableError(f"cannot be unpacked (it has more than {_MOST_BYTES:,} bytes)")
+            raise ArchiveRefusedError(f"it has more than {_MOST_BYTES:,} bytes")
         return raw
 
     def _plan(self, revision: Revision) -> Plan:
@@ -90,14 +83,12 @@ class Archive(Source):
         if raw is None:
             raw = self._read()
         if hashlib.sha256(raw).hexdigest() != revision.digest:
-            raise UnreachableError("cannot be unpacked (it changed meanwhile)")
+            raise OSError("it changed meanwhile")
         files, hidden = archive.unpack(raw, LIMITS), self.settings.hidden
         left_out = unserved(files, hidden=hidden)
-        skills, _ = group_by_skill(
-            {path: files[path] for path in files.keys() - {*left_out}}, hidden=hidden
-        )
-        # Only warn: an archive of a repository has such files, and no publisher signed it as a
-        # whole.
+        served = {path: files[path] for path in files.keys() - {*left_out}}
+        skills, _ = group_by_skill(served, hidden=hidden)
+        # Only warn: an archive of a repository has such files, and nobody signed it as a whole.
         warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
         units: list[Unit] = []
         for place, found in skills.items():
@@ -108,6 +99,16 @@ class Archive(Source):
 
     async def _fetch(self, unit: Unit) -> Bundle:
         return Bundle({unit.label: unit.item})
+
+
+@contextmanager
+def _refusing() -> Generator[None]:
+    try:
+        yield
+    except ArchiveRefusedError as error:
+        raise UnacceptableError(f"cannot be unpacked ({error})") from None
+    except OSError as error:
+        raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
 
 
 def is_archive_file(given: str) -> bool:

@@ -108,9 +108,7 @@ class FetchedFolder:
                 held.enter_context(lock)
                 folder._recover()
             except Timeout:
-                raise UsageError(
-                    f"another process fetches into {named}; wait for it to end"
-                ) from None
+                raise UsageError(f"another process fetches into {named}; wait for it") from None
             except OSError as error:
                 raise UsageError(
                     f"{named} cannot be written: {error.strerror or error}; choose another --output"
@@ -191,9 +189,8 @@ class FetchedFolder:
         try:
             stats = {path: signature(status) for path, status in write_tree(tree, files).items()}
             clear(Path(written))
-            _write_file(
-                written, encode(replace(record, files=now, former=former, stats=stats)), 0o600
-            )
+            record = replace(record, files=now, former=former, stats=stats)
+            _write_file(written, encode(record), 0o600)
         except BaseException:
             self._discard(record.name)
             raise
@@ -304,9 +301,7 @@ class FetchedFolder:
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
-                raise UsageError(
-                    f"{printable(str(each))} is no folder; move it away or choose another --output"
-                )
+                raise UsageError(f"{printable(str(each))} is no folder; move it away")
         for each in (self._records, self._indexes):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret
@@ -334,10 +329,8 @@ def folder_stamp(directory: Path) -> Sequence[str]:
     """Return a stamp that changes when a process fetches into the folder; () if it is missing."""
     try:
         with os.scandir(directory / INDEXES) as entries:
-            indexes = sorted(
-                f"{each.name} {signature(each.stat(follow_symlinks=False))}" for each in entries
-            )
-        return signature(os.stat(directory)), *indexes
+            indexes = [f"{each.name} {signature(os.lstat(each))}" for each in entries]
+        return signature(os.stat(directory)), *sorted(indexes)
     except OSError:
         return ()
 
@@ -347,13 +340,9 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
     if state is SkillState.ABSENT:
         return
     if record is None:
-        raise ConflictError(
-            "something that was not fetched has its name there, and stays; move it away"
-        )
+        raise ConflictError("something not fetched has its name there, and stays; move it away")
     if record.source != source:
-        raise ConflictError(
-            f"the one there was fetched from {shown(record.source)}, and stays; delete it first"
-        )
+        raise ConflictError(f"the one there was fetched from {shown(record.source)}; delete it")
     if state is SkillState.EDITED and not force:
         raise EditedError("it was edited there, and stays; --force replaces it")
 

@@ -25,8 +25,7 @@ from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources import addresses
-from mcp_skills_server.sources.addresses import shown
+from mcp_skills_server.sources.addresses import is_loopback, is_public, literal, shown
 from mcp_skills_server.sources.source import (
     AbsentError,
     Bounds,
@@ -75,9 +74,8 @@ class Response:
     def is_html(self) -> bool:
         """True for a web page, by Content-Type or by its first bytes."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return kind == "text/html" or self.body[:256].lstrip().lower().startswith(
-            (b"<!doctype html", b"<html")
-        )
+        begin = self.body[:256].lstrip().lower()
+        return kind == "text/html" or begin.startswith((b"<!doctype html", b"<html"))
 
     @property
     def encoding(self) -> str:
@@ -157,8 +155,9 @@ class HttpClient:
             UnreachableError: there is no whole response in time.
             UsageError: the proxy of the environment cannot be used.
         """
+        seconds = self._bounds.download_s
         try:
-            with anyio.fail_after(self._bounds.download_s):
+            with anyio.fail_after(seconds):
                 for _ in range(self._bounds.redirects + 1):
                     hop = allow(url)
                     sent = _HEADERS | {**headers, **hop.headers}
@@ -169,9 +168,7 @@ class HttpClient:
                         return response
                     url = redirect_target(url, response.headers)
         except TimeoutError:
-            raise UnreachableError(
-                f"{shown(url)} took longer than {self._bounds.download_s:g} s"
-            ) from None
+            raise UnreachableError(f"{shown(url)} took longer than {seconds:g} s") from None
         raise UnacceptableError(f"{shown(url)}: more than {self._bounds.redirects} redirects")
 
     async def _send(  # noqa: PLR0917, called once
@@ -213,19 +210,16 @@ class HttpClient:
                     stream = await stack.enter_async_context(asked())
                 found = _joined(stream.headers)
                 is_success = 200 <= stream.status < 300
+                most = max_bytes if is_success else max_error_bytes
                 body = b""
-                if method != "HEAD" and is_success:
-                    body = await self._read(url, max_bytes, found, stream)
-                elif method != "HEAD" and max_error_bytes:
-                    body = await self._read(url, max_error_bytes, found, stream)
+                if method != "HEAD" and (is_success or most):
+                    body = await self._read(shown(url), most, found, stream)
             return Response(stream.status, url, found, body)
-        except UnreachableError:
-            raise
         except httpcore2.TimeoutException:
             raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
             raise UnreachableError(
-                f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}"
+                f"{shown(url)} broke off or does not speak HTTP: {_line_of(error)}"
             ) from None
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
             hint = ""
@@ -234,28 +228,21 @@ class HttpClient:
                     "; it speaks plain HTTP there: write http:// for a site, oci+http:// for "
                     "a registry"
                 )
-            raise UnreachableError(
-                f"{shown(url)} cannot be reached: {_first_line(error)}{hint}"
-            ) from None
-        except httpcore2.UnsupportedProtocol as error:
-            raise UsageError(
-                f"the proxy of the environment cannot be used: {_first_line(error)}"
-            ) from None
+            reason = f"{shown(url)} cannot be reached: {_line_of(error)}{hint}"
+            raise UnreachableError(reason) from None
 
     async def _read(
-        self, url: str, most: int, headers: Mapping[str, str], stream: httpcore2.Response
+        self, named: str, most: int, headers: Mapping[str, str], stream: httpcore2.Response
     ) -> bytes:
         length = headers.get("content-length", "")
         if length.isdigit() and int(length[:18]) > most:
-            raise UnacceptableError(
-                f"{shown(url)} has {length[:18]} bytes, at most {most} are taken"
-            )
+            raise UnacceptableError(f"{named} has {length[:18]} bytes, at most {most} are taken")
         parts: list[bytes] = []
         size = 0
         async for part in stream.aiter_stream():
             size += len(part)
             if size > most:
-                raise UnacceptableError(f"{shown(url)} has more than {most} bytes")
+                raise UnacceptableError(f"{named} has more than {most} bytes")
             self.bytes += len(part)
             if self.bytes > self._bounds.total_bytes:
                 raise UnacceptableError(
@@ -268,10 +255,8 @@ class HttpClient:
         proxy = self._proxy(url)
         if not private and proxy:
             host = urlsplit(url).hostname or ""
-            address = addresses.literal(host)
-            if addresses.is_loopback(host) or (
-                address is not None and not addresses.is_public(address)
-            ):
+            address = literal(host)
+            if is_loopback(host) or (address is not None and not is_public(address)):
                 raise _not_public(host, address or host)
         secure = url.startswith("https:")
         key = proxy, secure, private
@@ -342,7 +327,7 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
         for address in found:
-            if not self._private and not addresses.is_public(address):
+            if not self._private and not is_public(address):
                 raise _not_public(host, address)
         return found
 
@@ -382,22 +367,18 @@ class Downloader:
         return found
 
     def _allow(self, url: str) -> Hop:
-        there = wellknown.origin(url)
+        there, named = wellknown.origin(url), shown(url)
         own = {self._home, self._home.replace("http:", "https:", 1)}
         if there not in own | self._trust.origins:
             raise UnacceptableError(
-                f"{shown(url)} is of another origin than the site; --fetch-origin {there} allows it"
+                f"{named} is of another origin than the site; --fetch-origin {there} allows it"
             )
         parts = urlsplit(url)
         if parts.scheme == "http" and not self._trust.http:
-            if not addresses.is_loopback(parts.hostname or ""):
-                raise UnacceptableError(
-                    f"{shown(url)} is plain http, which anybody on the way can change; --allow-http"
-                )
+            if not is_loopback(parts.hostname or ""):
+                raise UnacceptableError(f"{named} is plain http; --allow-http allows it")
             if not self._trust.private:
-                raise UnacceptableError(
-                    f"{shown(url)} leads to this machine; --allow-private allows it"
-                )
+                raise UnacceptableError(f"{named} leads to this machine; --allow-private allows it")
         if there != self._home:
             return Hop(self._trust.private)
         return Hop(self._trust.private, dict(self._trust.headers))
@@ -461,11 +442,8 @@ def _proxy_of(given: str) -> httpcore2.Proxy:
         port = parts.port
     except ValueError:
         port = 0
-    if (
-        parts.scheme not in {"http", "https", "socks5", "socks5h"}
-        or not parts.hostname
-        or port == 0
-    ):
+    is_known = parts.scheme in {"http", "https", "socks5", "socks5h"}
+    if not is_known or not parts.hostname or port == 0:
         raise UsageError(
             "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY or "
             "unset it"
@@ -488,7 +466,7 @@ def _not_public(host: str, address: str) -> UnacceptableError:
     return UnacceptableError(f"{reason}; --allow-private allows it")
 
 
-def _first_line(error: Exception) -> str:
+def _line_of(error: Exception) -> str:
     return clipped(printable(" ".join(str(error).split()))) or type(error).__name__
 
 

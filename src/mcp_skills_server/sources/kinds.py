@@ -23,8 +23,7 @@ class Kind:
     """A kind of source.
 
     Attributes:
-        open: opens a source from the text of a root, and may raise UsageError; None for a folder,
-            which is served in place.
+        open: opens a source from the text of a root; None for a folder, which is served in place.
         is_path: the text is a file path; a relative one depends on the working directory.
         is_asked: the operator sets the polling interval, since no cache header does.
         keeps_history: the source can fetch revisions other than its newest.
@@ -47,13 +46,12 @@ def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
     return load
 
 
+def _is_mcp(given: str) -> bool:
+    return given.startswith("mcp+")
+
+
 KINDS: Final[tuple[Kind, ...]] = (
-    Kind(
-        "MCP server",
-        lambda given: given.startswith("mcp+"),
-        _loaded(".mcp", "McpServer"),
-        is_asked=True,
-    ),
+    Kind("MCP server", _is_mcp, _loaded(".mcp", "McpServer"), is_asked=True),
     Kind("site", is_site, _loaded(".site", "Site")),
     Kind("oci", is_oci, _loaded(".oci.source", "Oci"), is_asked=True, keeps_history=True),
     Kind("git", is_git, _loaded(".git.source", "GitFolder"), is_asked=True, keeps_history=True),

@@ -47,15 +47,12 @@ class ListedSource(Source):
     """Source that is copied skill by skill; a subclass implements `entries` and `read`.
 
     Both raise a `SourceError` if the source is unavailable, and `read` a `ContentRefusedError` for
-    a skill that must not be served.
+    a skill that must not be served. `entries` may set `warnings`, one line each.
 
     Args:
         given: the text of the root.
         settings: of all sources.
         origin: the address for display; by default `given`, which then must hold no secret.
-
-    Attributes:
-        warnings: about the last listing, one line each.
     """
 
     def __init__(self, given: str, settings: SourceSettings, *, origin: str = "") -> None:

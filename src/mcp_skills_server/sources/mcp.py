@@ -40,9 +40,7 @@ from mcp_skills_server.sources.source import (
 
 PREFIX: Final = "mcp+"
 _STREAMS_APART_S: Final = 1.0
-_NOT_PROVED: Final = (
-    "the server does not list its files with digests, so nothing of it can be proved"
-)
+_NOT_PROVED: Final = "the server lists no digests of its files, so nothing of it can be proved"
 
 
 class McpServer(ListedSource):
@@ -145,12 +143,10 @@ class McpServer(ListedSource):
                         http = await stack.enter_async_context(self._http())
                         connection = streamable_http_client(self._url, http_client=http)
                     if self._words:
-                        # Discard stderr: the command is started at each poll, and would log each
-                        # time.
+                        # Discard stderr: the command is started, and would log, at each poll.
                         nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: ASYNC230, SIM115
-                        command = StdioServerParameters(
-                            command=self._words[0], args=self._words[1:]
-                        )
+                        program, *arguments = self._words
+                        command = StdioServerParameters(command=program, args=arguments)
                         connection = stdio_client(command, errlog=nowhere)
                     yield await stack.enter_async_context(SkillsClient.connect(connection))
         except Exception as error:
@@ -161,9 +157,8 @@ class McpServer(ListedSource):
                 raise cause from None
             if isinstance(cause, EntryRefusedError | UnprovedError):
                 raise ContentRefusedError(clipped(str(cause))) from None
-            raise UnreachableError(
-                f"no answer ({clipped(str(cause)) or type(cause).__name__})"
-            ) from None
+            reason = clipped(str(cause)) or type(cause).__name__
+            raise UnreachableError(f"no answer ({reason})") from None
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -189,14 +184,9 @@ def _words_of(given: str) -> list[str]:
     try:
         words = shlex.split(given.removeprefix(COMMAND))
     except ValueError as error:
-        raise UsageError(
-            f"{COMMAND} the command cannot be read ({error}); close its quotes"
-        ) from None
+        raise UsageError(f"{COMMAND} cannot be read ({error}); close its quotes") from None
     if not words:
-        raise UsageError(
-            f"{COMMAND} there is no command; write mcp+stdio:COMMAND, such as 'mcp+stdio:server "
-            "--flag'"
-        )
+        raise UsageError(f"{COMMAND} has no command; write one, as in 'mcp+stdio:server --flag'")
     return words
 
 
@@ -206,14 +196,11 @@ def _url_of(given: str, *, http: bool) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise UsageError(
-            "the address of an MCP server cannot be read; write mcp+https://HOST/mcp"
-        ) from None
+        raise UsageError("the address cannot be read; write mcp+https://HOST/mcp") from None
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
-    if not host or not (
-        parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))
-    ):
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))
+    if not host or not is_safe:
         raise UsageError(
             f"{PREFIX}{shown(url)}: write mcp+https://HOST/mcp, mcp+http:// on this machine "
             "(elsewhere with --allow-http), or mcp+stdio:COMMAND"

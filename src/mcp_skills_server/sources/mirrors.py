@@ -63,12 +63,11 @@ class SourceState:
     """State of a fetched root. Times are in seconds since the epoch.
 
     Attributes:
-        ready: whether a fetch has succeeded once, or a copy exists.
+        ready: a fetch has succeeded once, or a copy exists.
         trouble: reason for the failure of the last fetch, in one line; always set while not ready.
-        revision: the served revision; "" if nothing, or not all of it, was fetched yet.
-        looked: end of the last poll.
+        revision: the served revision; "" if not all of one was fetched yet.
+        looked: end of the last poll; `current` of the last that succeeded.
         next_look: start of the next poll; None while one is under way.
-        current: end of the last poll that succeeded.
     """
 
     name: str
@@ -154,8 +153,7 @@ class Follower:
         try:
             return await self._refresh(anew=anew)
         finally:
-            # Set after the state: a listing that waited for the source must not report it as
-            # unread.
+            # Set after the state: a listing that waited must not report the source as unread.
             self.read_once.set()
 
     async def _refresh(self, *, anew: bool) -> float:
@@ -163,8 +161,7 @@ class Follower:
         try:
             revision = await source.resolve(anew=anew)
             stamp = folder_stamp(source.place)
-            # Other processes share the folder: it may hold another revision than the one fetched
-            # here.
+            # Other processes share the folder: it may hold another revision.
             if revision.digest == self.state.revision and stamp and stamp == self._stamp:
                 await to_thread.run_sync(self._report, self._lines, self._problems)
                 is_complete = True
@@ -203,9 +200,8 @@ class Follower:
             if self.has_copy:
                 self._change(ready=True)
             check_s = self.source.check_s
-            wait = retry = min(retry * 2, max(check_s, self.source.last_retry_s)) or min(
-                check_s, _FIRST_RETRY_S
-            )
+            longest = max(check_s, self.source.last_retry_s)
+            wait = retry = min(retry * 2, longest) or min(check_s, _FIRST_RETRY_S)
 
     async def listen(self) -> None:
         """Poll whenever the publisher announces a change, until cancelled."""
@@ -238,9 +234,7 @@ class Follower:
 
     def report_failure(self, error: SourceError | UsageError) -> None:
         """Report a failure, and whether a copy is still served; may block as long as a scan."""
-        last = "there is no copy of it yet"
-        if self.has_copy:
-            last = "serving the last copy"
+        last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
         line = f"{self.reason(error)}; {last}"
         if isinstance(error, UnacceptableError):
             refused = problem(error.code, line).at(self.source.origin, "")
@@ -401,11 +395,9 @@ class Mirrors:
         """
         self._arrived = arrived
         if self.followers:
-            thread = threading.Thread(
-                target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True
-            )
-            thread.start()
-            self._thread = thread
+            run = partial(anyio.run, self._follow)
+            self._thread = threading.Thread(target=run, name="skills-sources", daemon=True)
+            self._thread.start()
 
     def unread(self) -> list[str]:
         """Return the names of the sources that were never read. Thread-safe."""

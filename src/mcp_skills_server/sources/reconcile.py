@@ -249,9 +249,8 @@ class Reconciler:
             with self._refusing(unit):
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
-                found = UnitRecord(
-                    tuple(names), dict(bundle.refused), bundle.warnings, bundle.pointers
-                )
+                refused = dict(bundle.refused)
+                found = UnitRecord(tuple(names), refused, bundle.warnings, bundle.pointers)
                 self._remember(unit, found, is_lasting=len(names) == len(skills))
                 for name in self._wanted(names):
                     with self._refusing(unit, name):
@@ -285,11 +284,8 @@ class Reconciler:
         pruned: list[str] = []
         if plan.offered is not None and not (self._names_unknown and refused_stay):
             there = {*self._offered, *self._became, *(self._place(each.name) for each in found)}
-            missing = sorted((settings.wanted or frozenset()) - there)
-            found += [
-                SkillRefusal(name, "there is no skill of this name", "publisher")
-                for name in missing
-            ]
+            for name in sorted((settings.wanted or frozenset()) - there):
+                found.append(SkillRefusal(name, "there is no skill of this name", "publisher"))
             if not refused_stay:
                 there = {*self._became}
             gone, pruned = self._prune(there, found)
@@ -306,15 +302,9 @@ class Reconciler:
             self._folder.put_index(index)
         except OSError as error:
             reason = error.strerror or error
-            plan.warnings.append(
-                f"what came cannot be remembered ({reason}); the next run asks for it anew"
-            )
-        order = sorted(
-            self._became, key=lambda name: (self._positions[self._owners[_key(name)]], name)
-        )
-        became = {
-            each: tuple(name for name in order if self._became[name] == each) for each in _LISTS
-        }
+            plan.warnings.append(f"what came is not remembered ({reason}); the next run asks anew")
+        order = sorted(self._became, key=lambda it: (self._positions[self._owners[_key(it)]], it))
+        became = {each: tuple(it for it in order if self._became[it] == each) for each in _LISTS}
         report = _report_of(index, found)
         return replace(
             report,
@@ -356,9 +346,8 @@ class Reconciler:
         """Remove obsolete skills whose paths contain, or lie in, those of current ones."""
         above = {str(parent) for name in names for parent in PurePosixPath(name).parents}
         for name in [each.name for each in self._records.values() if each.source == self._source]:
-            if name not in names and (
-                name in above or any(str(p) in names for p in PurePosixPath(name).parents)
-            ):
+            is_below = any(str(parent) in names for parent in PurePosixPath(name).parents)
+            if name not in names and (name in above or is_below):
                 with suppress(ConflictError, OSError):
                     self._folder.remove(name, force=self.settings.force)
 
@@ -373,11 +362,8 @@ class Reconciler:
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
                 return "unchanged"
-            if (
-                state is SkillState.EDITED
-                and not self.settings.force
-                and (is_same or self._plan.version == "tree")
-            ):
+            stays = is_same or self._plan.version == "tree"
+            if state is SkillState.EDITED and not self.settings.force and stays:
                 return "edited"
         check(state, record, self._source, force=self.settings.force)
         return ""
@@ -428,9 +414,7 @@ class Reconciler:
                     raise failed[each.name]
                 self._became[each.name] = "added" if each.state is SkillState.ABSENT else "updated"
 
-    def _prune(
-        self, there: Collection[str], refused: list[SkillRefusal]
-    ) -> tuple[list[str], list[str]]:
+    def _prune(self, there: set[str], refused: list[SkillRefusal]) -> tuple[list[str], list[str]]:
         """Return the skills that the source no longer has, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []

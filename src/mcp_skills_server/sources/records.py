@@ -28,8 +28,7 @@ class SkillRecord:
     """Provenance of a fetched skill.
 
     Attributes:
-        source: the key of the source: `wellknown.candidates(url)[0]` of a site, the origin of any
-            other.
+        source: `Source.key`.
         url: location of the skill at the source.
         digest: fingerprint of the published skill; "" if the source has none.
         files: sha256 in hex by path in the skill.
@@ -48,11 +47,7 @@ class SkillRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """State of a unit (`reconcile.Unit`) that the skills it brought do not show.
-
-    Attributes:
-        pointers: its files that are Git LFS pointers, relative to the folder of all skills.
-    """
+    """State of a `source.Unit` that the skills it brought do not show, as in its `Bundle`."""
 
     names: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -65,7 +60,7 @@ class IndexRecord:
     """Last state of a site's index, or of another source.
 
     Attributes:
-        source: the key of the source: for a site, the first of `wellknown.candidates`.
+        source: `Source.key`.
         given: the URL as the operator gave it.
         asked: the candidate that answered; of git the full name of a branch or tag.
         url: the address that answered, after redirects; "" if the source has no index.
@@ -75,8 +70,7 @@ class IndexRecord:
         revision: the revision whose acceptable skills are all present, or "".
         refused: the reason for each refused skill of that revision, by name.
         units: by fingerprint, the units whose state the skill records do not show.
-        history: sha256 in hex of the indexes by `asked`, in the order in which they were first
-            seen.
+        history: sha256 in hex of the indexes by `asked`, in the order of their first appearance.
     """
 
     source: str
@@ -116,9 +110,8 @@ def read_record(directory: str | os.PathLike[str], name: str) -> SkillRecord | N
 
 def read_records(directory: str | os.PathLike[str]) -> list[SkillRecord]:
     """Return the records of a folder sorted by name, also of deleted skills."""
-    return sorted(
-        _all(os.path.join(directory, RECORDS), SkillRecord), key=lambda record: record.name
-    )
+    found = _all(os.path.join(directory, RECORDS), SkillRecord)
+    return sorted(found, key=lambda record: record.name)
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
@@ -168,8 +161,7 @@ def _read(folder: str, name: str, kind: type[_T]) -> _T | None:
     try:
         with open(f"{folder}/{name}", "rb", buffering=0) as file:
             record = _decoded(kind, json.loads(file.read()))
-        # Untrusted: a folder may be a copy with foreign records, and the paths in them are moved
-        # and removed.
+        # Untrusted: the folder may be a foreign copy, and paths in records are moved and removed.
         if isinstance(record, SkillRecord):
             if name != f"{record_key(record.name)}.json":
                 return None

@@ -90,13 +90,11 @@ class Site(Source):
         self._places = wellknown.candidates(given)
         # A pinned copy has its own folder: it is fetched once, and stays even if the site goes.
         self._is_pinned = settings.pin is not None
-        place = settings.output
+        place, origin = settings.output, bare(given)
         if place is None:
-            self._kept = CacheFolder(
-                settings.cache, "sites", bare(given), given, settings.pin or ""
-            )
+            self._kept = CacheFolder(settings.cache, "sites", origin, given, settings.pin or "")
             place = self._kept.skills
-        super().__init__(bare(given), place, settings)
+        super().__init__(origin, place, settings)
         self.key = self._places[0]
 
     async def resolve(self, *, anew: bool = False) -> Revision:
@@ -207,9 +205,7 @@ class Site(Source):
             renewed = _validators(answer) or held.validators
             return replace(held, given=self._given, validators=renewed, asked_at=now, fresh_s=fresh)
         if answer.encoding:
-            raise IndexRefusedError(
-                f"the index came compressed ({answer.encoding}), which was not asked for"
-            )
+            raise IndexRefusedError(f"the index came compressed ({answer.encoding}) unasked")
         body = answer.body.decode("utf-8", "surrogateescape")
         return IndexRecord(
             self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh
@@ -244,18 +240,14 @@ class Site(Source):
         limits = self._fetch.limits.skill
         left = limits.bytes
         for path, url in entry.files.items():
-            most = _SKILL_MD_BYTES if path == SKILL_MD else min(left, limits.file)
+            most = _SKILL_MD_BYTES if path == SKILL_MD else min(max(left, 0), limits.file)
             answer = await downloader.get(url, most)
             named = shown(answer.url)
             if answer.is_html and not path.lower().endswith(_LIKE_HTML):
-                raise UnacceptableError(f"{named} is a web page (HTML) and not the file")
+                raise UnacceptableError(f"{named} is a web page (HTML)")
             if answer.encoding:
-                raise UnacceptableError(
-                    f"{named} came compressed ({answer.encoding}), which was not asked for"
-                )
+                raise UnacceptableError(f"{named} came compressed ({answer.encoding}) unasked")
             left -= len(answer.body)
-            if left < 0:
-                raise UnacceptableError(f"it has more than {limits.bytes} bytes")
             files[path] = (answer.body, False)
         return files
 
@@ -340,9 +332,7 @@ def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: boo
     history = dict(known.history)
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
     if digest in digests[:-1] and not allow_rollback:
-        raise RollbackError(
-            "it went back to an index that it had before; --allow-rollback takes it"
-        )
+        raise RollbackError("it went back to an earlier index; --allow-rollback takes it")
     history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
     return replace(record, history=history)
 
@@ -353,9 +343,7 @@ def _unpacked(entry: SiteEntry, answer: Response, limits: UnpackLimits) -> Files
         wellknown.verify_digest(answer.body, entry.digest)
     except DigestMismatchError as error:
         if answer.is_html:
-            raise UnacceptableError(
-                f"{shown(answer.url)} is a web page (HTML) and not the skill"
-            ) from None
+            raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML)") from None
         if answer.encoding:
             raise DigestMismatchError(
                 f"{error}; it came with Content-Encoding {answer.encoding}"

@@ -2,7 +2,7 @@
 
 A source gives its current revision (`resolve`, cheap), and the revision's skills with a way to
 fetch them (`plan`). `reconcile` updates the folder of any source to a revision; `mirrors` schedules
-it. A new kind is one module with a subclass of `Source`, and one row in `kinds`.
+it.
 """
 
 from __future__ import annotations
@@ -80,10 +80,9 @@ class UnreachableError(SourceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """The origins and addresses that a download may reach, besides the origin of the index.
+    """Where a download may lead besides the origin of the index, which alone gets `headers`.
 
-    `origins` are spelled by `wellknown.origin`. `headers` are sent to the origin of the index
-    alone.
+    `origins` are spelled by `wellknown.origin`.
     """
 
     origins: frozenset[str] = frozenset()
@@ -190,8 +189,7 @@ class FetchReport:
         version: of the index's format; None if nothing was fetched, "tree" without an index.
         before: the revision that was served before, "" if unknown.
         edited: skills that were edited in the folder, and stay.
-        gone: skills in the folder that the source no longer has; `pruned` are those that were
-            removed.
+        gone: skills that the source no longer has; of these `pruned` were removed.
         pointers: (skill, path in it) of files that are Git LFS pointers.
         is_complete: everything acceptable is present; otherwise the same revision is fetched again.
     """
@@ -225,10 +223,8 @@ class FetchReport:
     def lines(self, origin: str) -> tuple[str, ...]:
         """Return lines for the operator: warnings, and refusals not by the publisher's fault."""
         own = [each for each in self.refused if each.fault != "publisher"]
-        refused = [
-            f"{printable(each.name)}: {relative_to_site(origin, each.reason)}" for each in own
-        ]
-        return (*map(printable, self.warnings), *refused)
+        refused = [relative_to_site(origin, str(each)) for each in own]
+        return tuple(map(printable, (*self.warnings, *refused)))
 
     def problems(self, origin: str) -> tuple[Problem, ...]:
         """Return the publisher's problems: refused skills, and Git LFS pointers."""
@@ -259,12 +255,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """State of a source at one time.
-
-    Attributes:
-        digest: changes with the content.
-        content: data for `plan` of the same source.
-    """
+    """State of a source at one time. `digest` changes with it; `content` is data for `plan`."""
 
     digest: str
     next_check_s: float
@@ -291,11 +282,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Verified contents of a unit.
+    """Verified contents of a unit. Its warnings are repeated at each run while the unit is held.
 
-    Attributes:
-        warnings: one line each, repeated at each run while the unit is held.
-        pointers: files that are Git LFS pointers, relative to the folder of all skills.
+    `pointers` are Git LFS pointers, relative to the folder of all skills.
     """
 
     skills: Mapping[str, Files]
@@ -310,8 +299,7 @@ class Plan:
 
     Attributes:
         units: in the source's order; the first of two skills with one name wins.
-        fetch: passes the contents of these units, or refusals, to the reconciler. May raise
-            SourceError.
+        fetch: passes the contents of units, or refusals, to the reconciler, or raises SourceError.
         index: the source's record after a complete fetch.
         offered: names that the source has besides those of the units; None if unknown.
         before: the revision that was served before; "" for that of the record.
@@ -319,7 +307,7 @@ class Plan:
         is_atomic: put no skill in place before all are fetched.
         is_one: refuse the revision if none of its skills is accepted.
         may_heal: retry: a refused skill of this revision may be acceptable later.
-        warnings: of this run, one line each; `fetch` adds to them.
+        warnings: of this run; `fetch` adds to them.
         bytes: downloaded bytes, counted once all is fetched.
     """
 
@@ -346,8 +334,7 @@ class Source:
         place: the folder for its skills (`folder.FetchedFolder`), unless the settings name one.
 
     Attributes:
-        remote: fetched in the background; a server starts without it. A source that is not remote
-            must be readable at the start.
+        remote: fetched in the background; any other source must be readable at the start.
         own_check_s: the polling interval where the operator sets none.
         last_retry_s: the maximum backoff after failures, unless the polling interval is longer.
         check_s: the polling interval, which the operator may change at run time.
@@ -360,7 +347,7 @@ class Source:
     def __init__(self, origin: str, place: Path, settings: SourceSettings) -> None:
         self.origin = origin
         self.key = origin
-        self.place: Path = settings.output or place
+        self.place = settings.output or place
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
         if settings.output is None:
@@ -377,20 +364,15 @@ class Source:
         raise NotImplementedError
 
     async def listen(self, changed: Callable[[], object]) -> None:
-        """Call `changed` for each announcement of the publisher, until cancelled.
+        """Call `changed` for each announcement of the publisher, concurrently with other methods.
 
-        Returns at once if there are none. Runs concurrently with the other methods.
+        Returns at once if there are none.
         """
 
     def plan(self, revision: Revision, known: IndexRecord) -> AbstractAsyncContextManager[Plan]:
         """Plan a revision of this source, to be fetched within the context.
 
-        `known` is the previous record.
-
-        Raises:
-            UnacceptableError: this revision will never be accepted.
-            SourceError: the revision cannot be fetched now.
-            UsageError: a local setting or folder is wrong, not the source.
+        `known` is the previous record. Raises the errors of `reconcile`.
         """
         raise NotImplementedError
 

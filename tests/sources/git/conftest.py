@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.sources.git import program
-from sources.git.remotes import GitServer, Upstream, skill
+from sources.git.remotes import BASE, GitServer, Upstream
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +45,3 @@ def server(upstream: Upstream) -> Iterator[GitServer]:
     """Its folder over HTTP."""
     with GitServer(upstream.directory.parent) as opened:
         yield opened
-
-
-BASE = {
-    **skill("alpha", references__guide_md=b"guide\n", scripts__run_sh=(b"#!/bin/sh\n", True)),
-    **skill("beta"),
-    "README.md": b"outside\n",
-    ".github/workflows/x.yml": b"outside\n",
-    "src/large.bin": bytes(100_000),
-}

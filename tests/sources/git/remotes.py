@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 
-from sources.publishers import skill_md
+from mcp_skills_server.sources.mirrors import Follower
+from sources.fetching import listing
+from sources.publishers import Asked, Publisher, answer, redirect, skill_md
 
 CLOCK = 1_700_000_000
 """Seconds of the epoch at which the first commit was made; each further one comes a minute later."""
@@ -30,7 +29,6 @@ Content = bytes | tuple[bytes, bool] | Odd
 
 
 def link(target: str) -> Odd:
-    """A symbolic link."""
     return Odd("120000", target)
 
 
@@ -41,6 +39,24 @@ def skill(name: str, more: str = "Read on.", folder: str = "skills/", **files: C
     """The files of a skill, as `references__guide_md=b"..."`."""
     others = {f"{folder}{name}/{path.replace('__', '/').replace('_', '.')}": raw for path, raw in files.items()}
     return {f"{folder}{name}/SKILL.md": skill_md(name, more), **others}
+
+
+BASE = {
+    **skill("alpha", references__guide_md=b"guide\n", scripts__run_sh=(b"#!/bin/sh\n", True)),
+    **skill("beta"),
+    "README.md": b"outside\n",
+    ".github/workflows/x.yml": b"outside\n",
+    "src/large.bin": bytes(100_000),
+}
+ALL = [
+    *("skills/alpha/SKILL.md", "skills/alpha/references/guide.md", "skills/alpha/scripts/run.sh"),
+    "skills/beta/SKILL.md",
+]
+"""What is fetched of it."""
+
+
+def files(follower: Follower) -> list[str]:
+    return [path for path, what in listing(follower.path).items() if what != "directory"]
 
 
 class Upstream:
@@ -55,15 +71,13 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """As a file of this machine."""
         return f"git+file://{self.directory}"
 
     def git(self, *arguments: str, given: bytes = b"") -> str:
         """What a command says."""
         words = ["git", f"--git-dir={self.directory}", *arguments]
-        return (
-            subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True, timeout=30).stdout.decode().strip()
-        )
+        done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True, timeout=30)
+        return done.stdout.decode().strip()
 
     def commit(
         self, files: Mapping[str, Content], branch: str = "main", *, parent: str | None = None, orphan: bool = False
@@ -76,16 +90,15 @@ class Upstream:
         before = parent or ("" if orphan else self._tip(ref))
         lines = [head.encode()] + ([f"from {before}\n".encode()] if before else []) + [b"deleteall\n"]
         for path, content in files.items():
-            if isinstance(content, Odd) and content.mode == "160000":
-                lines.append(f"M 160000 {content.content} {_quoted(path)}\n".encode())
+            if content is SUBMODULE:
+                lines.append(f"M 160000 {SUBMODULE.content} {_quoted(path)}\n".encode())
                 continue
-            raw, mode = (
-                (content.content.encode(), content.mode)
-                if isinstance(content, Odd)
-                else (content[0], "100755" if content[1] else "100644")
-                if isinstance(content, tuple)
-                else (content, "100644")
-            )
+            raw, mode = content, "100644"
+            if isinstance(content, Odd):
+                raw, mode = content.content.encode(), content.mode
+            elif isinstance(content, tuple):
+                raw, mode = content[0], "100755" if content[1] else "100644"
+            assert isinstance(raw, bytes)
             lines.append(f"M {mode} inline {_quoted(path)}\ndata {len(raw)}\n".encode() + raw + b"\n")
         self.git("fast-import", "--quiet", "--force", given=b"".join(lines))
         commit = self.git("rev-parse", "refs/made")
@@ -102,17 +115,13 @@ class Upstream:
         return self.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=raw)
 
     def blob(self, raw: bytes) -> str:
-        """The id of a blob."""
         return self.git("hash-object", "-w", "--stdin", given=raw)
 
     def commit_tree(self, tree: str, *, follows: bool = False) -> str:
         """A commit of a tree on main, with a parent only if it follows what main was; its id."""
         before = self._tip("refs/heads/main") if follows else ""
-        lines = (
-            f"tree {tree}\n"
-            + (f"parent {before}\n" if before else "")
-            + f"author n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
-        )
+        parent, who = f"parent {before}\n" if before else "", f"n <n@example.com> {CLOCK} +0000"
+        lines = f"tree {tree}\n{parent}author {who}\ncommitter {who}\n\nmade\n"
         commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", given=lines.encode())
         self.git("update-ref", "refs/heads/main", commit)
         return commit
@@ -126,101 +135,48 @@ def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-class GitServer:
-    """Serves the repositories below a folder over HTTP on a free port of loopback.
+class GitServer(Publisher):
+    """Serves the repositories below a folder over HTTP, if there is a password only to `reader` who knows it.
 
-    Attributes:
-        asked: (method, path with query) of each request so far.
-        password: what a client must know; None for anybody.
-        instead: a status and a location to answer with, instead of asking git.
-        user: who must come with the password.
+    `instead` is a status and a location to answer with, if not None.
     """
 
-    def __init__(self, folder: Path, *, password: str | None = None, certificate: Path | None = None) -> None:
-        self.asked: list[tuple[str, str]] = []
-        self.user, self.password = "reader", password
+    def __init__(self, folder: Path, *, password: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
+        self._folder = folder
+        self._password = password
         self.instead: Callable[[str], tuple[int, str] | None] = lambda _: None
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                outer._answer(self, folder)
-
-            def do_POST(self) -> None:
-                outer._answer(self, folder)
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.scheme = "http"
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-            self.scheme = "https"
-        self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
     def url(self) -> str:
-        """Its address, to which the name of a repository is added."""
-        return f"git+{self.scheme}://127.0.0.1:{self.port}"
+        return f"git+{super().url}"
 
-    def __enter__(self) -> GitServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _answer(self, request: BaseHTTPRequestHandler, folder: Path) -> None:
-        self.asked.append((request.command, request.path))
-        body = request.rfile.read(int(request.headers.get("content-length", 0)))
-        instead = self.instead(request.path)
-        if instead is not None:
-            _send(request, instead[0], {"Location": instead[1]}, b"")
-            return
-        expected = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        if self.password is not None and request.headers.get("authorization") != f"Basic {expected}":
-            _send(request, 401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
-            return
-        path, _, query = request.path.partition("?")
+    def _route(self, asked: Asked) -> bytes:
+        if (instead := self.instead(asked.path)) is not None:
+            return redirect(instead[1], instead[0])
+        expected = base64.b64encode(f"reader:{self._password}".encode()).decode()
+        if self._password is not None and asked.headers.get("authorization") != f"Basic {expected}":
+            return answer(b"", 401, www_authenticate='Basic realm="git"')
+        path, _, query = asked.path.partition("?")
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "GIT_PROJECT_ROOT": str(folder),
+            "GIT_PROJECT_ROOT": str(self._folder),
             "GIT_HTTP_EXPORT_ALL": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
-            "HOME": str(folder),
+            "HOME": str(self._folder),
             "PATH_INFO": path,
             "QUERY_STRING": query,
-            "REQUEST_METHOD": request.command,
+            "REQUEST_METHOD": asked.method,
             "REMOTE_ADDR": "127.0.0.1",
-            "REMOTE_USER": self.user,
-            "CONTENT_TYPE": request.headers.get("content-type", ""),
-            "CONTENT_LENGTH": str(len(body)),
-            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
-            "HTTP_GIT_PROTOCOL": request.headers.get("git-protocol", ""),
+            "REMOTE_USER": "reader",
+            "CONTENT_TYPE": asked.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(asked.body)),
+            "HTTP_CONTENT_ENCODING": asked.headers.get("content-encoding", ""),
+            "HTTP_GIT_PROTOCOL": asked.headers.get("git-protocol", ""),
         }
-        raw = subprocess.run(
-            ["git", "http-backend"], input=body, env=environment, stdout=subprocess.PIPE, check=False, timeout=60
-        ).stdout
-        head, _, content = raw.partition(b"\r\n\r\n")
+        words = ["git", "http-backend"]
+        done = subprocess.run(words, input=asked.body, env=environment, stdout=subprocess.PIPE, check=False, timeout=60)
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
         status = int(headers.pop("Status", "200").split()[0])
-        _send(request, status, headers, content)
-
-
-def _send(request: BaseHTTPRequestHandler, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    request.send_response(status)
-    for name, value in headers.items():
-        request.send_header(name, value)
-    request.send_header("Content-Length", str(len(body)))
-    request.end_headers()
-    request.wfile.write(body)
+        return answer(content, status, **headers)

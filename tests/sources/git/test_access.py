@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ import pytest
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import UnacceptableError, UnreachableError
-from sources.git.remotes import GitServer, Upstream, skill
-from sources.git.test_source import ALL, files, opened, refresh
+from sources.fetching import fetched, opened
+from sources.git.remotes import ALL, GitServer, Upstream, files, skill
+from sources.oci.registries import self_signed
 from wire import DEADLINE
 
 pytestmark = pytest.mark.needs_program("git")
@@ -35,38 +37,34 @@ def test_a_password_comes_from_the_credential_helper_of_the_user(
     with GitServer(upstream.directory.parent, password="s3cret") as server:
         given = f"{server.url}/acme.git"
         with pytest.raises(UnreachableError, match="access is refused; have a credential helper"):
-            refresh(opened(given, tmp_path))
-        helper = '[credential "%s"]\n\thelper = "!f() { echo username=reader; echo password=%s; }; f"\n'
-        own_configuration.write_text(helper % (given.removeprefix("git+").removesuffix("/acme.git"), "wrong"))
+            fetched(given, tmp_path)
+        where = server.url.removeprefix("git+")
+        helper = f'[credential "{where}"]\n\thelper = "!f() {{ echo username=reader; echo password=%s; }}; f"\n'
+        own_configuration.write_text(helper % "wrong")
         with pytest.raises(UnreachableError, match="access is refused"):
-            refresh(opened(given, tmp_path))
-        own_configuration.write_text(helper % (given.removeprefix("git+").removesuffix("/acme.git"), "s3cret"))
-        follower = opened(given, tmp_path)
-        refresh(follower)
+            fetched(given, tmp_path)
+        own_configuration.write_text(helper % "s3cret")
+        follower = fetched(given, tmp_path)
         assert files(follower) == ALL
         own_configuration.write_text("")
         with pytest.raises(UnreachableError, match="access is refused"):
-            refresh(follower)
+            anyio.run(follower.refresh)
         assert files(follower) == ALL
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
 
 
 @pytest.mark.needs_program("openssl")
 def test_https_wants_a_certificate_that_is_trusted(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair, certificate = tmp_path / "pair.pem", tmp_path / "certificate.pem"
-    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(pair))
-    run("openssl", "req", "-x509", *key, "-out", str(certificate), "-days", "2", *subject)
-    pair.write_text(pair.read_text() + certificate.read_text())
-    with GitServer(upstream.directory.parent, certificate=pair) as server:
+    certificate, key = self_signed(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with GitServer(upstream.directory.parent, tls=tls) as server:
         with pytest.raises(UnreachableError, match="its certificate is not trusted"):
-            refresh(opened(f"{server.url}/acme.git", tmp_path))
+            fetched(f"{server.url}/acme.git", tmp_path)
         monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
-        follower = opened(f"{server.url}/acme.git", tmp_path)
-        refresh(follower)
-        assert files(follower) == ALL
+        assert files(fetched(f"{server.url}/acme.git", tmp_path)) == ALL
 
 
 @contextmanager
@@ -120,19 +118,18 @@ def test_ssh_uses_the_configuration_and_the_keys_of_the_user(
         given = f"git+ssh://{getpass.getuser()}@127.0.0.1:{port}{upstream.directory}"
         own_configuration.write_text(f"[core]\n\tsshCommand = ssh -F {folder}/config -o BatchMode=yes\n")
         with pytest.raises(UnreachableError, match="ssh does not know the host's key"):
-            refresh(opened(given, tmp_path))
+            fetched(given, tmp_path)
         host = (folder / "host.pub").read_text()
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host}")
         keys = (folder / "authorized_keys").read_text()
         (folder / "authorized_keys").write_text("")
         with pytest.raises(UnreachableError, match="access is refused"):
-            refresh(opened(given, tmp_path))
+            fetched(given, tmp_path)
         (folder / "authorized_keys").write_text(keys)
-        follower = opened(given, tmp_path)
-        refresh(follower)
+        follower = fetched(given, tmp_path)
         assert files(follower) == ALL
         with pytest.raises(UnreachableError, match="there is no repository there"):
-            refresh(opened(f"{given}x", tmp_path))
+            fetched(f"{given}x", tmp_path)
 
 
 class Signing:
@@ -175,23 +172,22 @@ class Signing:
 @pytest.mark.needs_program("ssh-keygen")
 def test_only_commits_of_allowed_signers_are_taken(upstream: Upstream, tmp_path: Path) -> None:
     signing = Signing(upstream, tmp_path)
-    with pytest.raises(UnacceptableError, match="is not signed by anybody"):
-        refresh(opened(upstream.url, tmp_path, signers=signing.signers))
-    good = signing.commit("alice")
+    fetched(upstream.url, tmp_path)
     follower = opened(upstream.url, tmp_path, signers=signing.signers)
-    refresh(follower)
-    assert b"By alice." in (follower.path / "skills/alpha/SKILL.md").read_bytes()
-    for commit in (
-        lambda: signing.commit("mallory"),
-        lambda: signing.commit(None),
-        lambda: signing.commit("alice", tampered=True),
-    ):
-        made = commit()
+    assert not follower.has_copy, "what was fetched without asking for signatures is not served with it"
+    with pytest.raises(UnacceptableError, match="is not signed by anybody"):
+        anyio.run(follower.refresh)
+    good = signing.commit("alice")
+    anyio.run(follower.refresh)
+    for name, tampered in (("mallory", False), (None, False), ("alice", True)):
+        made = signing.commit(name, tampered=tampered)
         with pytest.raises(UnacceptableError, match=f"commit {made[:12]} is not signed by anybody") as refused:
-            refresh(follower)
+            anyio.run(follower.refresh)
         assert "\n" not in str(refused.value)
         assert b"By alice." in (follower.path / "skills/alpha/SKILL.md").read_bytes()
         upstream.git("update-ref", "refs/heads/main", good)
+    signing.allow("mallory")
+    assert not opened(upstream.url, tmp_path, signers=signing.signers).has_copy
 
 
 @pytest.mark.needs_program("ssh-keygen")
@@ -201,26 +197,9 @@ def test_a_key_that_was_not_valid_or_is_for_something_else_is_refused(upstream: 
     for options in ('valid-before="20200101"', 'namespaces="file"', 'valid-after="20400101"'):
         signing.allow(options=options)
         with pytest.raises(UnacceptableError, match="is not signed by anybody"):
-            refresh(opened(upstream.url, tmp_path, signers=signing.signers))
+            fetched(upstream.url, tmp_path, signers=signing.signers)
     signing.allow()
-    refresh(opened(upstream.url, tmp_path, signers=signing.signers))
-
-
-@pytest.mark.needs_program("ssh-keygen")
-def test_what_was_fetched_without_asking_for_signatures_is_not_served_with_it(
-    upstream: Upstream, tmp_path: Path
-) -> None:
-    signing = Signing(upstream, tmp_path)
-    refresh(opened(upstream.url, tmp_path))
-    follower = opened(upstream.url, tmp_path, signers=signing.signers)
-    assert not follower.has_copy
-    signing.commit("alice")
-    refresh(follower)
-    signing.allow("mallory")
-    other = opened(upstream.url, tmp_path, signers=signing.signers)
-    assert not other.has_copy
-    with pytest.raises(UnacceptableError):
-        anyio.run(other.refresh)
+    fetched(upstream.url, tmp_path, signers=signing.signers)
 
 
 def test_a_file_of_signers_must_be_there(upstream: Upstream, tmp_path: Path) -> None:

@@ -8,19 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from forkserver import Popen, run
-from sources.git.conftest import BASE
-from sources.git.remotes import GitServer, Upstream, link, skill
-from sources.git.test_hostile import said as speaking
-from sources.git.test_hostile import silence
+from sources.git.remotes import BASE, GitServer, Upstream, link, skill
+from sources.publishers import Publisher
 from wire import COMMAND, DEADLINE, Wire, serving
 
 pytestmark = pytest.mark.needs_program("git")
@@ -71,37 +67,46 @@ def test_what_is_refused_is_a_problem_with_a_hint(upstream: Upstream, tmp_path: 
     assert sorted(path.name for path in (tmp_path / "to").iterdir() if path.name[0] != ".") == ["alpha", "beta"]
 
 
-@pytest.mark.parametrize(
-    ("root", "said"),
-    [
-        ("{url}/acme.git@gone", "there is no branch or tag 'gone'"),
-        ("git+ext::sh", "git is fetched by https, ssh, file, http"),
-        ("git+http://127.0.0.1:9/a", "no answer"),
-    ],
-)
-def test_what_cannot_be_had_is_one_line_and_exit_code_2(
-    root: str, said: str, server: GitServer, tmp_path: Path
+def test_what_cannot_be_had_is_one_line_and_exit_code_2(upstream: Upstream, tmp_path: Path) -> None:
+    (tmp_path / "signers").write_text("")
+    for words, said in (
+        ([f"{upstream.url}@gone"], "there is no branch or tag 'gone'"),
+        (["git+ext::sh"], "git is fetched by https, ssh, file, http"),
+        (["git+http://127.0.0.1:9/a"], "no answer"),
+        ([upstream.url, "--require-signed-commits", str(tmp_path / "signers")], "is not signed by anybody"),
+    ):
+        done = command("list", *words, *cache(tmp_path))
+        assert done.returncode == 2 and not done.stdout
+        assert said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+def names(wire: Wire) -> list[str]:
+    return sorted(each["frontmatter"]["name"] for each in wire.every_skill())
+
+
+def until_served(wire: Wire, *expected: str) -> None:
+    while names(wire) != [*expected]:
+        wire.until(LISTED)
+
+
+def test_a_change_reaches_the_client_and_a_rewritten_branch_only_when_it_is_accepted(
+    upstream: Upstream, tmp_path: Path
 ) -> None:
-    done = command("list", root.format(url=server.url), *cache(tmp_path))
-    assert done.returncode == 2 and not done.stdout
-    assert said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
-
-
-def test_a_change_reaches_the_client_and_the_last_copy_stays(upstream: Upstream, tmp_path: Path) -> None:
     with GitServer(upstream.directory.parent) as server:
-        given = [f"{server.url}/acme.git", *cache(tmp_path), "--refresh", "1"]
-        with serving(*given) as wire:
-            while len(wire.every_skill()) < 2:
-                wire.until(LISTED)
+        given = [f"{server.url}/acme.git", *cache(tmp_path)]
+        with serving(*given, "--refresh", "1") as wire:
+            until_served(wire, "alpha", "beta")
             upstream.commit({**BASE, **skill("gamma")})
-            while len(wire.every_skill()) < 3:
-                wire.until(LISTED)
-            upstream.commit(skill("evil"), orphan=True)
+            until_served(wire, "alpha", "beta", "gamma")
+            upstream.commit(skill("delta"), orphan=True)
             wire.logs(b"was rewritten")
-            assert len(wire.every_skill()) == 3
+            assert len(names(wire)) == 3
+            listed = command("list", *given, "--accept-rewritten")
+            assert listed.returncode == 0 and "delta" in listed.stdout
+            until_served(wire, "delta")
     with serving(*given) as wire:  # without a server at all
         wire.logs(b"serving the last copy")
-        assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta", "gamma"}
+        assert names(wire) == ["delta"]
 
 
 def test_fetch_puts_its_skills_into_a_folder(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
@@ -124,47 +129,30 @@ def test_fetch_puts_its_skills_into_a_folder(server: GitServer, upstream: Upstre
         assert failed.returncode == 2 and said in failed.stderr
 
 
-def test_a_lock_file_pins_a_commit(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    lock, more = str(tmp_path / "skills.lock"), cache(tmp_path)
-    assert command("lock", f"{server.url}/acme.git#skills", "--output", lock, *more).returncode == 0
-    assert upstream.git("rev-parse", "main") in Path(lock).read_text()
-    assert command("outdated", "--lock", lock, *more).returncode == 0
-    upstream.commit({**BASE, **skill("beta", "Another."), **skill("gamma")})
-    assert command("outdated", "--lock", lock, *more).returncode == 1
-    seen = command("diff", "--lock", lock, *more)
-    assert "-Read on." in seen.stdout and "+Another." in seen.stdout
-    with serving("--lock", lock, "--frozen", *more) as wire:
-        assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta"}
-    assert command("update", "--lock", lock, *more).returncode == 0
-    assert command("outdated", "--lock", lock, *more).returncode == 0
+@pytest.fixture
+def silent() -> Iterator[Publisher]:
+    """A server that is asked by git, and never answers."""
+    with Publisher() as site:
+        site.routes["/a.git/info/refs"] = site.stall()
+        yield site
 
 
-def test_git_ends_with_the_server(tmp_path: Path) -> None:
-    asked = threading.Event()
-    for port in speaking(partial(quiet, asked)):
-        with serving(f"git+http://127.0.0.1:{port}/a.git", *cache(tmp_path)) as wire:
-            assert wire.every_skill() == []
-            assert asked.wait(DEADLINE) and running(port)
-            assert wire.close() == 0
-        wait_for_the_end(port)
+def test_git_ends_with_the_server(silent: Publisher, tmp_path: Path) -> None:
+    with serving(f"git+{silent.url}/a.git", *cache(tmp_path)) as wire:
+        assert wire.every_skill() == []
+        assert silent.reached.wait(DEADLINE) and running(silent.port)
+        assert wire.close() == 0
+    wait_for_the_end(silent.port)
 
 
 @pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])
-def test_git_ends_with_the_other_commands_too(words: list[str], tmp_path: Path) -> None:
-    asked = threading.Event()
-    for port in speaking(partial(quiet, asked)):
-        root = f"git+http://127.0.0.1:{port}/a.git"
-        given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
-        with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert asked.wait(DEADLINE) and running(port)
-            process.communicate(b"\n", timeout=DEADLINE)
-        wait_for_the_end(port)
-
-
-def quiet(asked: threading.Event) -> Iterator[bytes]:
-    """Say that git has asked, and nothing to git."""
-    asked.set()
-    yield from silence()
+def test_git_ends_with_the_other_commands_too(words: list[str], silent: Publisher, tmp_path: Path) -> None:
+    root = f"git+{silent.url}/a.git"
+    given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
+    with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert silent.reached.wait(DEADLINE) and running(silent.port)
+        process.communicate(b"\n", timeout=DEADLINE)
+    wait_for_the_end(silent.port)
 
 
 def wait_for_the_end(port: int) -> None:
@@ -180,48 +168,20 @@ def running(port: int) -> bool:
     return any(f"127.0.0.1:{port}/a.git" in line and "mcp_skills_server" not in line for line in listed.splitlines())
 
 
-def test_an_option_says_whose_commits_are_taken(upstream: Upstream, tmp_path: Path) -> None:
-    signers = tmp_path / "allowed_signers"
-    signers.write_text("")
-    done = command("list", upstream.url, *cache(tmp_path), "--require-signed-commits", str(signers))
-    assert done.returncode == 2 and "is not signed by anybody" in done.stderr
-
-
-def described(wire: Wire) -> dict[str, str]:
-    return {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
-
-
 def test_a_running_server_follows_a_lock_file_to_another_commit(upstream: Upstream, tmp_path: Path) -> None:
     upstream.commit(skill("alpha", "Old."))
     lock, given = str(tmp_path / "skills.lock"), f"{upstream.url}@main"
     assert command("lock", given, "--output", lock, *cache(tmp_path)).returncode == 0
+    assert upstream.git("rev-parse", "main") in Path(lock).read_text()
     with serving("--lock", lock, "--frozen", *cache(tmp_path)) as wire:
-        assert [*described(wire)] == ["alpha"]
+        assert names(wire) == ["alpha"]
         upstream.commit({**skill("alpha", "New."), **skill("beta")})
-        assert (
-            command("update", "--lock", lock, *cache(tmp_path)).stdout
-            == "changed  skills/alpha\nadded    skills/beta\n"
-        )
+        updated = command("update", "--lock", lock, *cache(tmp_path)).stdout
+        assert updated == "changed  skills/alpha\nadded    skills/beta\n"
         wire.logs(b"was reloaded; it names 2 skills")
-        assert sorted(described(wire)) == ["alpha", "beta"]
+        assert names(wire) == ["alpha", "beta"]
         shutil.rmtree(upstream.directory)  # an outage keeps what was locked
-        (tmp_path / "skills.lock").write_text(
-            re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, Path(lock).read_text())
-        )
+        other = re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, Path(lock).read_text())
+        Path(lock).write_text(other)
         wire.logs(b"the former lock stays in force")
-        assert sorted(described(wire)) == ["alpha", "beta"]
-
-
-def test_a_rewritten_branch_is_accepted_without_a_restart(upstream: Upstream, tmp_path: Path) -> None:
-    upstream.commit(skill("alpha"))
-    given = f"{upstream.url}@main"
-    with serving(given, "--refresh", "1", *cache(tmp_path)) as wire:
-        while [*described(wire)] != ["alpha"]:
-            wire.until(LISTED)
-        upstream.commit(skill("gamma"), orphan=True)
-        wire.logs(b"was rewritten")
-        assert [*described(wire)] == ["alpha"]
-        listed = command("list", given, "--accept-rewritten", *cache(tmp_path))
-        assert listed.returncode == 0 and "gamma" in listed.stdout
-        while [*described(wire)] != ["gamma"]:
-            wire.until(LISTED)
+        assert names(wire) == ["alpha", "beta"]

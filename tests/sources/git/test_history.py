@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mcp_skills_server.sources.git import history
 from mcp_skills_server.sources.git.history import Histories, History
-from sources.git.conftest import BASE
-from sources.git.remotes import GitServer, Upstream, skill
-from sources.git.test_source import opened, refresh
+from mcp_skills_server.sources.mirrors import Follower
+from sources.fetching import fetched
+from sources.git.remotes import BASE, GitServer, Upstream, skill
 from tables import each_row
 
 pytestmark = pytest.mark.needs_program("git")
@@ -29,10 +30,12 @@ def grown(upstream: Upstream) -> None:
     upstream.commit({**BASE, **skill("alpha", "Other words."), **skill("beta", "New.")})
 
 
+def told(histories: Histories, follower: Follower, place: str = "skills/alpha", *without: str) -> History:
+    return histories.of(str(follower.path), follower.source.origin, place, without)
+
+
 def asked(given: str, tmp_path: Path, place: str = "skills/alpha", *without: str) -> History:
-    follower = opened(given, tmp_path)
-    refresh(follower)
-    return Histories().of(str(follower.path), follower.source.origin, place, without)
+    return told(Histories(), fetched(given, tmp_path), place, *without)
 
 
 @each_row("filters", [True, False])
@@ -53,30 +56,27 @@ def test_the_commits_of_a_skill_are_told_with_their_differences(kind: str, filte
 
 def test_over_http_one_fetch_is_enough_for_all_who_look(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     grown(upstream)
-    follower = opened(f"{server.url}/acme.git#skills", tmp_path)
-    refresh(follower)
-    histories, where = Histories(), (str(follower.path), follower.source.origin)
-    assert len(histories.of(*where, "alpha").commits) == 2
+    follower, histories = fetched(f"{server.url}/acme.git#skills", tmp_path), Histories()
+    assert len(told(histories, follower, "alpha").commits) == 2
     before = len(server.asked)
-    assert len(histories.of(*where, "alpha").commits) == 2
-    assert len(Histories().of(*where, "alpha").commits) == 2  # of another process
-    assert len(server.asked) == before
-    assert len(histories.of(*where, "beta").commits) == 2  # whose files are asked for alone
+    for again in (histories, Histories()):  # the second one as of another process
+        assert len(told(again, follower, "alpha").commits) == 2 and len(server.asked) == before
+    assert len(told(histories, follower, "beta").commits) == 2  # whose files are asked for alone
     assert len(server.asked) > before
 
 
 def test_it_follows_what_is_served_and_serves_on_without_it(upstream: Upstream, tmp_path: Path) -> None:
-    follower = opened(upstream.url, tmp_path)
-    refresh(follower)
-    histories, where = Histories(), (str(follower.path), follower.source.origin, "skills/alpha")
-    assert len(histories.of(*where).commits) == 1
+    follower, histories = fetched(upstream.url, tmp_path), Histories()
+    with history.FileLock(follower.path.parent / "history.lock"):
+        assert "in a moment" in told(histories, follower).note
+    assert len(told(histories, follower).commits) == 1
     grown(upstream)
-    assert len(histories.of(*where).commits) == 1, "what is not served yet"
-    refresh(follower)
-    assert len(histories.of(*where).commits) == 2
+    assert len(told(histories, follower).commits) == 1, "what is not served yet"
+    anyio.run(follower.refresh)
+    assert len(told(histories, follower).commits) == 2
     shutil.rmtree(follower.path.parent / "history")
-    assert len(histories.of(*where).commits) == 2
-    refresh(follower)
+    assert len(told(histories, follower).commits) == 2
+    anyio.run(follower.refresh)
     assert follower.state.trouble is None
 
 
@@ -101,27 +101,17 @@ def test_a_skill_inside_of_another_is_no_part_of_it(upstream: Upstream, tmp_path
 
 
 def test_a_remote_that_went_is_asked_once_a_minute(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    follower = opened(f"{server.url}/acme.git", tmp_path)
-    refresh(follower)
+    follower = fetched(f"{server.url}/acme.git", tmp_path)
     server.instead = lambda _: (404, "/")
     now = 0.0
-    histories, where = Histories(lambda: now), (str(follower.path), follower.source.origin, "skills/alpha")
-    first = histories.of(*where)
+    histories = Histories(lambda: now)
+    first = told(histories, follower)
     assert not first.commits and first.note.startswith("The history could not be fetched: ")
     before = len(server.asked)
-    assert histories.of(*where) == first and len(server.asked) == before
+    assert told(histories, follower) == first and len(server.asked) == before
     server.instead = lambda _: None
     now = 61.0
-    assert len(histories.of(*where).commits) == 1
-
-
-def test_who_comes_while_it_is_fetched_does_not_wait(upstream: Upstream, tmp_path: Path) -> None:
-    follower = opened(upstream.url, tmp_path)
-    refresh(follower)
-    histories, where = Histories(), (str(follower.path), follower.source.origin, "skills/alpha")
-    with history.FileLock(follower.path.parent / "history.lock"):
-        assert "in a moment" in histories.of(*where).note
-    assert len(histories.of(*where).commits) == 1
+    assert len(told(histories, follower).commits) == 1
 
 
 def test_it_takes_no_more_bytes_than_so_many(
@@ -165,14 +155,9 @@ def test_no_author_and_no_message_says_more_than_itself(
 
 
 def test_no_file_ends_a_difference_and_no_attribute_starts_anything(upstream: Upstream, tmp_path: Path) -> None:
-    hostile = b"one\0two\x1f\n" + b"commit " + b"1" * 40 + b"\n"
-    files = {
-        **BASE,
-        **skill("alpha", x_md=hostile),
-        ".gitattributes": b"* diff=evil text\n*.md diff\n",
-        "skills/alpha/--output=x": b"x\n",
-    }
-    commit = upstream.commit(files)
+    hostile = skill("alpha", x_md=b"one\0two\x1f\n" + b"commit " + b"1" * 40 + b"\n")
+    odd = {".gitattributes": b"* diff=evil text\n*.md diff\n", "skills/alpha/--output=x": b"x\n"}
+    commit = upstream.commit({**BASE, **hostile, **odd})
     found = asked(upstream.url, tmp_path)
     assert [each.id for each in found.commits] == [commit, upstream.git("rev-parse", "main~1")]
     assert not any("1" * 40 in each.id for each in found.commits)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -22,7 +21,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from mcp_skills_server.sources.oci import manifests
-from sources.publishers import Asked, Publisher, Route, answer
+from sources.publishers import Asked, Publisher, Route, answer, digest
 
 DEADLINE = 30.0
 REPOSITORY = "team/skills"
@@ -43,7 +42,6 @@ class Real:
         return f"localhost:{self.port}"
 
     def named(self, repository: str = REPOSITORY, tag: str = "1.0") -> str:
-        """How an operator writes it."""
         return f"{'oci' if self.certificate else 'oci+http'}://{self.host}/{repository}:{tag}"
 
     def asked(self) -> list[str]:
@@ -118,14 +116,9 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     """A certificate for this machine and its key."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", names, "-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    places = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*words, "-addext", names, *places], check=True, capture_output=True)
     return certificate, key
 
 
@@ -143,11 +136,6 @@ def docker_config(folder: Path, registry: str, name: str, password: str, **more:
     pair = base64.b64encode(f"{name}:{password}".encode()).decode()
     (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": pair}}, **more}))
     return folder
-
-
-def digest(raw: bytes) -> str:
-    """As a manifest writes it."""
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
 def tar(files: Mapping[str, bytes], *, packed: bool = True) -> bytes:

@@ -29,9 +29,7 @@ def written(folder: Path, config: Any) -> dict[str, str]:
 @each_row(
     ("registry", "key"),
     [
-        ("registry.example", "registry.example"),
-        ("Registry.Example", "registry.example"),
-        ("registry.example:5000", "registry.example:5000"),
+        *((name, name.lower()) for name in ("registry.example", "Registry.Example", "registry.example:5000")),
         ("registry.example", "https://registry.example"),
         ("registry.example", "https://registry.example/v2/"),
         ("docker.io", "https://index.docker.io/v1/"),
@@ -43,17 +41,13 @@ def test_the_entry_of_a_registry_is_found(tmp_path: Path, registry: str, key: st
     assert find_credentials("registry.example.evil.example", environment) is None
 
 
-def test_an_identity_token_goes_before_a_password(tmp_path: Path) -> None:
-    environment = written(tmp_path, {"auths": {"a.example": {"auth": PAIR, "identitytoken": "t"}}})
-    assert find_credentials("a.example", environment) == Credentials("", "t", identity=True)
-
-
 def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / ".docker").mkdir()
     written(tmp_path / ".docker", {"auths": {"a.example": {"auth": PAIR}}})
-    (tmp_path / "auth.json").write_text(json.dumps({"auths": {"b.example": {"auth": PAIR}}}))
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": {"b.example": {"auth": PAIR, "identitytoken": "t"}}}))
     environment = {"HOME": str(tmp_path), "REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
-    assert find_credentials("a.example", environment) == find_credentials("b.example", environment) == ADA
+    assert find_credentials("a.example", environment) == ADA
+    assert find_credentials("b.example", environment) == Credentials("", "t", identity=True)
     assert find_credentials("c.example", environment) is None
     assert find_credentials("a.example", {}) is None
 
@@ -109,22 +103,15 @@ def test_a_helper_answers(
         assert "s3cret" not in str(caught.value)
     else:
         assert find_credentials("a.example", environment) == found
-    assert find_credentials("b.example", environment) == ADA
-
-
-def test_a_secret_is_in_no_text() -> None:
-    assert "s3:cret" not in repr(ADA)
-
-
-BEARER = {"realm": "https://auth.example/token", "service": "registry.example", "scope": "repository:a:pull,push"}
+    assert find_credentials("b.example", environment) == ADA and "s3:cret" not in repr(ADA)
 
 
 @each_row(
     ("header", "found"),
     [
         (
-            'Bearer realm="https://auth.example/token",service="registry.example",scope="repository:a:pull,push"',
-            {"bearer": BEARER},
+            'Bearer realm="https://a/token",scope="a:pull,push"',
+            {"bearer": {"realm": "https://a/token", "scope": "a:pull,push"}},
         ),
         ('Basic realm="a b, c"', {"basic": {"realm": "a b, c"}}),
         ("BASIC", {"basic": {}}),

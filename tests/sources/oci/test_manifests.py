@@ -28,9 +28,8 @@ def encoded(**data: Any) -> bytes:
 
 def test_a_manifest_is_its_layers() -> None:
     raw = encoded(layers=[LAYER, {**LAYER, "annotations": {"a": "b", "c": 7}}], annotations={"x": "y"})
-    assert decode_manifest(raw, 10) == ImageManifest(
-        (Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})), {"x": "y"}
-    )
+    layers = Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})
+    assert decode_manifest(raw, 10) == ImageManifest(layers, {"x": "y"})
 
 
 @each_row(
@@ -59,9 +58,8 @@ def test_an_index_of_platforms_is_one_artifact() -> None:
     arm, amd = ({"os": "linux", "architecture": each} for each in ("arm64", "amd64"))
     attestation = entry("3", platform={"os": "unknown", "architecture": "unknown"})
     note = entry("4", platform=amd, annotations={"vnd.docker.reference.type": "attestation-manifest"})
-    found = decode_manifest(
-        encoded(manifests=[entry("1", platform=arm), entry("2", platform=amd), attestation, note]), 10
-    )
+    listed = [entry("1", platform=arm), entry("2", platform=amd), attestation, note]
+    found = decode_manifest(encoded(manifests=listed), 10)
     assert isinstance(found, Collection) and found.platforms
     assert found.chosen.digest[-1] == "2"
 
@@ -85,23 +83,14 @@ def test_what_is_written_is_read() -> None:
     assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"})
     assert json.loads(raw)["artifactType"] == manifests.SKILL
     described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
-    assert decode_manifest(manifests.collection_index("all", [described]), 1) == Collection(
-        (described,), platforms=False
-    )
+    collection = Collection((described,), platforms=False)
+    assert decode_manifest(manifests.collection_index("all", [described]), 1) == collection
 
 
+_KEYS = st.sampled_from(["layers", "manifests", "mediaType", "digest", "size", "annotations", "platform", "os", "urls"])
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(D),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ("layers", "manifests", "mediaType", "digest", "size", "annotations", "platform", "os", "urls")
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=5),
     max_leaves=20,
 )
 

@@ -26,13 +26,9 @@ _FORM: Final = "git+https://HOST/REPOSITORY@REF#FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """Address of a folder in a repository.
+    """Address of a folder in a repository; `url` is without `git+`.
 
-    Attributes:
-        url: the URL for git, without `git+`.
-        protocol: one of `PROTOCOLS`.
-        ref: a branch, a tag or a commit id; "" for the remote's HEAD.
-        folder: its path in the repository; "" for the whole repository.
+    `ref` is a branch, a tag or a commit id, "" for HEAD; `folder` is "" for the whole repository.
     """
 
     url: str
@@ -58,9 +54,8 @@ class GitAddress:
     @property
     def name(self) -> str:
         """Directory name as of `git clone`: the last part of the folder or of the repository."""
-        return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(
-            ".git"
-        ) or "skills"
+        last = (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2]
+        return last.removesuffix(".git") or "skills"
 
 
 def is_commit(text: str) -> bool:
@@ -83,9 +78,7 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
     address, _, folder = given.partition("#")
     folder = unquote(folder)
     if " " in address or _NOT_IN_TEXT.search(unquote(address)):
-        raise refused(
-            "it holds a space, a backslash or a control character; write the address without them"
-        )
+        raise refused("it holds a space, a backslash or a control character; leave it out")
     protocol, colon, rest = address.partition("://")
     protocol = protocol.lower().removeprefix("git+")
     if not colon or protocol not in PROTOCOLS:
@@ -100,30 +93,21 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
+        raise refused(f"the host or the port cannot be read; write {_FORM}") from None
+    # Some hosts accept a token as the user, and every log line and list would show it.
+    if parts.password is not None or (parts.username is not None and protocol != "ssh"):
         raise refused(
-            f"the host or the port cannot be read; write {_FORM}, with '/' behind the host"
-        ) from None
-    if parts.password is not None:
-        raise refused(
-            "a password does not belong into an address; have a credential helper of git know it"
-        )
-    if parts.username is not None and protocol in {"https", "http"}:
-        # Some hosts accept a token as the user, and every log line and list would show it.
-        raise refused(
-            "a user does not belong into an address of https; have a credential helper of git "
-            "know it"
+            "a user or a password does not belong into an address; have a credential helper of "
+            "git know it"
         )
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
-    if bool(host) == (protocol == "file") or not path.strip("/"):
-        form = f"it names no repository; write {_FORM}"
-        if protocol == "file":
-            form = "write git+file:///PATH"
-        raise refused(form)
+    if protocol == "file" and (host or not path.strip("/")):
+        raise refused("write git+file:///PATH")
+    if protocol != "file" and not (host and path.strip("/")):
+        raise refused(f"it names no repository; write {_FORM}")
     if protocol == "http" and not http and not is_loopback(host):
-        raise refused(
-            "plain http can be read and changed on the way; use git+https, or give --allow-http"
-        )
+        raise refused("plain http can be changed on the way; use git+https, or give --allow-http")
     if address.rstrip("/").endswith("@") or (ref and _NOT_IN_REF.search(ref)):
         raise refused(
             f"{quoted(ref)} cannot be a branch, a tag or a commit (an '@' of the path is written "

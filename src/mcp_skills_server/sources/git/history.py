@@ -117,19 +117,11 @@ def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
 
 
 def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> Commit:
-    lines = rest.strip("\n").split("\n")
-    shown = (
-        tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES]) if rest.strip("\n") else ()
-    )
     when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
-    return Commit(
-        commit,
-        float(when),
-        author[:_MOST_CHARACTERS],
-        subject[:_MOST_CHARACTERS],
-        shown,
-        len(lines) <= _MOST_LINES,
-    )
+    lines = rest.strip("\n").split("\n")
+    shown = tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES] if rest.strip("\n"))
+    author, subject = author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS]
+    return Commit(commit, float(when), author, subject, shown, len(lines) <= _MOST_LINES)
 
 
 def working_copy(root: Path) -> Path | None:
@@ -195,13 +187,10 @@ class Histories:
             inside = "/".join(each for each in (address.folder, folder) if each)
             with FileLock(source / "history.lock", timeout=0):  # do not block a thread
                 found = _read(source / "history", address, tip, pathspecs(inside, without))
-                return History(
-                    found, "" if found else f"None of the last {DEPTH} commits changed it."
-                )
+                none = f"None of the last {DEPTH} commits changed it."
+                return History(found, "" if found else none)
         except Timeout:
-            return History(
-                note="The history is being fetched just now; load this page again in a moment."
-            )
+            return History(note="The history is being fetched; load this page again in a moment.")
         except SourceError as error:
             why = f"The history could not be fetched: {error}"
         except (UsageError, GitFailedError, OSError):
@@ -221,19 +210,11 @@ def _folder(served: str, place: str) -> str | None:
     return None
 
 
-def _read(
-    directory: Path, address: GitAddress, tip: Tip, places: Sequence[str]
-) -> Sequence[Commit]:
-    repository = Repository(
-        directory,
-        address,
-        resolve_s=_FETCH_S,
-        fetch_s=_FETCH_S,
-        depth=DEPTH,
-        most_bytes=_MOST_FETCHED_BYTES,
-    )
+def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) -> Sequence[Commit]:
+    most, seconds = _MOST_FETCHED_BYTES, _FETCH_S
+    repository = Repository(folder, address, seconds, seconds, depth=DEPTH, most_bytes=most)
     # Without a protocol, so that git cannot fetch missing objects one by one.
-    git = Git(directory, "", "none")
+    git = Git(folder, "", "none")
     if not repository.has(tip):
         repository.clear()
         repository.fetch(tip)

@@ -117,19 +117,17 @@ class Git:
         self.warned = ""
         """The stderr of the last completed command."""
 
-    def run(
-        self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20
-    ) -> bytes:
+    def run(self, *words: str, seconds: float, given: bytes = b"", most: int = 1 << 20) -> bytes:
         """Run a git command within `seconds` and return at most `most` bytes of stdout. Blocks.
 
         Args:
-            arguments: the command and its arguments; `-c` options may precede it.
+            words: the command and its arguments; `-c` options may precede it.
 
         Raises:
             GitFailedError: the command fails, times out, or prints more.
             UnreachableError: git is not installed.
         """
-        with self.stream(*arguments, seconds=seconds, given=given) as out:
+        with self.stream(*words, seconds=seconds, given=given) as out:
             raw = out.read(most + 1)
             if len(raw) > most:
                 raise GitFailedError(f"fatal: the answer has more than {most:,} bytes")
@@ -162,9 +160,7 @@ class Git:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise UnreachableError(
-                    f"git cannot be started ({error.strerror or error})"
-                ) from None
+                raise UnreachableError(f"git cannot start ({error.strerror or error})") from None
             self._running.add(process)
             overdue = threading.Event()
             timer = threading.Timer(seconds, lambda: (overdue.set(), _end(process)))

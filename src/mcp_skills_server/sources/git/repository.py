@@ -37,9 +37,7 @@ _NO_SUCH_OBJECT: Final = re.compile(
     "(?i)not our ref|unadvertised object|no such remote ref|couldn't find remote ref"
     "|did not send all necessary objects"
 )
-_NO_SUCH_TREE: Final = re.compile(
-    "not a tree object|not a valid object name|from promisor", re.IGNORECASE
-)
+_NO_SUCH_TREE: Final = re.compile("(?i)not a tree object|not a valid object name|from promisor")
 _ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
 _NO_FILTER: Final = "filtering not recognized"
 _MOST_PACKS: Final = 100
@@ -68,18 +66,14 @@ _REASONS: Final = {
     "transport '.*' not allowed": (
         "git's configuration or the server leads to another protocol than the address has"
     ),
-    "dubious ownership": ("the repository belongs to another user; add it to git's safe.directory"),
+    "dubious ownership": "the repository belongs to another user; add it to git's safe.directory",
     "repository .* not found|returned error: 404|be a git repository|not a git repository": (
         "there is no repository there, or none that you may see"
     ),
     "could not resolve host|name or service not known": "its host is not known; check the address",
-    "certificate|ssl |tls ": (
-        "its certificate is not trusted; have git's http.sslCAInfo name who issued it"
-    ),
+    "certificate|ssl |tls ": "its certificate is not trusted; name its issuer in http.sslCAInfo",
     "no space left on device|quota exceeded": "the disk is full",
-    "ended by signal 25|file size limit|file too large": (
-        "it has more than 4 GiB, which is not fetched"
-    ),
+    "ended by signal 25|file size limit|file too large": "it has more than 4 GiB",
     "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect"
     "|unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up"
     "|broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": (
@@ -118,9 +112,9 @@ class Repository:
         self,
         directory: Path,
         address: GitAddress,
-        *,
         resolve_s: float,
         fetch_s: float,
+        *,
         depth: int = 1,
         most_bytes: int = MOST_FILE_BYTES,
     ) -> None:
@@ -162,9 +156,7 @@ class Repository:
             if name in found:
                 return Tip(found.get(f"{name}^{{}}", found[name]), name)
         if not ref:
-            raise UnacceptableError(
-                "it is empty, or no repository; check the address, or name a branch with @"
-            )
+            raise UnacceptableError("it is empty, or no repository; check the address and @branch")
         hint = ""
         if _ABBREVIATED.fullmatch(ref):  # which no server looks up
             hint = "; a commit is named by its whole id"
@@ -205,9 +197,7 @@ class Repository:
         except FileNotFoundError:
             return ()
 
-    def fetch_blobs(
-        self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()
-    ) -> None:
+    def fetch_blobs(self, tip: Tip, ids: Collection[str], places: Sequence[str] = ()) -> None:
         """Fetch blobs of a fetched commit, or of all fetched commits that touch `places`."""
         if not self._filters:
             return
@@ -218,7 +208,7 @@ class Repository:
         with self._said():
             listed = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
-            absent = sorted(missing.intersection(object_ids))
+            absent = sorted(missing.intersection(ids))
             if not absent:
                 return
             wanted = "\n".join(absent).encode() + b"\n"
@@ -240,9 +230,8 @@ class Repository:
         with self._said():
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
                 self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
-                listed = self._git.run(
-                    "rev-list", tip.commit, seconds=self._resolve_s, most=_MOST_REFS_BYTES
-                )
+                words = ("rev-list", tip.commit)
+                listed = self._git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
                 if before.encode() in listed.split():
                     return True
                 if not (self._directory / "shallow").exists():
@@ -257,9 +246,7 @@ class Repository:
                 raw = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             except GitFailedError as error:
                 if folder and _NO_SUCH_TREE.search(error.said):
-                    raise UnacceptableError(
-                        f"commit {commit[:12]} has no folder {folder!r}"
-                    ) from None
+                    raise UnacceptableError(f"{commit[:12]} has no folder {folder!r}") from None
                 if "the answer has more than" in error.said:
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
@@ -296,9 +283,7 @@ class Repository:
             self._git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
             if "ssh-keygen" in error.said and "cannot run" in error.said:
-                raise UnreachableError(
-                    "the program ssh-keygen is not installed; install OpenSSH"
-                ) from None
+                raise UnreachableError("ssh-keygen is not installed; install OpenSSH") from None
             said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip())
             raise UnsignedCommitError(
                 f"commit {commit[:12]} is not signed by anybody that --require-signed-commits "
@@ -374,8 +359,6 @@ def _reason(said: str) -> str | None:
 
 def _last_line(said: str) -> str:
     """Return git's last line of output, with credentials removed."""
-    lines = [
-        found[1] for line in said.splitlines() if (found := _SAID.search(line))
-    ] or said.splitlines()[:1]
+    lines = _SAID.findall(said) or said.splitlines()[:1]
     last = re.sub(r"//[^/@\s']*@", "//", "".join(lines[-1:]).strip())
     return clipped(printable(last)) or "git says nothing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,20 +60,12 @@ class GitFolder(Source):
         if settings.pin is not None and not is_commit(settings.pin):
             raise UsageError(f"{origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
-        # Signers are part of the key: a copy verified against other signers, or none, is never
-        # served.
-        asked = ""
-        if signers is not None:
-            asked = hashlib.sha256(_read(signers)).hexdigest()
-        self._kept = CacheFolder(
-            settings.cache, "git", origin, str(settings.hidden), settings.pin or "", asked
-        )
-        self._repository = Repository(
-            self._kept.path / "objects",
-            self._address,
-            resolve_s=settings.fetch.bounds.download_s,
-            fetch_s=settings.fetch.limits.total_s,
-        )
+        asked = [str(settings.hidden), settings.pin or ""]
+        if signers is not None:  # a copy verified against other signers, or none, is never served
+            asked.append(hashlib.sha256(_read(signers)).hexdigest())
+        self._kept = CacheFolder(settings.cache, "git", origin, *asked)
+        seconds = settings.fetch.bounds.download_s, settings.fetch.limits.total_s
+        self._repository = Repository(self._kept.path / "objects", self._address, *seconds)
         super().__init__(origin, self._kept.skills, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
@@ -117,9 +109,7 @@ class GitFolder(Source):
         skills, hidden = select(entries, hidden=self.settings.hidden)
         limits = self.settings.fetch.limits
         if len(skills) > limits.skills:
-            raise UnacceptableError(
-                f"it has more than {limits.skills} skills; name a folder with #"
-            )
+            raise UnacceptableError(f"it has more than {limits.skills} skills; name a #folder")
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
         for place, skill in skills.items():
@@ -137,9 +127,7 @@ class GitFolder(Source):
                 "them"
             )
         elif not skills:
-            warnings.append(
-                "it has no SKILL.md; name another folder with #, or another branch with @"
-            )
+            warnings.append("it has no SKILL.md; name another #folder or @branch")
         index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
         index = replace(index, warnings=tuple(warnings))
 
@@ -173,9 +161,7 @@ class GitFolder(Source):
                 reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
-            raise UnacceptableError(
-                f"its skills have more than {most:,} bytes; name a folder with #"
-            )
+            raise UnacceptableError(f"its skills have more than {most:,} bytes; name a #folder")
 
     def _check_history(self, before: str, tip: Tip) -> Sequence[str]:
         """Reject a rewritten branch or a moved tag, or return a warning where that is accepted."""
@@ -193,9 +179,7 @@ class GitFolder(Source):
             words = f"{name!r} was rewritten: {tip.commit[:12]} does not follow {before[:12]}"
         if self.settings.rewritten:
             return (words,)
-        raise RewrittenError(
-            f"{words}; 'list ROOT --accept-rewritten' or 'update --accept-rewritten' takes it"
-        )
+        raise RewrittenError(f"{words}; 'list ROOT' or 'update' with --accept-rewritten takes it")
 
 
 def _read(path: Path) -> bytes:
@@ -240,7 +224,7 @@ class WantedSkill:
 
 def select(
     entries: Iterable[TreeEntry], *, hidden: bool
-) -> tuple[Mapping[str, WantedSkill], Sequence[str]]:
+) -> tuple[dict[str, WantedSkill], list[str]]:
     """Return the skills among these entries by folder, and the skill folders in dot folders.
 
     The commit alone decides, so every machine selects the same files. A skill with a file that no
@@ -263,9 +247,8 @@ def select(
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     for skill in skills.values():
-        lines = [
-            f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in sorted(skill.files)
-        ]
+        wanted = sorted(skill.files)
+        lines = [f"{each.is_executable:d} {each.object_id} {each.path}\0" for each in wanted]
         listed = "".join((f"{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
     for fault in file_names.faults(sorted(skills)):
@@ -321,9 +304,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     elif entry.mode == _LINK:
         skill.fault = skill.fault or f"{excerpts.quoted(path)} is a symbolic link"
     elif entry.mode == _SUBMODULE:
-        skill.fault = (
-            skill.fault or f"{excerpts.quoted(path)} is a submodule, which is another repository"
-        )
+        skill.fault = skill.fault or f"{excerpts.quoted(path)} is a submodule, another repository"
     else:
         skill.files.append(WantedFile(path, entry.object_id, entry.mode == _EXECUTABLE))
 

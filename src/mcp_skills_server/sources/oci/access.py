@@ -24,8 +24,8 @@ from anyio import to_thread
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.oci.manifests import mapping
 from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.source import UnacceptableError
 
@@ -63,23 +63,18 @@ class Credentials:
     @property
     def basic(self) -> str:
         """Authorization header of the scheme Basic."""
-        return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode(
-            "ascii"
-        )
+        return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode()
 
 
 def find_credentials(
-    registry: str, environment: Mapping[str, str] | None = None
+    registry: str, environment: Mapping[str, str] = os.environ
 ) -> Credentials | None:
     """Find credentials for a registry, or None. May run a helper; its failure is a UsageError."""
-    environment = os.environ if environment is None else environment
     for path in _files(environment):
         config = _read_config(path)
         helpers = mapping(config.get("credHelpers"))
         keys = _keys(registry)
-        named = next((helpers[key] for key in keys if key in helpers), None) or config.get(
-            "credsStore"
-        )
+        named = next((helpers[key] for key in keys if key in helpers), config.get("credsStore"))
         found = None
         if named:
             found = _ask_helper(str(named), keys[0], path)
@@ -102,16 +97,13 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        found: object = json.loads(read_regular(path, _MOST_CONFIG_BYTES)[0])
+        return mapping(json.loads(read_regular(path, _MOST_CONFIG_BYTES)[0]))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise UsageError(f"{_shown(path)} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise UsageError(
-            f"{_shown(path)} is not JSON; correct it, or run 'docker login' again"
-        ) from None
-    return mapping(found)
+        raise UsageError(f"{_shown(path)} is not JSON; correct it or log in anew") from None
 
 
 def _keys(registry: str) -> list[str]:
@@ -155,9 +147,7 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
     if shutil.which(program) is None:
-        raise UsageError(
-            f"{_shown(path)} names {program}, which is not on PATH; install it, or log in anew"
-        )
+        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; install it")
     try:
         done = subprocess.run(  # noqa: S603, the operator's own configuration names it
             [program, "get"],
@@ -176,10 +166,10 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
             return None
         raise failed(f"failed with exit code {done.returncode}")
     try:
-        found: object = json.loads(done.stdout[:_MOST_CONFIG_BYTES])
+        found = mapping(json.loads(done.stdout[:_MOST_CONFIG_BYTES]))
     except (ValueError, RecursionError):
         raise failed("did not answer with JSON") from None
-    username, secret = (mapping(found).get(key) for key in ("Username", "Secret"))
+    username, secret = (found.get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
     if username == _IDENTITY:
@@ -289,10 +279,9 @@ class Access:
                 headers["Authorization"] = known.basic
             raw = await ask("GET", urlunsplit(parts._replace(query=query)), headers, None)
         try:
-            data: object = json.loads(raw)
+            found = mapping(json.loads(raw))
         except (ValueError, RecursionError):
-            data = None
-        found = mapping(data)
+            found = {}
         token, life = found.get("token") or found.get("access_token"), found.get("expires_in")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise UnacceptableError(

@@ -18,6 +18,7 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.http import (
@@ -40,6 +41,7 @@ from mcp_skills_server.sources.source import (
 )
 
 _DIGEST: Final = "docker-content-digest"
+_MANIFESTS: Final = {"Accept": manifests.ACCEPT}
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 _ERROR_BYTES: Final = 1 << 16
 _TAGS_PAGE: Final = 1 << 20
@@ -71,9 +73,7 @@ class RegistryClient:
 
     async def digest(self) -> str | None:
         """Return the digest that the reference names now, by one HEAD; None without the header."""
-        found = await self._ask(
-            "HEAD", f"/manifests/{self._reference.wanted}", {"Accept": manifests.ACCEPT}, 0
-        )
+        found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", _MANIFESTS, 0)
         if found.status == 404:
             raise await self._absent()
         digest = found.headers.get(_DIGEST)
@@ -85,9 +85,7 @@ class RegistryClient:
         Raises:
             AbsentError: there is none.
         """
-        found = await self._ask(
-            "GET", f"/manifests/{wanted}", {"Accept": manifests.ACCEPT}, manifests.MOST_BYTES
-        )
+        found = await self._ask("GET", f"/manifests/{wanted}", _MANIFESTS, manifests.MOST_BYTES)
         if found.status == 404:
             raise await self._absent()
         _check(found)
@@ -108,16 +106,11 @@ class RegistryClient:
         )
         _check(page)
         try:
-            found: object = manifests.mapping(json.loads(page.body)).get("tags")
+            found = items(mapping(json.loads(page.body)).get("tags"))
         except (ValueError, RecursionError):
-            found = None
-        names = manifests.items(found)
-        usable = [
-            each
-            for each in names
-            if isinstance(each, str) and each.isprintable() and len(each) <= 128
-        ]
-        return usable[:_TAGS]
+            return []
+        tags = [each for each in found if isinstance(each, str) and each.isprintable()]
+        return [each for each in tags if len(each) <= 128][:_TAGS]
 
     # Writing
 
@@ -137,9 +130,8 @@ class RegistryClient:
 
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
         """Upload a manifest or an index under a digest or tag."""
-        found = await self._ask(
-            "PUT", f"/manifests/{wanted}", {"Content-Type": media_type}, content=raw
-        )
+        headers = {"Content-Type": media_type}
+        found = await self._ask("PUT", f"/manifests/{wanted}", headers, content=raw)
         _check(found, 201)
         if _DIGEST in found.headers:
             _verified(raw, found.headers[_DIGEST], found.url)
@@ -173,9 +165,8 @@ class RegistryClient:
 
         found = await send(await self._access.header(self._ask_for_token))
         if found.status == 401 and wellknown.origin(found.url) == self._home:
-            admitted = await self._access.admit(
-                found.headers.get("www-authenticate", ""), self._ask_for_token
-            )
+            challenge = found.headers.get("www-authenticate", "")
+            admitted = await self._access.admit(challenge, self._ask_for_token)
             if admitted is not None:
                 found = await send(admitted)
         if found.status in {401, 403}:
@@ -226,20 +217,16 @@ class RegistryClient:
 
     async def _absent(self) -> AbsentError:
         """Return the error for a missing manifest, with the last of the existing tags."""
-        named = (
-            f"{self._reference.registry} has no {self._reference.repository} "
-            f"{self._reference.wanted}"
-        )
+        wanted = self._reference
+        named = f"{wanted.registry} has no {wanted.repository} {wanted.wanted}"
         try:
             tags = sorted(await self.tags())
         except (UnacceptableError, UnreachableError):
             return AbsentError(named)
         if not tags:
             return AbsentError(f"{named}, and no tag")
-        first = "first " if len(tags) == _TAGS else ""
-        return AbsentError(
-            f"{named}; the last of its {first}{len(tags)} tags: {', '.join(tags[-5:])}"
-        )
+        first, last = "first " if len(tags) == _TAGS else "", ", ".join(tags[-5:])
+        return AbsentError(f"{named}; the last of its {first}{len(tags)} tags: {last}")
 
 
 def _check(response: Response, wanted: int = 200) -> None:

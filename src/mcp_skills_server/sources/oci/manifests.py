@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from mcp_skills_server.format.fields import items, mapping
+from mcp_skills_server.model import Json
 from mcp_skills_server.sources.oci.reference import is_digest
 from mcp_skills_server.sources.source import UnacceptableError
 
@@ -37,12 +39,7 @@ _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """OCI descriptor: a reference to a blob or manifest.
-
-    Attributes:
-        digest: `sha256:` and 64 hex digits.
-        platform: such as "linux/amd64", or "".
-    """
+    """OCI descriptor: a reference to a blob or manifest. `platform` is as "linux/amd64", or ""."""
 
     media_type: str
     digest: str
@@ -76,23 +73,19 @@ class Collection:
 def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     """Decode a manifest, or an index of at most `most` entries, or raise UnacceptableError."""
     try:
-        data: object = json.loads(raw)
+        data = json.loads(raw)
     except (ValueError, RecursionError):
         raise UnacceptableError("its manifest is not JSON") from None
     found = mapping(data)
     if isinstance(found.get("layers"), list):
         layers = items(found["layers"])
         if len(layers) > MOST_LAYERS:
-            raise UnacceptableError(
-                f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read"
-            )
+            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS}")
         return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
     if isinstance(found.get("manifests"), list):
         entries = items(found["manifests"])
         if len(entries) > most:
-            raise UnacceptableError(
-                f"its index has {len(entries)} entries, at most {most} are read"
-            )
+            raise UnacceptableError(f"its index has {len(entries)} entries, at most {most}")
         return _collection(found, [_descriptor(each) for each in entries])
     raise UnacceptableError(
         "its manifest has neither layers nor manifests, so it is no artifact of image "
@@ -106,22 +99,19 @@ def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Coll
         for each in entries
         if _ATTESTATION not in each.annotations and not each.platform.startswith("unknown")
     ]
-    named = found.get("artifactType") == COLLECTION or any(
-        SKILL_NAME in each.annotations for each in kept
-    )
-    return Collection(tuple(kept), bool(kept) and not named and all(each.platform for each in kept))
+    is_one = bool(kept) and found.get("artifactType") != COLLECTION
+    platforms = [each.platform for each in kept if SKILL_NAME not in each.annotations]
+    return Collection(tuple(kept), is_one and len(platforms) == len(kept) and all(platforms))
 
 
-def _descriptor(given: object) -> Descriptor:
+def _descriptor(given: Json) -> Descriptor:
     found = mapping(given)
     media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
     # true is an int to Python
     if not isinstance(media_type, str) or type(size) is not int or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
     if not isinstance(digest, str) or not is_digest(digest):
-        raise UnacceptableError(
-            "its manifest names something by a digest that is not sha256 and 64 hex digits"
-        )
+        raise UnacceptableError("its manifest has a digest that is not sha256 and 64 hex digits")
     if found.get("urls"):
         raise UnacceptableError("a layer of it lies at other addresses (urls), which are not asked")
     platform = _texts(found.get("platform"))
@@ -160,15 +150,5 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
     return out
 
 
-def mapping(found: object) -> dict[str, Any]:
-    """Return a JSON object, or an empty one for any other value."""
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def items(found: object) -> list[object]:
-    """Return a JSON array, or an empty one for any other value."""
-    return cast("list[object]", found) if isinstance(found, list) else []
-
-
-def _texts(found: object) -> dict[str, str]:
+def _texts(found: Json) -> dict[str, str]:
     return {key: value for key, value in mapping(found).items() if isinstance(value, str)}

@@ -107,10 +107,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
         raise UsageError(f"{shown} is not the name of an artifact; {_EXAMPLE}")
     registry, slash, rest = text[len(spelled) :].partition("/")
     if "@" in registry:
-        raise UsageError(
-            "an oci:// name carries no user name or password; use 'docker login', or a credential "
-            "helper"
-        )
+        raise UsageError("an oci:// name carries no user name or password; use 'docker login'")
     if not slash or not _REGISTRY.fullmatch(registry):
         raise UsageError(f"{shown} names no registry; {_EXAMPLE}")
     named, at, digest = rest.partition("@")
@@ -118,14 +115,10 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     last, colon, tag = last.partition(":")
     repository = f"{above}{between}{last}"
     if at and not _DIGEST.fullmatch(digest):
-        raise UsageError(
-            f"{shown}: the digest is not sha256: and 64 hex digits in lower case; {_EXAMPLE}"
-        )
+        raise UsageError(f"{shown}: the digest is not sha256: and 64 hex digits; {_EXAMPLE}")
     if colon and not _TAG.fullmatch(tag):
-        raise UsageError(
-            f"{shown}: a tag has letters, digits, '_', '.' and '-', and at most 128 of them; "
-            f"{_EXAMPLE}"
-        )
+        rule = "a tag has letters, digits, '_', '.' and '-', and at most 128 of them"
+        raise UsageError(f"{shown}: {rule}; {_EXAMPLE}")
     if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
@@ -133,7 +126,5 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
         tag = LATEST
     reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
-        raise UsageError(
-            f"{shown} is plain http, which anybody on the way can change; --allow-http allows it"
-        )
+        raise UsageError(f"{shown} is plain http; --allow-http allows it")
     return reference

@@ -87,9 +87,7 @@ class Oci(Source):
     def __init__(self, given: str, settings: SourceSettings) -> None:
         named = parse_reference(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
-            raise UsageError(
-                f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again"
-            )
+            raise UsageError(f"{named}: {quoted(settings.pin)} is no digest; lock it again")
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self._access = Access(self._reference)
         # Part of the fingerprint: these decide, beside the digest, which files are accepted.
@@ -152,9 +150,7 @@ class Oci(Source):
             raise ContentRefusedError("it is a collection in a collection, which is not read")
         size = sum(layer.size for layer in manifest.layers)
         if size > LIMITS.bytes + _OVERHEAD:
-            raise ContentRefusedError(
-                f"its layers have {size} bytes, at most {LIMITS.bytes} are taken"
-            )
+            raise ContentRefusedError(f"its layers have {size} bytes, at most {LIMITS.bytes}")
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
         said = artifact.annotations, manifest.annotations
@@ -224,10 +220,8 @@ def read_layers(
     for place, files in held.items():
         name = _basename(place) or root_name(files, names)
         if name is None:
-            raise UnacceptableError(
-                "it holds a skill without a name that a directory can have; set 'name' in its "
-                f"{SKILL_MD}"
-            )
+            reason = "it holds a skill without a name that a directory can have"
+            raise UnacceptableError(f"{reason}; set 'name' in its {SKILL_MD}")
         if name in skills or name in refused:
             refused.setdefault(name, "the artifact has two skills of this name")
             continue
@@ -261,14 +255,10 @@ def _merge(
             archive.check_paths([title])
             files = {title: (raw, False)}
         elif raw.startswith(_ZSTD):
-            raise UnacceptableError(
-                f"layer {number} is compressed by zstd, which is not read; push it with gzip"
-            )
+            raise UnacceptableError(f"layer {number} is compressed by zstd; push it with gzip")
         else:
-            warnings.append(
-                f"left out layer {number}: {descriptor.media_type[:80]!r} is no archive and has "
-                "no title"
-            )
+            kind = descriptor.media_type[:80]
+            warnings.append(f"left out layer {number}: {kind!r} is no archive and has no title")
             continue
         left -= sum(len(each) for each, _ in files.values())
         if left < 0:
@@ -296,9 +286,7 @@ def _is_tar(raw: bytes) -> bool:
 
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
     """Apply a layer on top of the merged ones, with its whiteouts."""
-    plain = {
-        path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)
-    }
+    plain = {path: raw for path, raw in files.items() if not _basename(path).startswith(_WHITEOUT)}
     hidden = {*plain}  # a file replaces a directory of its name
     # and a directory a file
     folders = {folder for path in plain for folder in above(path.rpartition("/")[0])}

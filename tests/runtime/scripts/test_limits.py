@@ -40,7 +40,8 @@ def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_n
 
     monkeypatch.setattr(limits, "exceeds", walk)
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    for cost, most in ((0.0, 70), (0.1, 5)):
+    for length, most in ((0.0, 70), (0.1, 5)):
+        cost = length
         run, walks = ResourceUsage(["/x"], 256 * MIB, GIB), 0
         for _ in range(70):
             now += 0.05

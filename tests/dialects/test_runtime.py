@@ -582,9 +582,7 @@ FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bi
         ({"exit_code": None}, "was stopped by the server"),
     ],
 )  # fmt: skip
-def test_what_else_came_of_a_script_is_told_and_a_failure_is_marked_as_an_error(
-    more: dict[str, Any], words: str
-) -> None:
+def test_what_came_of_a_script_is_told_and_a_failure_marked(more: dict[str, Any], words: str) -> None:
     result: Any = runtime.script_result(TOLD | more)
     assert check(result, runtime.RUN) == TOLD | more
     assert words in said(result) and "None" not in said(result)

@@ -193,9 +193,7 @@ def test_names_come_before_any_description() -> None:
         (["site:a", "mine:b", "mine:c", "mine:acme/d"], {"mine": [1, 2], "acme": [3], "site": [0]}),
     ],
 )
-def test_groups_are_the_folders_that_differ_else_the_roots_by_size_and_name(
-    places: list[str], labels: dict[str, list[int]]
-) -> None:
+def test_groups_are_the_folders_that_differ_else_the_roots(places: list[str], labels: dict[str, list[int]]) -> None:
     found = groups([(each.rpartition(":")[0], each.rpartition(":")[2]) for each in places])
     assert [(label, sorted(positions)) for label, positions in found.items()] == [*labels.items()]
 

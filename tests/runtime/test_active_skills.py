@@ -130,9 +130,7 @@ async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
 
 
 @pytest.mark.requirement("RT-1", "RT-3", "RT-11")
-async def test_agents_that_work_on_the_disk_are_told_absolute_paths_and_nobody_else_is(
-    session: Session, registry: Registry
-) -> None:
+async def test_only_agents_that_work_on_the_disk_are_told_its_paths(session: Session, registry: Registry) -> None:
     place = Path(registry.roots[0].path) / "pdf-processing"
     answers = [await ask(session, "skills_load", names=["pdf-processing"]), await ask(session, "skills_list")]
     assert str(place.parent) not in json.dumps([*answers, session.tools(), await session.instructions()])
@@ -255,9 +253,7 @@ async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session:
         ({}, False), ({"all": False}, False), ({"names": []}, False), ({"all": False, "names": []}, False),
     ],
 )  # fmt: skip
-async def test_all_are_unloaded_or_it_is_told_what_unloading_takes(
-    session: Session, arguments: dict[str, Any], all_of_them: bool
-) -> None:
+async def test_unloading_takes_names_or_all(session: Session, arguments: dict[str, Any], all_of_them: bool) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing"])
     if all_of_them:
         assert active(await ask(session, "skills_unload", **arguments)) == []
@@ -285,7 +281,7 @@ async def test_an_edit_of_a_loaded_skill_shows_in_the_next_instructions(
     assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
 
 
-async def test_a_loaded_skill_that_is_hidden_stays_loaded_and_one_that_breaks_or_is_removed_does_not(
+async def test_a_loaded_skill_is_kept_until_it_breaks_or_is_removed(
     tmp_path: Path, session: Session, registry: Registry
 ) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
@@ -324,7 +320,7 @@ async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest
         ("skills_unload", {"all": True}, []),
     ],
 )
-async def test_what_is_loaded_while_the_instructions_are_renewed_is_kept(
+async def test_what_is_loaded_while_instructions_are_renewed_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], then: list[str]
 ) -> None:
     registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a", "Old.")} | skills("b")))

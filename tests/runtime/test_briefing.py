@@ -24,7 +24,7 @@ def told(briefing: Briefing) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
-def test_before_the_scan_the_texts_are_those_of_the_last_process(
+def test_before_the_scan_the_texts_are_the_last_ones(
     tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)

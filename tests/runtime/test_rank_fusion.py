@@ -21,7 +21,7 @@ def rows(first: list[tuple[int, float]], second: list[tuple[int, float]], weight
         ([], [], 1.0, []),
     ],
 )
-def test_rankings_are_fused_by_their_places_and_the_weight_of_the_first(
+def test_rankings_are_fused_by_place_and_weight(
     first: list[tuple[int, float]], second: list[tuple[int, float]], weight: float, order: list[int]
 ) -> None:
     assert rows(first, second, weight) == order

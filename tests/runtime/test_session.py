@@ -106,7 +106,7 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
 
 
 @pytest.mark.requirement("RT-2", "RT-23", "MCP-26", "X-17")
-async def test_sessions_know_nothing_of_each_other_loading_changes_no_tool_and_a_hosted_one_is_no_argument(
+async def test_sessions_know_nothing_of_each_other_and_loading_changes_no_tool(
     registry: Registry,
 ) -> None:
     runtime = Runtime(registry)
@@ -123,9 +123,7 @@ async def test_sessions_know_nothing_of_each_other_loading_changes_no_tool_and_a
 
 @pytest.mark.requirement("ASG-16", "ASG-23")
 @each_row("files", [{}, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}])
-async def test_without_a_skill_that_has_a_description_there_is_neither_word_nor_tool(
-    tmp_path: Path, files: dict[str, str]
-) -> None:
+async def test_without_a_described_skill_there_is_neither_word_nor_tool(tmp_path: Path, files: dict[str, str]) -> None:
     session = Runtime(loaded(plant(tmp_path, files))).session()
     assert await session.instructions() == ""
     assert session.tools() == []
@@ -176,9 +174,7 @@ async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
     assert listed(await ask(session, "skills_list", after="s5/gone")) == ["s6"]
 
 
-async def test_a_search_finds_what_the_words_mean_and_follows_the_catalogue(
-    tmp_path: Path, session: Session, registry: Registry
-) -> None:
+async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:
     assert listed(await ask(session, "skills_search", query="process a pdf"))[0] == "pdf-processing"
     assert len(listed(await ask(session, "skills_search", query="pdf data refunds", limit=2))) == 2
     nothing = await ask(session, "skills_search", query="origami")
@@ -230,9 +226,7 @@ async def test_only_loaded_skills_are_read(session: Session) -> None:
         ("references/my notes.md", uris.uri("pdf-processing", "references/my notes.md")),
     ],
 )  # fmt: skip
-async def test_any_text_of_a_skill_is_read_exactly_by_its_path_or_its_uri(
-    session: Session, file: str, asked: str
-) -> None:
+async def test_any_text_is_read_exactly_by_its_path_or_its_uri(session: Session, file: str, asked: str) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
     assert text(await ask(session, "skills_read", path=asked)) == WORKSHOP[f"pdf-processing/{file}"]
 
@@ -277,9 +271,7 @@ async def test_the_operator_says_how_much_a_call_returns(registry: Registry) -> 
         (".", "is not a file of the skill pdf-processing; there is: SKILL.md, assets/form.bin"),
     ],
 )
-async def test_an_unknown_path_is_told_the_nearest_and_a_directory_what_it_holds(
-    session: Session, path: str, said: str
-) -> None:
+async def test_an_unknown_path_is_told_the_nearest(session: Session, path: str, said: str) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
     assert said in await refused(session, "skills_read", {"path": path})
 
@@ -304,9 +296,7 @@ async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
 
 
 @pytest.mark.requirement("RT-17")
-async def test_a_file_that_changed_or_vanished_a_moment_ago_is_told_of_as_it_is_now(
-    tmp_path: Path, session: Session
-) -> None:
+async def test_a_file_that_changed_a_moment_ago_is_read_as_it_is_now(tmp_path: Path, session: Session) -> None:
     await ask(session, "skills_load", names=["pdf-processing"])
     await ask(session, "skills_read", path="references/guide.md")
     (tmp_path / "pdf-processing/references/guide.md").write_text("All of it is new.\n")
@@ -316,9 +306,7 @@ async def test_a_file_that_changed_or_vanished_a_moment_ago_is_told_of_as_it_is_
     assert "is not a file of the skill" in words and "references/my notes.md" in words
 
 
-async def test_a_skill_that_vanished_a_moment_ago_is_loaded_no_more_and_one_that_changed_as_it_is_now(
-    tmp_path: Path, session: Session
-) -> None:
+async def test_a_skill_that_changed_a_moment_ago_is_loaded_as_it_is_now(tmp_path: Path, session: Session) -> None:
     await ask(session, "skills_load", names=["data-analysis", "pdf-processing"])
     shutil.rmtree(tmp_path / "pdf-processing")
     assert "is not loaded" in await refused(session, "skills_read", {"path": "references/guide.md"})
@@ -491,9 +479,7 @@ async def test_unless_the_operator_allows_scripts_there_are_none(session: Sessio
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-async def test_a_script_is_run_with_what_the_model_says_and_else_as_the_operator_says(
-    able: Session, scripts: Scripts
-) -> None:
+async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: Scripts) -> None:
     assert "skills_run_script" in [tool["name"] for tool in able.tools()]
     await ask(able, "skills_load", names=["pdf-processing"])
     beats: list[float] = []
@@ -553,7 +539,7 @@ async def test_a_session_has_one_work_directory_and_closes_it(able: Session, scr
 
 
 @pytest.mark.requirement("RT-18")
-async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now_and_one_that_vanished_is_told_of(
+async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now(
     tmp_path: Path, able: Session, scripts: Scripts
 ) -> None:
     await ask(able, "skills_load", names=["pdf-processing"])

@@ -103,9 +103,7 @@ async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store
     assert names(await two.call("list", handle)) == []
 
 
-async def test_a_call_that_changes_nothing_writes_nothing_and_what_is_no_handle_asks_nobody(
-    tree: Path, store: Store
-) -> None:
+async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert (store.reads, store.writes) == (0, 1)
@@ -214,9 +212,7 @@ async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: St
     assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
 
 
-async def test_a_session_that_ends_here_gives_up_what_it_held_here_and_goes_on_elsewhere(
-    tree: Path, store: Store
-) -> None:
+async def test_a_session_that_ends_here_goes_on_elsewhere(tree: Path, store: Store) -> None:
     now = 0.0
     one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
     old = await one.call("load", names=["a"])
@@ -257,9 +253,7 @@ async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path,
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
-    tmp_path: Path, store: Store, seed: int
-) -> None:
+async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, store: Store, seed: int) -> None:
     choice = random.Random(seed)
     everything = [f"s{number}" for number in range(16)]
     tree = plant(tmp_path, skills("a", *everything))

@@ -122,9 +122,7 @@ def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, top: Path,
         assert sum(map(len, served.asked)) == 4 + 4
 
 
-def test_a_search_goes_on_without_a_model_that_fails_and_says_so_once_each_way(
-    top: Path, begin: Begin, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_search_goes_on_without_a_model_that_fails(top: Path, begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
         served.status = 503

@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def test_the_disk_is_looked_at_each_time_but_a_tree_that_takes_long_to_walk_is_not(
+def test_a_tree_that_takes_long_to_walk_is_looked_at_seldom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """11.18: at a look in two seconds, a run reached 716 MiB against 256."""
@@ -128,7 +128,7 @@ async def test_a_call_that_is_given_up_while_it_waits_takes_nothing() -> None:
 
 
 @given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), st.none() | st.integers(1, 4))
-def test_never_more_than_there_are_never_more_than_the_share_and_nobody_waits_for_nothing(
+def test_nobody_exceeds_its_share_and_nobody_waits_for_nothing(
     owners: list[str], total: int, share: int | None
 ) -> None:
     async def all_of_them() -> None:

@@ -93,8 +93,11 @@ class Runner:
         return outcome
 
 
+Make = Callable[..., Runner]
+
+
 @pytest.fixture
-def make(registry: Registry, box: str, temporary: Path) -> Iterator[Callable[..., Runner]]:
+def make(registry: Registry, box: str, temporary: Path) -> Iterator[Make]:
     """Makes runners with other settings. At the end they are closed, and nothing is left."""
     with ExitStack() as opened:
 
@@ -109,7 +112,7 @@ def make(registry: Registry, box: str, temporary: Path) -> Iterator[Callable[...
 
 
 @pytest.fixture
-def run(make: Callable[..., Runner]) -> Runner:
+def run(make: Make) -> Runner:
     return make()
 
 
@@ -146,9 +149,7 @@ def left(temporary: Path) -> list[str]:
     ],
 )
 @in_both
-async def test_a_script_is_run_and_its_exit_code_and_both_streams_told(
-    run: Runner, name: str, code: int, stdout: str, stderr: str
-) -> None:
+async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
     outcome = await run(name)
     assert (outcome.path, outcome.exit_code, outcome.stdout, outcome.stderr) == (
         f"scripts/{name}",
@@ -264,7 +265,7 @@ async def test_an_executable_bit_changes_nothing(run: Runner, registry: Registry
 
 @pytest.mark.requirement("RTI-7")
 @in_both
-async def test_what_cannot_be_started_is_exit_code_127(make: Callable[..., Runner], tmp_path: Path) -> None:
+async def test_what_cannot_be_started_is_exit_code_127(make: Make, tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"\x7fELF no program at all")
     (tmp_path / "broken").chmod(0o755)
     run = make(interpreters={".sh": str(tmp_path / "broken")})
@@ -278,9 +279,7 @@ async def test_what_cannot_be_started_is_exit_code_127(make: Callable[..., Runne
         assert outcome.exit_code == 127 and why in outcome.stderr and outcome.stdout == ""
 
 
-async def test_the_operators_interpreter_comes_first_and_a_missing_one_is_named(
-    make: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_operators_interpreter_comes_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(interpreters={".Sh": "bash", ".py": sys.executable})
     assert (await run("three.sh")).exit_code == 3
     assert (await run("SHOUT.PY")).stdout == "loud\n"
@@ -297,9 +296,7 @@ async def test_the_operators_interpreter_comes_first_and_a_missing_one_is_named(
         *({"env": (name,)} for name in ("LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES")),
     ],
 )  # fmt: skip
-def test_an_interpreter_that_is_not_there_and_a_variable_for_nobody_to_set_are_usage_errors(
-    registry: Registry, settings: dict[str, Any]
-) -> None:
+def test_what_the_operator_cannot_set_is_a_usage_error(registry: Registry, settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Scripts(registry, ScriptSettings(sandbox="off", **settings))
 
@@ -322,7 +319,7 @@ async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_
 
 
 @pytest.mark.requirement("RTI-8")
-async def test_the_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on_and_no_others(
+async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(
     run: Runner,
 ) -> None:
     """11.18: TAR_OPTIONS ran a command."""
@@ -346,9 +343,7 @@ async def test_a_time_limit_out_of_range_is_refused(run: Runner, seconds: float)
         await run("three.sh", timeout_s=seconds)
 
 
-async def test_a_file_that_changed_is_stale_and_nothing_is_started(
-    make: Callable[..., Runner], tmp_path: Path, temporary: Path
-) -> None:
+async def test_a_file_that_changed_is_stale_and_nothing_is_started(make: Make, tmp_path: Path, temporary: Path) -> None:
     top = zoo.build(tmp_path / "skills")
     run = make(zoo.opened(top))
     (top / "zoo" / "data" / "table.csv").write_text("changed")
@@ -395,7 +390,7 @@ async def test_output_is_capped_and_the_rest_read_and_forgotten(run: Runner) -> 
 
 @pytest.mark.requirement("SP-31")
 @in_both
-async def test_memory_the_size_of_a_file_cores_and_open_files_are_limited(make: Callable[..., Runner]) -> None:
+async def test_memory_the_size_of_a_file_cores_and_open_files_are_limited(make: Make) -> None:
     run = make(memory_bytes=128 << 20)
     outcome = await run("hog.py")
     assert outcome.exit_code == 1 and "MemoryError" in outcome.stderr
@@ -422,7 +417,7 @@ async def test_what_a_script_queues_in_sockets_is_bounded(run: Runner) -> None:
     assert 0 < int(outcome.stdout) * 64 <= 900 << 20, outcome.stderr
 
 
-async def test_a_work_directory_that_grew_too_big_is_emptied(make: Callable[..., Runner]) -> None:
+async def test_a_work_directory_that_grew_too_big_is_emptied(make: Make) -> None:
     run = make(workspace_bytes=8 << 20)
     outcome = await run("many.py")
     assert "took more than 8,388,608 bytes" in outcome.stderr
@@ -435,9 +430,7 @@ async def test_a_work_directory_that_grew_too_big_is_emptied(make: Callable[...,
     ("name", "why"), [("shared.py", "of memory"), ("nameless.py", "its files took"), ("many.py", "its files took")]
 )
 @in_both
-async def test_what_no_limit_of_the_kernel_counts_is_counted(
-    make: Callable[..., Runner], mark: dict[str, str], name: str, why: str
-) -> None:
+async def test_what_no_kernel_limit_counts_is_counted(make: Make, mark: dict[str, str], name: str, why: str) -> None:
     """11.18: 3 GiB of shared memory were written against 2 GiB, and removed files filled the disk."""
     run = make(workspace_bytes=8 << 20, memory_bytes=128 << 20)
     outcome = await run(name, "and stay", env=mark)
@@ -458,9 +451,7 @@ async def test_whatever_a_script_makes_can_be_removed(run: Runner, name: str) ->
 
 
 @pytest.mark.requirement("SP-31")
-async def test_only_so_many_run_at_once_and_a_work_directory_is_filled_only_when_its_turn_comes(
-    make: Callable[..., Runner], mark: dict[str, str]
-) -> None:
+async def test_a_work_directory_is_filled_only_when_its_turn_comes(make: Make, mark: dict[str, str]) -> None:
     run = make(concurrent=1)
     begun = anyio.Event()
 
@@ -483,9 +474,7 @@ async def test_only_so_many_run_at_once_and_a_work_directory_is_filled_only_when
 
 
 @in_both
-async def test_a_work_directory_that_is_closed_goes_with_the_last_script_in_it(
-    run: Runner, mark: dict[str, str]
-) -> None:
+async def test_a_closed_work_directory_goes_with_its_last_script(run: Runner, mark: dict[str, str]) -> None:
     there: list[bool] = []
 
     async def close(_: float) -> None:
@@ -496,9 +485,7 @@ async def test_a_work_directory_that_is_closed_goes_with_the_last_script_in_it(
     assert there and all(there) and not is_there(run.space.path)
 
 
-async def test_a_work_directory_is_not_emptied_under_a_script_that_runs(
-    make: Callable[..., Runner], mark: dict[str, str]
-) -> None:
+async def test_a_work_directory_is_not_emptied_under_a_script(make: Make, mark: dict[str, str]) -> None:
     run = make(workspace_bytes=8 << 20)
     seen: list[Outcome] = []
 
@@ -539,9 +526,7 @@ async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:
 @LINUX
 @pytest.mark.parametrize("name", ["sleep.py", "stubborn.py", "daemon.sh", "flood.py"])
 @in_both
-async def test_a_cancelled_run_leaves_no_process_and_no_directory(
-    run: Runner, mark: dict[str, str], temporary: Path, name: str
-) -> None:
+async def test_a_cancelled_run_leaves_nothing(run: Runner, mark: dict[str, str], temporary: Path, name: str) -> None:
     begun = anyio.Event()
 
     async def tell(_: float) -> None:
@@ -569,9 +554,7 @@ async def test_a_run_cancelled_at_any_moment_leaves_nothing(run: Runner, mark: d
     assert (await run("three.sh")).exit_code == 3
 
 
-async def test_close_removes_every_work_directory_and_so_does_the_end_of_the_program(
-    registry: Registry, temporary: Path
-) -> None:
+async def test_close_removes_every_work_directory_and_so_does_the_end(registry: Registry, temporary: Path) -> None:
     run = Runner(registry, "none")
     run.scripts.workspace()
     await run("keep.sh", "x")
@@ -587,7 +570,7 @@ async def test_close_removes_every_work_directory_and_so_does_the_end_of_the_pro
     assert os.listdir(temporary) == []
 
 
-async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Callable[..., Runner], tmp_path: Path) -> None:
+async def test_a_change_on_disk_during_the_run_does_not_reach_it(make: Make, tmp_path: Path) -> None:
     top = zoo.build(tmp_path / "skills")
     late = top / "zoo" / "scripts" / "late.sh"
     late.write_text('echo one\nwhile [ ! -e "$SKILL_WORKSPACE/go" ]; do sleep 0.02; done\necho two; cat "$0" | wc -l\n')

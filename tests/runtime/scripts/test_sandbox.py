@@ -180,7 +180,7 @@ def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: p
 
 @BOXED
 @pytest.mark.skipif(not sandbox.is_root(), reason="only root has another way")
-def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared(
+def test_where_root_cannot_become_another_user_no_folder_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: ["/no/such/setpriv", None])

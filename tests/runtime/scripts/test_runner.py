@@ -140,14 +140,13 @@ def left(temporary: Path) -> list[str]:
 @each_row(
     ("name", "code", "stdout", "stderr"),
     [
-        ("three.sh", 3, "out\n", "err\n"),
-        ("killed.sh", 128 + 11, "", ""),
+        ("three.sh", 3, "out\n", "err\n"), ("killed.sh", 128 + 11, "", ""), ("bytes.py", 0, "\ufffd\ufffdäö€", ""),
         ("read.py", 0, "''\n", ""),  # there is nothing on stdin
         ("pipe.sh", 0, "y\n", ""),  # a closed pipe ends a writer as it does in a shell
-        ("bytes.py", 0, "\ufffd\ufffdäö€", ""),
         ("main.py", 0, "imported a,b\n\n", ""),  # it finds the other files of its skill
+        ("flood.py", 0, "x" * QUICK.output_bytes, "x" * QUICK.output_bytes),  # the rest is read and forgotten
     ],
-)
+)  # fmt: skip
 @in_both
 async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
     outcome = await run(name)
@@ -157,8 +156,8 @@ async def test_what_comes_of_a_script_is_told(run: Runner, name: str, code: int,
         stdout,
         stderr,
     )
-    assert not outcome.timed_out and not outcome.stdout_truncated and not outcome.stderr_truncated
-    assert outcome.duration_ms >= 0
+    assert not outcome.timed_out and outcome.duration_ms >= 0
+    assert outcome.stdout_truncated == outcome.stderr_truncated == (name == "flood.py")
 
 
 @pytest.mark.requirement("X-29", "SP-33")
@@ -222,28 +221,24 @@ async def test_what_one_run_leaves_the_next_finds_and_another_session_does_not(r
 @in_both
 async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_helps(run: Runner) -> None:
     """11.E"""
-    outcome = await run("want.py", "no_such_package")
-    assert "ModuleNotFoundError" in outcome.stderr
-    assert outcome.stderr.splitlines()[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
+    missing = (await run("want.py", "no_such_package")).stderr.splitlines()
+    assert missing[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
     if run.box == "bubblewrap":
-        closed = await run("want.py", "network")
-        assert closed.stderr.splitlines()[-1].startswith("mcp-skills-server: scripts have no network here; ")
+        closed = (await run("want.py", "network")).stderr.splitlines()
+        assert closed[-1].startswith("mcp-skills-server: scripts have no network here; ")
 
 
 @pytest.mark.requirement("RT-20", "RTI-6")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        pytest.param("tell.js", '["x"] v', marks=pytest.mark.needs_program("node")),
-        pytest.param("module.mjs", "string", marks=pytest.mark.needs_program("node")),
-        pytest.param("tell.pl", "x", marks=pytest.mark.needs_program("perl")),
-        pytest.param("tell.bash", "2 ", marks=pytest.mark.needs_program("bash")),
-        ("SHOUT.PY", "loud"),
-        ("direct", "direct x"),
-        ("direct.xyz", "env x"),
-        ("ünï cødé.sh", "x|"),
+        *(pytest.param(name, said, marks=pytest.mark.needs_program(program)) for name, said, program in (
+            ("tell.js", '["x"] v', "node"), ("module.mjs", "string", "node"), ("tell.pl", "x", "perl"),
+            ("tell.bash", "2 ", "bash"),
+        )),
+        ("SHOUT.PY", "loud"), ("direct", "direct x"), ("direct.xyz", "env x"), ("ünï cødé.sh", "x|"),
     ],
-)
+)  # fmt: skip
 async def test_the_extension_or_the_first_line_chooses_the_interpreter(run: Runner, name: str, said: str) -> None:
     outcome = await run(name, "x")
     assert outcome.exit_code == 0, outcome.stderr
@@ -378,13 +373,6 @@ async def test_what_a_script_leaves_behind_is_killed(run: Runner, mark: dict[str
     assert not zoo.running(mark["MARK"]) or run.box == "bubblewrap"
 
 
-async def test_output_is_capped_and_the_rest_read_and_forgotten(run: Runner) -> None:
-    outcome = await run("flood.py")
-    assert outcome.exit_code == 0
-    assert outcome.stdout == outcome.stderr == "x" * (64 << 10)
-    assert outcome.stdout_truncated and outcome.stderr_truncated
-
-
 # Limits
 
 
@@ -415,14 +403,6 @@ async def test_what_a_script_queues_in_sockets_is_bounded(run: Runner) -> None:
     """The kernel keeps it for no process: two of 256 processes with 1,024 descriptors each held 3.9 GB."""
     outcome = await run("queues.py")
     assert 0 < int(outcome.stdout) * 64 <= 900 << 20, outcome.stderr
-
-
-async def test_a_work_directory_that_grew_too_big_is_emptied(make: Make) -> None:
-    run = make(workspace_bytes=8 << 20)
-    outcome = await run("many.py")
-    assert "took more than 8,388,608 bytes" in outcome.stderr
-    assert not is_there(f"{run.space.path}/part1")
-    assert (await run("keep.sh", "x")).stderr == ""
 
 
 @LINUX
@@ -485,18 +465,19 @@ async def test_a_closed_work_directory_goes_with_its_last_script(run: Runner, ma
     assert there and all(there) and not is_there(run.space.path)
 
 
-async def test_a_work_directory_is_not_emptied_under_a_script(make: Make, mark: dict[str, str]) -> None:
+async def test_a_work_directory_that_grew_too_big_is_emptied_but_not_under_a_script(make: Make) -> None:
     run = make(workspace_bytes=8 << 20)
     seen: list[Outcome] = []
 
     async def go() -> None:
-        seen.append(await run("many.py", "and stay", env=mark))
+        seen.append(await run("many.py", "and stay"))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(go)
         tasks.start_soon(go)
-    assert ["was emptied" in each.stderr for each in seen] == [False, True]
+    assert ["took more than 8,388,608 bytes, or could" in each.stderr for each in seen] == [False, True]
     assert os.listdir(run.space.path) == []
+    assert (await run("keep.sh", "x")).stderr == ""
 
 
 async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str]) -> None:
@@ -536,20 +517,15 @@ async def test_a_cancelled_run_leaves_nothing(run: Runner, mark: dict[str, str],
         await run(name, env=mark, progress=tell)
         begun.set()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(go)
-        with anyio.fail_after(DEADLINE):
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go)
             await begun.wait()
-        tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
     assert left(temporary) == ["session"]
-
-
-@LINUX
-@in_both
-async def test_a_run_cancelled_at_any_moment_leaves_nothing(run: Runner, mark: dict[str, str], temporary: Path) -> None:
-    for step in range(12):
-        with anyio.move_on_after(step * 0.01):
-            await run("daemon.sh", env=mark)
+    for step in range(3):
+        with anyio.move_on_after(step * 0.03):
+            await run(name, env=mark)
         assert left(temporary) == ["session"]
     assert (await run("three.sh")).exit_code == 3
 

@@ -505,7 +505,7 @@ FILES = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bi
 @each_row(
     ("more", "words"),
     [
-        ({}, "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty.\nIt ran"),
+        ({}, "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty.\nIt"),
         ({}, "It ran without a sandbox, as user 1000."),
         ({"sandbox": "bubblewrap", "sandbox_gaps": ["no filter", "root"]},
          "It ran in a sandbox (bubblewrap), as user 1000. Gaps: no filter; root."),

@@ -413,20 +413,6 @@ def test_nothing_that_a_model_says_raises(
     anyio.run(talk)
 
 
-async def test_calls_at_once_are_all_answered(using: Session) -> None:
-    read = {"path": "references/guide.md", "skill": "pdf-processing"}
-    with anyio.fail_after(DEADLINE):
-        async with anyio.create_task_group() as group:
-            for _ in range(10):
-                group.start_soon(lambda: ask(using, "skills_read", **read))
-                group.start_soon(lambda: ask(using, "skills_search", query="data"))
-                group.start_soon(lambda: ask(using, "skills_load", names=["data-analysis"], mode="add"))
-                group.start_soon(lambda: ask(using, "skills_unload", names=["refunds"]))
-                group.start_soon(using.instructions)
-    assert using.active_skills == ["pdf-processing", "data-analysis"]
-    assert using.calls == 0
-
-
 @pytest.mark.requirement("X-29")
 async def test_unless_the_operator_allows_scripts_there_are_none(session: Session) -> None:
     assert "skills_run_script" not in [tool["name"] for tool in session.tools()]

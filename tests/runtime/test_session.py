@@ -107,9 +107,7 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
 
 
 @pytest.mark.requirement("RT-2", "RT-23", "MCP-26", "X-17")
-async def test_sessions_know_nothing_of_each_other_and_loading_changes_no_tool(
-    registry: Registry,
-) -> None:
+async def test_sessions_know_nothing_of_each_other_and_loading_changes_no_tool(registry: Registry) -> None:
     runtime = Runtime(registry)
     one, other = runtime.session(), runtime.session()
     before = json.dumps(one.tools())

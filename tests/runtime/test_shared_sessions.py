@@ -23,12 +23,7 @@ from mcp_skills_server.runtime.active_skills import call_change
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
-from mcp_skills_server.runtime.shared_sessions import (
-    SessionRecord,
-    SessionRecordError,
-    SharedSessions,
-    parse_record,
-)
+from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, SharedSessions, parse_record
 from tables import each_row
 
 pytestmark = pytest.mark.anyio

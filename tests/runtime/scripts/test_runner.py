@@ -314,9 +314,7 @@ async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_
 
 
 @pytest.mark.requirement("RTI-8")
-async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(
-    run: Runner,
-) -> None:
+async def test_only_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(run: Runner) -> None:
     """11.18: TAR_OPTIONS ran a command."""
     env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
     seen = json.loads((await run("tell.py", env=env)).stdout)[1]

@@ -217,7 +217,7 @@ async def test_an_interpreter_outside_the_system_and_the_operators_folders_are_s
 def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
-    words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view)(9, None)
+    words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view, 9, None)
     shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
     assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}
 

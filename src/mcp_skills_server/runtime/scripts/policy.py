@@ -90,8 +90,7 @@ class ExecutionPolicy:
         self._file = approvals.default_file() if file is None else Path(file)
         if file is not None and not self._origins and not any(self._roots.values()):
             logger.warning(
-                "--approvals %s is not used without --allow-scripts-of ORIGIN",
-                printable(file),
+                "--approvals %s is not used without --allow-scripts-of ORIGIN", printable(file)
             )
         self._reported: set[tuple[str, str]] = set()
 

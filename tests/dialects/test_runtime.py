@@ -479,16 +479,17 @@ def test_news_are_one_line_in_text_and_structure() -> None:
 def test_a_listing_tells_the_same_twice_and_marks_what_is_wrong() -> None:
     odd = replace(build.skill("odd", standing=Standing.LENIENT), findings=(problem("name-hyphens", "the name is odd"),))
     plain = runtime.entry("a", build.skill("a"), "skill://a/SKILL.md", title="A", version="1", tags=["x"])
+    odd = replace(odd, origin="https://example.com")
     result: Any = runtime.listing([plain, runtime.entry("odd", odd, "skill://odd/SKILL.md")], "odd")
     structure = check(result, runtime.LIST)
     first, second = structure["skills"]
     told = {"name": "a", "description": "Does a.", "location": "skill://a/SKILL.md"}
     assert first == {**told, "title": "A", "version": "1", "tags": ["x"]}
-    assert second.keys() == {"name", "description", "location", "problems"}
+    assert second.keys() == {"name", "description", "location", "problems", "origin"}
     assert structure["next_after"] == "odd"
     lines = said(result).splitlines()
     assert lines[0] == "- a: Does a."
-    assert lines[1].startswith("- odd: Does odd. [has problems: the name is odd; ")
+    assert lines[1].startswith("- odd [from https://example.com]: Does odd. [has problems: the name is odd; ")
     assert 'after="odd"' in lines[2] and runtime.LIST in lines[2]
 
 

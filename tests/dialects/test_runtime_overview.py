@@ -112,7 +112,9 @@ def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_
 @pytest.mark.requirement("RT-3", "ASG-20")
 def test_where_all_fits_each_skill_has_its_whole_description_and_location() -> None:
     found = Overview([Offer("b", " Does\n b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")])
-    assert runtime.available(found, PLENTY) == (
+    whole = runtime.available(found, PLENTY)
+    assert whole == runtime.available(found, len(whole)) != runtime.available(found, len(whole) - 1)
+    assert whole == (
         "<available_skills>\n"
         "<skill>\n<name>b</name>\n<description>Does b.</description>\n<location>/skills/b/SKILL.md</location>\n"
         "</skill>\n"

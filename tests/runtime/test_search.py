@@ -124,6 +124,8 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     }
     among = [skill(path, description=description) for path, description in said.items()]
     assert found("paint my fence green tomorrow", *among) == ["two", "one"]
+    halves = [skill("one", description="Category."), skill("two", description="Zebra.")]
+    assert found("cat zebra", *CROWD, *halves) == ["two"]  # only the last word may be unfinished
 
 
 @each_row("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])

@@ -66,6 +66,7 @@ POLL_S = 0.05
 SLOT_TIMEOUT_S = 10.0
 """Seconds that a call waits for a slot of the concurrency limit."""
 _CLEANUP_S: Final = 20.0
+_NOTHING_RUN: Final = "Nothing was run: {}. The operator of this server must correct that"
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
@@ -80,21 +81,12 @@ _PLATFORM_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt"
 
 @dataclass(frozen=True, slots=True)
 class _RunRequest:
-    """A validated request to run a script.
+    """A validated request to run a script. `Scripts.run` explains the other fields."""
 
-    Attributes:
-        skills: the skills to lay out, by directory name.
-        skill_directory: the directory name of the script's skill; "" for the work directory.
-        path: the script's path in this directory.
-        file: the script; None if it is in the work directory.
-        launcher, fill, permissions, needs: as `Scripts.run` takes them.
-        network: whether the script may use the network.
-    """
-
-    skills: Mapping[str, Skill]
-    skill_directory: str
-    path: str
-    file: SkillFile | None
+    skills: Mapping[str, Skill]  # to lay out, by directory name
+    skill_directory: str  # of the script's skill; "" for the work directory
+    path: str  # of the script in this directory
+    file: SkillFile | None  # the script; None if it is in the work directory
     args: tuple[str, ...]
     timeout_s: float
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -186,9 +178,7 @@ class Scripts:
         try:
             return self._trial.result()
         except UsageError as error:
-            raise RequestError(
-                f"Nothing was run: {error}. The operator of this server must correct that"
-            ) from None
+            raise RequestError(_NOTHING_RUN.format(error)) from None
 
     async def run(
         self,
@@ -293,10 +283,7 @@ class Scripts:
         box = self._sandbox()
         # SP-30: checked for each run, because the process may have become root since the start.
         if box is None and sandbox.is_off_forbidden():
-            raise RequestError(
-                f"Nothing was run: {sandbox.ROOT_WITHOUT}. The operator of this server must "
-                "correct that"
-            )
+            raise RequestError(_NOTHING_RUN.format(sandbox.ROOT_WITHOUT))
         request = await to_thread.run_sync(self._authorize, request)
         async with self._slots.slot(owner, SLOT_TIMEOUT_S):
             if not workspace.is_open:

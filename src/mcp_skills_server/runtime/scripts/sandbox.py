@@ -62,22 +62,15 @@ _ETC: Final = """
 class SandboxView:
     """The directories, files and network access that one run sees.
 
-    Attributes:
-        skills: the directory to mount at /skills, with a directory for each skill.
-        work: the directory to mount at /workspace.
-        temporary: the new, empty directory to mount at /tmp, which may get mount points.
-        shared: the directory to mount at /dev/shm. It is on disk, where its size is measured,
-            because a tmpfs would be unbounded.
-        workdir: the working directory, as an absolute path inside of the sandbox.
-        needs: further files and folders that must be readable.
+    `shared` is on disk, where its size is measured, because a tmpfs would be unbounded.
     """
 
-    skills: str
-    work: str
-    temporary: str
-    shared: str
-    workdir: str = WORKSPACE
-    needs: tuple[str, ...] = ()
+    skills: str  # mounted at /skills, with a directory for each skill
+    work: str  # mounted at /workspace
+    temporary: str  # new and empty, mounted at /tmp; may get mount points
+    shared: str  # mounted at /dev/shm
+    workdir: str = WORKSPACE  # an absolute path inside of the sandbox
+    needs: tuple[str, ...] = ()  # further files and folders that must be readable
     network: bool = False
 
 

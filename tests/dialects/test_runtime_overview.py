@@ -85,12 +85,9 @@ def test_what_hosts_leave_of_the_texts_says_how_many_there_are_and_what_to_call(
     for text in (first_line, instructions, description):
         assert {runtime.SEARCH, runtime.LOAD, runtime.READ} <= set(re.findall(r"\w+", text))
         assert f"{size:,} skills" in text and len(text) <= min(CUT, OVERVIEW_CHARACTERS)
-
-
-@pytest.mark.parametrize("size", [17, 148])
-def test_every_name_is_shown_in_both_texts(size: int) -> None:
-    for text in texts(size):
-        assert names_in(text, size) == {offer.name for offer in skills(size).offers}
+    if size < 300:
+        everything = {offer.name for offer in skills(size).offers}
+        assert names_in(instructions, size) == names_in(description, size) == everything
 
 
 @pytest.mark.parametrize("size", [600, 10_000])
@@ -115,7 +112,9 @@ def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_
 @pytest.mark.requirement("RT-3", "ASG-20")
 def test_where_all_fits_each_skill_has_its_whole_description_and_location() -> None:
     found = Overview([Offer("b", " Does\n b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")])
-    assert runtime.available(found, PLENTY) == (
+    whole = runtime.available(found, PLENTY)
+    assert whole == runtime.available(found, len(whole)) != runtime.available(found, len(whole) - 1)
+    assert whole == (
         "<available_skills>\n"
         "<skill>\n<name>b</name>\n<description>Does b.</description>\n<location>/skills/b/SKILL.md</location>\n"
         "</skill>\n"
@@ -157,28 +156,23 @@ def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_par
     seen = dict(line.removeprefix("- ").split(": ", 1) for line in shown.text.splitlines())
     assert shown.names is None and len(shown.text) <= 1_000
     assert shown.cut == {position: seen[found.offers[position].name] for position in range(1, 10)}
-    assert seen["short"] == "Does it."
-    lengths = {len(each) for key, each in seen.items() if key != "short"}
-    assert max(lengths) - min(lengths) == 0 and min(lengths) > 80
-    assert all(each.endswith(("many...", "words...")) for key, each in seen.items() if key != "short")
-
-
-def test_a_description_without_blanks_is_cut_within_a_word() -> None:
-    found = Overview([Offer(f"skill-{n}", "PDF " + "填写表单" * 60) for n in range(9)])
-    shown = fit(found, 1_000)
-    assert sorted(shown.cut) == [*range(9)] and min(map(len, shown.cut.values())) >= 60
+    assert seen.pop("short") == "Does it."
+    (length,) = {len(each) for each in seen.values()}
+    assert length > 80 and all(each.endswith(("many...", "words...")) for each in seen.values())
+    within = fit(Overview([Offer(f"skill-{n}", "PDF " + "填写表单" * 60) for n in range(9)]), 1_000)
+    assert sorted(within.cut) == [*range(9)] and min(map(len, within.cut.values())) >= 60  # without blanks
 
 
 def test_preferred_skills_have_descriptions_where_not_all_do() -> None:
-    offers = [
-        Offer(f"skill-of-forms-{n}", "Fills them. Use when there is a form. " * 9, path=f"{n}") for n in range(99)
-    ]
-    wanted = ["gone", "7", "98", "3"]
-    shown = fit(Overview(offers, preferred=wanted), 2_700)
+    said = "Fills them. Use when there is a form. " * 9
+    found = Overview(
+        [Offer(f"skill-of-forms-{n}", said, path=f"{n}") for n in range(99)], preferred=["gone", "7", "98", "3"]
+    )
+    shown = fit(found, 2_700)
     described = {position for position, text in shown.cut.items() if text}
     assert described >= {7, 98, 3} and len(described) < 10
-    assert shown_part(Overview(offers), shown, 7).startswith("90 of 341 characters of its description: Use when")
-    assert shown_part(Overview(offers), shown, next(iter({*range(99)} - described))) == "by name alone"
+    assert shown_part(found, shown, 7).startswith("90 of 341 characters of its description: Use when")
+    assert shown_part(found, shown, min({*range(99)} - described)) == "by name alone"
 
 
 def test_names_come_before_any_description() -> None:
@@ -192,25 +186,26 @@ def test_names_come_before_any_description() -> None:
     assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
 
 
-def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_where_there_are_many() -> None:
-    two = groups([("site", "a"), ("mine", "b"), ("mine", "c"), ("mine", "acme/d")])
-    assert {label: sorted(positions) for label, positions in two.items()} == {"mine": [1, 2], "acme": [3], "site": [0]}
-    many = groups([("", f"folder-{n % 100}/skill-{n}") for n in range(150)])
-    assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
-    found = Overview([Offer(f"skill-{n}", "", path=f"folder-{n % 100}/skill-{n}") for n in range(1500)])
-    assert re.search(r"\n- in other folders: 1,140$", fit(found, 4_000).text)
-
-
 @each_row(
-    ("paths", "labels"),
+    ("places", "labels"),
     [
-        (["skills/a/x", "skills/a/y", "skills/b/z"], ["a", "b"]),  # a folder that all share makes no group
-        (["skills/x", "skills/y"], [""]),
-        (["c/x", "a/x", "b/x", "b/y"], ["b", "a", "c"]),  # those of one size by their names
+        (["skills/a/x", "skills/a/y", "skills/b/z"], {"a": [0, 1], "b": [2]}),  # what all share makes no group
+        (["skills/x", "skills/y"], {"": [0, 1]}),
+        (["c/x", "a/x", "b/x", "b/y"], {"b": [2, 3], "a": [1], "c": [0]}),  # those of one size by their names
+        (["site:a", "mine:b", "mine:c", "mine:acme/d"], {"mine": [1, 2], "acme": [3], "site": [0]}),
     ],
 )
-def test_groups_are_the_folders_that_differ_by_size_and_name(paths: list[str], labels: list[str]) -> None:
-    assert list(groups([("", path) for path in paths])) == labels
+def test_groups_are_the_folders_that_differ_else_the_roots(places: list[str], labels: dict[str, list[int]]) -> None:
+    found = groups([(each.rpartition(":")[0], each.rpartition(":")[2]) for each in places])
+    assert [(label, sorted(positions)) for label, positions in found.items()] == [*labels.items()]
+
+
+def test_of_many_groups_the_largest_are_shown_and_the_others_counted() -> None:
+    paths = [f"folder-{n % 100}/skill-{n}" for n in range(1500)]
+    many = groups([("", path) for path in paths[:150]])
+    assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
+    found = Overview([Offer(f"skill-{n}", "", path=path) for n, path in enumerate(paths)])
+    assert re.search(r"\n- in other folders: 1,140$", fit(found, 4_000).text)
 
 
 def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
@@ -241,22 +236,19 @@ def test_a_search_among_tools_finds_all_of_them_by_any_of_four_words(scripts: bo
         assert {"skill", "search", "load", "read"} <= set(re.findall(r"[a-z]+", tool["description"].lower()))
 
 
-def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets() -> None:
-    for count in (*SIZES[:3], 3_000):
-        found = skills(count)
-        for scripts in (False, True):
-            part = in_instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
-            assert part.text in runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
-            assert (part.names is None) == all(offer.name in part.text for offer in found.offers)
-        part = in_loading(found, OVERVIEW_CHARACTERS)
-        assert loading(found, OVERVIEW_CHARACTERS).endswith(f":\n{part.text}")
+@each_row("count", (*SIZES[:3], 3_000))
+def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets(count: int) -> None:
+    found = skills(count)
+    for scripts in (False, True):
+        part = in_instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
+        assert part.text in runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
+        assert (part.names is None) == all(offer.name in part.text for offer in found.offers)
+    part = in_loading(found, OVERVIEW_CHARACTERS)
+    assert loading(found, OVERVIEW_CHARACTERS).endswith(f":\n{part.text}")
     assert in_instructions(Overview(), 4_000, scripts=True).text == ""
 
 
-LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=20)
-
-
-@given(LENGTHS, st.integers(0, 500))
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(0, 500))
 def test_all_get_as_much_as_fits_and_not_a_character_more(lengths: list[int], room: int) -> None:
     most = max_min_limit(lengths, room)
     assert sum(min(length, most) for length in lengths) <= room or most == 0
@@ -267,22 +259,20 @@ def test_all_get_as_much_as_fits_and_not_a_character_more(lengths: list[int], ro
 
 
 @given(st.text("ab &;<>", max_size=40), st.integers(0, 45))
-@example("one two three", 9)
-def test_a_text_is_cut_at_the_end_of_a_word(text: str, most: int) -> None:
+def test_a_text_is_cut_to_a_length(text: str, most: int) -> None:
     cut = clipped(text, most)
-    assert len(cut) <= most or cut == text
-    if cut != text and cut:
-        kept = cut.removesuffix("...")
-        assert text.startswith(kept)
+    assert cut == text or (len(cut) <= most and text.startswith(cut.removesuffix("...")))
 
 
-def test_a_cut_leaves_no_half_of_a_word_or_of_an_entity() -> None:
-    assert clipped("one two three", 12) == "one two..."
-    assert clipped("one two three", 10) == "one two..."
-    assert clipped("one two three", 9) == "one..."
-    assert clipped("abcdefghij", 8) == "abcde..."
-    assert clipped("abc&amp;def", 9) == "abc..."
-    assert clipped("anything", 3) == ""
+@each_row(
+    ("text", "most", "cut"),
+    [
+        ("one two three", 12, "one two..."), ("one two three", 10, "one two..."), ("one two three", 9, "one..."),
+        ("abcdefghij", 8, "abcde..."), ("abc&amp;def", 9, "abc..."), ("anything", 3, ""),
+    ],
+)  # fmt: skip
+def test_a_cut_leaves_no_half_of_a_word_or_of_an_entity(text: str, most: int, cut: str) -> None:
+    assert clipped(text, most) == cut
 
 
 @given(st.text("ab\n", max_size=60), st.integers(1, 30))
@@ -292,9 +282,6 @@ def test_paragraphs_and_the_rest_make_the_text(text: str, most: int) -> None:
     assert len(kept) <= most and text.startswith(kept)
     assert not text[len(kept) : position].strip("\n")
     assert position > 0 or not text
-
-
-def test_a_cut_falls_between_paragraphs_else_between_lines_else_anywhere() -> None:
     assert paragraphs("one\n\ntwo\n\nthree", 9) == ("one\n\ntwo", 10)
     assert paragraphs("one\ntwo\nthree", 9) == ("one\ntwo", 8)
     assert paragraphs("onetwothree", 6) == ("onetwo", 6)

@@ -62,7 +62,9 @@ async def test_many_names_are_refused_before_they_are_looked_for(session: Sessio
 
 
 @pytest.mark.requirement("X-30")
-async def test_with_one_unknown_name_nothing_is_loaded(session: Session) -> None:
+async def test_with_one_skill_that_cannot_be_had_nothing_is_loaded(
+    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await ask(session, "skills_load", names=["refunds"])
     before = await session.instructions()
     for mode in ("replace", "add"):
@@ -70,26 +72,17 @@ async def test_with_one_unknown_name_nothing_is_loaded(session: Session) -> None
         words = await refused(session, "skills_load", {"names": names, "mode": mode})
         assert words.startswith("Nothing was loaded.") and "'no-such-thing'" in words
         assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in words
-        assert session.active_skills == ["refunds"]
-        assert await session.instructions() == before
-
-
-@pytest.mark.requirement("X-30")
-async def test_when_a_body_cannot_be_had_nothing_is_loaded(
-    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ask(session, "skills_load", names=["refunds"])
     body = registry.body
 
     def failing(skill: Skill) -> Any:
         if skill.name == "pdf-processing":
-            raise StaleFileError(str(Path(registry.place(skill)) / SKILL_MD))
+            raise StaleFileError("/nowhere")
         return body(skill)
 
     monkeypatch.setattr(registry, "body", failing)
-    words = await refused(session, "skills_load", {"names": ["data-analysis", "pdf-processing"]})
-    assert "try again" in words
+    assert "try again" in await refused(session, "skills_load", {"names": ["data-analysis", "pdf-processing"]})
     assert session.active_skills == ["refunds"]
+    assert await session.instructions() == before
 
 
 @pytest.mark.requirement("RT-8", "RT-9", "X-30")
@@ -130,9 +123,7 @@ async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
 
 
 @pytest.mark.requirement("RT-1", "RT-3", "RT-11")
-async def test_agents_that_work_on_the_disk_are_told_absolute_paths_and_nobody_else_is(
-    session: Session, registry: Registry
-) -> None:
+async def test_only_agents_that_work_on_the_disk_are_told_its_paths(session: Session, registry: Registry) -> None:
     place = Path(registry.roots[0].path) / "pdf-processing"
     answers = [await ask(session, "skills_load", names=["pdf-processing"]), await ask(session, "skills_list")]
     assert str(place.parent) not in json.dumps([*answers, session.tools(), await session.instructions()])
@@ -146,8 +137,9 @@ async def test_agents_that_work_on_the_disk_are_told_absolute_paths_and_nobody_e
     assert listed(await ask(able, "skills_list")) == ["refunds", "data-analysis", "pdf-processing"]
 
 
-async def test_skills_that_share_a_name_go_by_their_paths(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, skills("x/report", "y/report")))).session()
+async def test_skills_that_share_a_name_go_by_their_paths_and_a_loaded_one_by_what_was_told(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("x/report", "y/report")))
+    session, earlier = Runtime(registry).session(), Runtime(registry).session()
     words = await refused(session, "skills_load", {"names": ["report"]})
     assert words.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
     assert active(await ask(session, "skills_load", names=["y/report"])) == ["y/report"]
@@ -155,17 +147,14 @@ async def test_skills_that_share_a_name_go_by_their_paths(tmp_path: Path) -> Non
     shown = await session.instructions()
     assert "<name>x/report</name>" in shown and '<skill name="y/report">' in shown
     assert text(await ask(session, "skills_read", path=SKILL_MD, skill="y/report")).startswith("---")
-
-
-async def test_a_loaded_skill_keeps_the_name_that_was_told(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("x/report")))
-    session = Runtime(registry).session()
-    assert active(await ask(session, "skills_load", names=["report"])) == ["report"]
-    plant(tmp_path, skills("y/report"))
+    (tmp_path / "x/report" / SKILL_MD).unlink()
     registry.refresh()
-    (name,) = session.active_skills
-    assert text(await ask(session, "skills_read", path=SKILL_MD, skill=name)).startswith("---")
-    assert active(await ask(session, "skills_unload", names=[name])) == []
+    assert active(await ask(earlier, "skills_load", names=["report"])) == ["report"]
+    plant(tmp_path, skills("x/report"))
+    registry.refresh()
+    (name,) = earlier.active_skills
+    assert text(await ask(earlier, "skills_read", path=SKILL_MD, skill=name)).startswith("---")
+    assert active(await ask(earlier, "skills_unload", names=[name])) == []
 
 
 @pytest.mark.requirement("X-2")
@@ -215,14 +204,6 @@ async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: P
     assert "Ship it." in await session.instructions()
 
 
-@pytest.mark.requirement("RT-12")
-async def test_a_body_is_read_once(session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    monkeypatch.setattr(registry, "read", forbidden)
-    monkeypatch.setattr(registry, "body", forbidden)
-    assert await session.instructions() == await session.instructions()
-
-
 async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,59 +229,44 @@ async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session:
 
 
 @pytest.mark.requirement("RT-14")
-@each_row(
-    ("arguments", "all_of_them"),
-    [
-        ({"all": True}, True), ({"all": True, "names": ["refunds"]}, True), ({"all": True, "names": []}, True),
-        ({}, False), ({"all": False}, False), ({"names": []}, False), ({"all": False, "names": []}, False),
-    ],
-)  # fmt: skip
-async def test_all_are_unloaded_or_it_is_told_what_unloading_takes(
-    session: Session, arguments: dict[str, Any], all_of_them: bool
-) -> None:
+async def test_unloading_takes_names_or_all(session: Session) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    if all_of_them:
-        assert active(await ask(session, "skills_unload", **arguments)) == []
-        assert active(await ask(session, "skills_unload", **arguments)) == []
-    else:
-        words = await refused(session, "skills_unload", arguments)
+    for nothing in ({}, {"all": False}, {"names": []}, {"all": False, "names": []}):
+        words = await refused(session, "skills_unload", nothing)
         assert "names" in words and "all=true" in words
         assert session.active_skills == ["refunds", "pdf-processing"]
+    for more in ({}, {"names": ["refunds"]}, {"names": []}, {}):
+        assert active(await ask(session, "skills_unload", all=True, **more)) == []
+        await ask(session, "skills_load", names=["refunds", "pdf-processing"])
 
 
-@pytest.mark.requirement("RT-21", "RT-12")
-async def test_an_edit_of_a_loaded_skill_shows_in_the_next_instructions(
-    tmp_path: Path, session: Session, registry: Registry
-) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    changed = skill_md("refunds", "license: MIT", body="Ask for nothing.")
-    (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(changed)
-    registry.refresh()
-    shown = await session.instructions()
-    assert "Ask for nothing." in shown and "Ask for the receipt." not in shown
-    assert session.active_skills == ["refunds", "pdf-processing"]
-    receipt = await ask(session, "skills_unload", names=["pdf-processing"])
-    (entry,) = receipt["structuredContent"]["active_skills"]
-    assert entry["properties"]["license"] == "MIT"
-    assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
-
-
-async def test_a_loaded_skill_that_is_hidden_stays_loaded_and_one_that_breaks_or_is_removed_does_not(
-    tmp_path: Path, session: Session, registry: Registry
+@pytest.mark.requirement("RT-12", "RT-21")
+async def test_a_loaded_skill_is_shown_as_it_is_now_until_it_breaks_or_is_removed(
+    tmp_path: Path, session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
     place = tmp_path / "acme/billing/refunds" / SKILL_MD
-    place.write_text(skill_md("refunds", "disable-model-invocation: true", body="Ask the user."))
+    changed = skill_md("refunds", "license: MIT", "disable-model-invocation: true", body="Ask the user.")
+    place.write_text(changed)
     registry.refresh()
     shown = await session.instructions()
-    assert "Ask the user." in shown and "<name>refunds</name>" not in shown
+    assert "Ask the user." in shown and "Ask for the receipt." not in shown and "<name>refunds</name>" not in shown
+    receipt = await ask(session, "skills_unload", names=["pdf-processing"])
+    entry, _ = receipt["structuredContent"]["active_skills"]
+    assert entry["properties"]["license"] == "MIT"
+    assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
     place.write_text("---\nname: refunds\n")
+    registry.refresh()
+    shown = await session.instructions()
+    assert "Ask the user." not in shown and "Look at the data" in shown
+    assert active(await ask(session, "skills_unload", names=["refunds"])) == session.active_skills == ["data-analysis"]
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "read", forbidden)
+        patch.setattr(registry, "body", forbidden)
+        assert await session.instructions() == shown  # a body is read once
     (tmp_path / "data-analysis" / SKILL_MD).unlink()
     registry.refresh()
-    shown = await session.instructions()
-    assert "Ask the user." not in shown and "Look at the data" not in shown
-    assert session.active_skills == ["pdf-processing"]
-    assert active(await ask(session, "skills_unload", names=["refunds"])) == ["pdf-processing"]
+    assert "Look at the data" not in await session.instructions() and session.active_skills == []
 
 
 @pytest.mark.requirement("RT-8")
@@ -319,12 +285,11 @@ async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest
 @each_row(
     ("tool", "arguments", "then"),
     [
-        ("skills_load", {"names": ["b"]}, ["b"]),
-        ("skills_load", {"names": ["b"], "mode": "add"}, ["a", "b"]),
+        ("skills_load", {"names": ["b"]}, ["b"]), ("skills_load", {"names": ["b"], "mode": "add"}, ["a", "b"]),
         ("skills_unload", {"all": True}, []),
     ],
-)
-async def test_what_is_loaded_while_the_instructions_are_renewed_is_kept(
+)  # fmt: skip
+async def test_what_is_loaded_while_instructions_are_renewed_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], then: list[str]
 ) -> None:
     registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a", "Old.")} | skills("b")))

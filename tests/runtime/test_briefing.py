@@ -24,7 +24,7 @@ def told(briefing: Briefing) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
-def test_before_the_scan_the_texts_are_those_of_the_last_process(
+def test_before_the_scan_the_texts_are_the_last_ones(
     tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "_SETTLED_NS", 0)
@@ -89,24 +89,26 @@ def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
     briefing = Runtime(registry).briefing
-    start = briefing.generation
+    moments = [briefing.generation]
     registry.load()
-    assert briefing.news(start) is None
+    assert briefing.news(0) is None
     hidden = {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
-    plant(tmp_path, skills("c", "d") | hidden)
-    (tmp_path / "b/SKILL.md").unlink()
-    registry.refresh()
-    assert "2 added and 1 removed" in str(briefing.news(start))
-    assert briefing.news(briefing.generation) is None
-    later = briefing.generation
-    (tmp_path / "c/SKILL.md").unlink()
-    plant(tmp_path, skills("b"))
-    registry.refresh()
-    assert "1 added." in str(briefing.news(start))
-    assert "1 added and 1 removed." in str(briefing.news(later))
-    (tmp_path / "d/SKILL.md").unlink()
-    registry.refresh()
-    assert briefing.news(start) is None
+    for files, gone, news in (
+        (skills("c", "d") | hidden, "b", "2 added and 1 removed."),
+        (skills("b"), "c", ": 1 added."),
+        ({}, "d", "None"),
+    ):
+        plant(tmp_path, files)
+        (tmp_path / gone / "SKILL.md").unlink()
+        registry.refresh()
+        assert news in str(briefing.news(0))
+        assert briefing.news(briefing.generation) is None
+        moments.append(briefing.generation)
+    assert "1 added and 2 removed." in str(briefing.news(moments[1]))
+    # Another process finds its own moment by the time.
+    times = [briefing.time_of(each) for each in moments]
+    assert times == sorted(times) and [briefing.generation_at(each) for each in times] == moments
+    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
     monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
     short, closed = Runtime(registry), Runtime(registry)
     closed.close()
@@ -114,20 +116,6 @@ def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path, monkeypatch:
     registry.refresh()
     assert "3 added or more." in str(short.briefing.news(0))
     assert closed.briefing.generation == 0  # it follows nothing
-
-
-def test_another_process_finds_its_own_moment_by_the_time(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
-    briefing = Runtime(registry).briefing
-    moments = [briefing.generation]
-    for name in ("b", "c"):
-        plant(tmp_path, skills(name))
-        registry.refresh()
-        moments.append(briefing.generation)
-    times = [briefing.time_of(each) for each in moments]
-    assert times == sorted(times)
-    assert [briefing.generation_at(each) for each in times] == moments
-    assert briefing.generation_at(0) == moments[0] and briefing.generation_at(times[-1] + 60) == moments[-1]
 
 
 async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def test_a_search_says_so_and_the_rest_works(
     assert session.active_skills == ["alpha"]
 
 
-def test_a_start_looks_for_sqlite_without_loading_it_and_says_that_there_is_none(
+def test_a_start_says_that_there_is_no_sqlite(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = "import sys; from mcp_skills_server.runtime.full_text_support import warn_if_absent as w; w(); "

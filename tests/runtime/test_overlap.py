@@ -10,7 +10,7 @@ from dialects.build import skill
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import overlap
-from mcp_skills_server.runtime.overlap import group_copies, is_copy, overlaps
+from mcp_skills_server.runtime.overlap import group_copies, is_copy, overlaps, pairs
 from mcp_skills_server.runtime.runtime import Runtime
 from wire import write_skill
 
@@ -33,9 +33,11 @@ def registry(tmp_path: Path) -> Registry:
 def test_the_most_alike_come_first_by_the_words_that_decide_and_nobody_is_compared_with_itself() -> None:
     one = skill("pdf", description="Fills in the forms of a PDF")
     same = skill("portable", description="Fills PDF forms with much more that only it does")
-    found = overlaps(one, [skill("pears", description="Peels pears"), one, same, skill("-", description="")])
+    others = [skill("pears", description="Peels pears"), same, skill("-", description="")]
+    found = overlaps(one, [one, *others])
     assert [(each.other.path, each.share) for each in found] == [("portable", 1.0), ("-", 0.0), ("pears", 0.0)]
     assert found[0].words == ["fills", "forms", "pdf"]
+    assert [(first.path, each.other.path) for first, each in pairs([*others, one], 0.5)] == [("portable", "pdf")]
 
 
 def test_copies_have_one_name_and_say_nearly_the_same(registry: Registry) -> None:

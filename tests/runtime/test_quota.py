@@ -87,18 +87,12 @@ def test_no_claim_costs_another_owner_anything(claims: list[tuple[str | None, in
 @each_row(
     ("token", "address", "owner"),
     [
-        ("ann", "192.0.2.1", "ann"),
-        (None, "192.0.2.1", "address 192.0.2.1"),
-        (None, "::ffff:192.0.2.1", "address 192.0.2.1"),
-        (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"),
-        (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"),
-        (None, "fe80::1%eth0", "address fe80::/64"),
-        (None, "::1", "address ::1"),
-        (None, "testclient", "address testclient"),
-        (None, "", None),
-        (None, None, None),
+        ("ann", "192.0.2.1", "ann"), (None, "192.0.2.1", "address 192.0.2.1"), (None, "::1", "address ::1"),
+        (None, "::ffff:192.0.2.1", "address 192.0.2.1"), (None, "fe80::1%eth0", "address fe80::/64"),
+        (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"), (None, "testclient", "address testclient"),
+        (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"), (None, "", None), (None, None, None),
     ],
-)
+)  # fmt: skip
 def test_an_owner_is_a_token_else_an_address_of_which_a_client_cannot_choose_many(
     token: str | None, address: str | None, owner: str | None
 ) -> None:

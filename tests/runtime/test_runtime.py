@@ -34,9 +34,7 @@ def work_directory(session: Any) -> str:
 
 
 @pytest.mark.anyio
-async def test_on_a_loop_a_session_waits_for_no_disk_and_the_end_of_a_block_removes_what_scripts_worked_in(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime(registry, scripts=USABLE)
     readers: list[int] = []
     load = registry.load

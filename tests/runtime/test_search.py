@@ -18,7 +18,7 @@ from catalog.forest import loaded, plant, skill_md, skills, together
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search import FUSED, Search, fuse
 from tables import each_row
 from wire import FIXTURES
 
@@ -124,6 +124,8 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     }
     among = [skill(path, description=description) for path, description in said.items()]
     assert found("paint my fence green tomorrow", *among) == ["two", "one"]
+    halves = [skill("one", description="Category."), skill("two", description="Zebra.")]
+    assert found("cat zebra", *CROWD, *halves) == ["two"]  # only the last word may be unfinished
 
 
 @each_row("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
@@ -308,3 +310,22 @@ def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> No
         scores = [hit.score for hit in hits if hit.score is not None]
         assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
         assert [hit.skill.path for hit in hits if hit.score is None] == (["apples"] if question == "apples" else [])
+
+
+def fused(first: list[tuple[int, float]], second: list[tuple[int, float]], weight: float = 1.0) -> list[int]:
+    return [row for row, _ in fuse(iter(first), iter(second), weight)]
+
+
+def test_rankings_are_fused_by_place_and_weight() -> None:
+    assert fused([(1, -9.0), (2, -8.0)], [(2, -5.0)]) == [2, 1]  # what both have comes before what one has
+    assert fused([(1, -9.0), (2, -8.0)], [(2, -9.0), (3, -8.0)], 3.0) == [2, 1, 3]
+    assert fused([(1, -9.0)], [(2, -99.0)]) == [1, 2]  # places count, not ranks
+    assert fused([(3, -9.0)], [(1, -9.0)], 3.0) == [3, 1]
+    assert (fused([], [(2, -1.0), (3, 0.0)]), fused([], [])) == ([2, 3], [])
+    scores = dict(fuse(iter([(1, -9.0), (2, -9.0), (3, -8.0)]), iter([])))
+    assert scores[1] == scores[2] < scores[3]
+    assert sorted(fused([(row, -1.0) for row in range(5_000)], [])) == list(range(5_000))  # many equals are not lost
+    long = [(row, float(row)) for row in range(3 * FUSED)]
+    order = fused(long, [long[-1]])
+    assert order.index(long[-1][0]) < FUSED + 1  # the rest of the first ranking follows in its order and only once
+    assert [row for row in order if row != long[-1][0]] == [row for row, _ in long[:-1]]

@@ -19,7 +19,7 @@ def test_what_was_meant_is_among_the_first_five(catalogue: str) -> None:
     if catalogue == "fixtures":
         registry.load()
     else:
-        registry.snapshot = Snapshot(plausible(10_000))
+        registry.snapshot = Snapshot(plausible(6_000))
     search = Search(registry)
     recall: list[float] = []
     missed: list[str] = []
@@ -28,4 +28,4 @@ def test_what_was_meant_is_among_the_first_five(catalogue: str) -> None:
             found = {result.path for result in search.find(each["query"], 5, lambda _: True)}
             recall.append(len(found & {*each["expect"]}) / len(each["expect"]))
             missed += [each["query"]] if recall[-1] < 1 else []
-    assert mean(recall) > 0.9, missed
+    assert mean(recall) > 0.91, missed

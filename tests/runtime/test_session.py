@@ -9,6 +9,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -50,7 +51,7 @@ def able(registry: Registry, scripts: Scripts) -> Session:
     return runtime.session()
 
 
-@pytest.mark.requirement("RT-2", "RT-4", "RT-6", "RT-13", "RT-15", "RT-21", "RT-23")
+@pytest.mark.requirement("RT-2", "RT-4", "RT-6", "RT-13", "RT-15", "RT-21", "RT-23", "X-16")
 async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> None:
     # Choose: what is there is told, and nothing of it is loaded.
     first = await able.instructions()
@@ -84,7 +85,7 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
     assert second.startswith(first)
     assert '<skill name="pdf-processing">\nRead [the guide](references/guide.md).' in second
     assert "license: MIT" not in second
-    guide = await ask(able, "skills.read", path="references/guide.md")
+    guide = await ask(able, "skills-readresource", path="references/guide.md")
     assert guide == {"content": [{"type": "text", "text": "Fill in the form.\nThen sign it.\n"}]}
     outcome = await ask(able, "skills.run_script", path="scripts/extract.py", args=["--in", "a.pdf"])
     assert outcome["structuredContent"]["exit_code"] == 0
@@ -106,9 +107,7 @@ async def test_a_conversation_chooses_loads_uses_and_switches(able: Session) -> 
 
 
 @pytest.mark.requirement("RT-2", "RT-23", "MCP-26", "X-17")
-async def test_sessions_know_nothing_of_each_other_loading_changes_no_tool_and_a_hosted_one_is_no_argument(
-    registry: Registry,
-) -> None:
+async def test_sessions_know_nothing_of_each_other_and_loading_changes_no_tool(registry: Registry) -> None:
     runtime = Runtime(registry)
     one, other = runtime.session(), runtime.session()
     before = json.dumps(one.tools())
@@ -123,9 +122,7 @@ async def test_sessions_know_nothing_of_each_other_loading_changes_no_tool_and_a
 
 @pytest.mark.requirement("ASG-16", "ASG-23")
 @each_row("files", [{}, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}])
-async def test_without_a_skill_that_has_a_description_there_is_neither_word_nor_tool(
-    tmp_path: Path, files: dict[str, str]
-) -> None:
+async def test_without_a_described_skill_there_is_neither_word_nor_tool(tmp_path: Path, files: dict[str, str]) -> None:
     session = Runtime(loaded(plant(tmp_path, files))).session()
     assert await session.instructions() == ""
     assert session.tools() == []
@@ -154,9 +151,6 @@ async def test_where_no_host_binds_the_session_its_handle_and_the_bodies_travel_
     assert "session" in await refused(Session(Runtime(registry), hosted=False), "skills_read", {"path": SKILL_MD})
 
 
-# Listing and searching
-
-
 async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
     hidden = {f"s{number}x/SKILL.md": skill_md(f"s{number}x", "disable-model-invocation: true") for number in (0, 3, 6)}
     names = [f"s{number}" for number in range(7)]
@@ -176,9 +170,7 @@ async def test_the_pages_of_the_list_are_the_whole_list(tmp_path: Path) -> None:
     assert listed(await ask(session, "skills_list", after="s5/gone")) == ["s6"]
 
 
-async def test_a_search_finds_what_the_words_mean_and_follows_the_catalogue(
-    tmp_path: Path, session: Session, registry: Registry
-) -> None:
+async def test_a_search_follows_the_catalogue(tmp_path: Path, session: Session, registry: Registry) -> None:
     assert listed(await ask(session, "skills_search", query="process a pdf"))[0] == "pdf-processing"
     assert len(listed(await ask(session, "skills_search", query="pdf data refunds", limit=2))) == 2
     nothing = await ask(session, "skills_search", query="origami")
@@ -194,11 +186,10 @@ async def test_a_search_finds_what_the_words_mean_and_follows_the_catalogue(
     assert "origami" in json.dumps(session.tools())
 
 
-# Reading
-
-
-@pytest.mark.requirement("RT-16")
+@pytest.mark.requirement("RT-15", "RT-16", "X-30")
 async def test_reading_means_the_skill_that_was_loaded_last_unless_told(session: Session) -> None:
+    for arguments in ({"path": SKILL_MD}, {"path": SKILL_MD, "skill": "refunds"}):
+        assert "No skill is loaded; call skills_load" in await refused(session, "skills_read", arguments)
     await ask(session, "skills_load", names=["pdf-processing", "data-analysis"])
     path = "references/guide.md"
     assert text(await ask(session, "skills_read", path=path)) == "Draw it.\n"
@@ -206,17 +197,17 @@ async def test_reading_means_the_skill_that_was_loaded_last_unless_told(session:
         assert text(await ask(session, "skills_read", path=path, skill=form)).startswith("Fill in")
     await ask(session, "skills_unload", names=["data-analysis"])
     assert text(await ask(session, "skills_read", path=path)).startswith("Fill in")
-
-
-@pytest.mark.requirement("RT-15", "X-30")
-async def test_only_loaded_skills_are_read(session: Session) -> None:
-    for arguments in ({"path": SKILL_MD}, {"path": SKILL_MD, "skill": "refunds"}):
-        assert "No skill is loaded; call skills_load" in await refused(session, "skills_read", arguments)
-    await ask(session, "skills_load", names=["data-analysis"])
     words = await refused(session, "skills_read", {"path": SKILL_MD, "skill": "refunds"})
-    assert "'refunds' is not loaded; call skills_load" in words and "Loaded now: data-analysis" in words
+    assert "'refunds' is not loaded; call skills_load" in words and "Loaded now: pdf-processing" in words
     words = await refused(session, "skills_read", {"path": SKILL_MD, "skill": "refnds"})
     assert "Unknown skill: 'refnds'; nearest: refunds" in words
+
+
+@pytest.fixture
+async def using(session: Session) -> Session:
+    """A conversation that has one skill loaded."""
+    await ask(session, "skills_load", names=["pdf-processing"])
+    return session
 
 
 @pytest.mark.requirement("RT-17")
@@ -224,64 +215,48 @@ async def test_only_loaded_skills_are_read(session: Session) -> None:
     ("file", "asked"),
     [
         ("references/guide.md", "references/guide.md"), ("scripts/extract.py", "scripts/extract.py"),
-        (SKILL_MD, SKILL_MD), ("references/my notes.md", "references/my notes.md"),
-        ("references/my notes.md", "./references/my notes.md"),
+        (SKILL_MD, SKILL_MD), ("references/my notes.md", "./references/my notes.md"),
         ("references/my notes.md", "skill://pdf-processing/references/my notes.md"),
         ("references/my notes.md", uris.uri("pdf-processing", "references/my notes.md")),
     ],
 )  # fmt: skip
-async def test_any_text_of_a_skill_is_read_exactly_by_its_path_or_its_uri(
-    session: Session, file: str, asked: str
-) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    assert text(await ask(session, "skills_read", path=asked)) == WORKSHOP[f"pdf-processing/{file}"]
+async def test_any_text_is_read_exactly_by_its_path_or_its_uri(using: Session, file: str, asked: str) -> None:
+    assert text(await ask(using, "skills_read", path=asked)) == WORKSHOP[f"pdf-processing/{file}"]
 
 
 @pytest.mark.requirement("RT-17")
-async def test_pictures_and_other_files_are_read_as_fits(session: Session, registry: Registry) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    _, picture = (await ask(session, "skills_read", path="assets/icon.png"))["content"]
+async def test_files_are_read_as_fits_and_as_the_operator_says(using: Session, registry: Registry) -> None:
+    _, picture = (await ask(using, "skills_read", path="assets/icon.png"))["content"]
     assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
     assert base64.b64decode(picture["data"], validate=True) == PNG
-    _, link = (await ask(session, "skills_read", path="assets/form.bin"))["content"]
-    assert link["type"] == "resource_link"
+    _, link = (await ask(using, "skills_read", path="assets/form.bin"))["content"]
     found = uris.find(registry.snapshot, link["uri"], Standing.VALID)
-    assert found is not None and found[0].files[found[1]].size == 3
-
-
-@pytest.mark.requirement("RT-17")
-async def test_the_operator_says_how_much_a_call_returns(registry: Registry) -> None:
-    session = Runtime(registry, RuntimeSettings(result_characters=20, media_bytes=10)).session()
-    await ask(session, "skills_load", names=["pdf-processing"])
+    assert link["type"] == "resource_link" and found is not None and found[0].files[found[1]].size == 3
+    short = Runtime(registry, RuntimeSettings(result_characters=20, media_bytes=10)).session()
+    await ask(short, "skills_load", names=["pdf-processing"])
     for more in ({}, {"start_line": 1.0, "max_lines": 1}):
-        part, note = (await ask(session, "skills_read", path="references/guide.md", **more))["content"]
-        assert part["text"].rstrip("\n") == "Fill in the form."
-        assert "go on with start_line=2" in note["text"]
-    rest = await ask(session, "skills_read", path="references/guide.md", start_line=2)
+        part, note = (await ask(short, "skills_read", path="references/guide.md", **more))["content"]
+        assert part["text"].rstrip("\n") == "Fill in the form." and "go on with start_line=2" in note["text"]
+    rest = await ask(short, "skills_read", path="references/guide.md", start_line=2)
     assert text(rest).rstrip("\n") == "Then sign it."
-    assert "has 2 lines" in await refused(session, "skills_read", {"path": "references/guide.md", "start_line": 3})
-    _, link = (await ask(session, "skills_read", path="assets/icon.png"))["content"]
+    assert "has 2 lines" in await refused(short, "skills_read", {"path": "references/guide.md", "start_line": 3})
+    _, link = (await ask(short, "skills_read", path="assets/icon.png"))["content"]
     assert link["type"] == "resource_link"
 
 
 @each_row(
     ("path", "said"),
     [
-        ("references", "is a directory; there is: references/guide.md, references/my notes.md"),
-        ("references/", "is a directory; there is: references/guide.md, references/my notes.md"),
-        ("./references", "is a directory; there is: references/guide.md, references/my notes.md"),
-        ("references/giude.md", "is not a file of the skill pdf-processing; nearest: references/guide.md"),
-        ("guide.md", "is not a file of the skill pdf-processing; nearest: references/guide.md"),
-        ("zzzz", "pdf-processing; there is: SKILL.md, assets/form.bin, assets/icon.png, references/guide.md"),
-        ("", "is not a file of the skill pdf-processing; there is: SKILL.md, assets/form.bin"),
-        (".", "is not a file of the skill pdf-processing; there is: SKILL.md, assets/form.bin"),
+        *((path, "is a directory; there is: references/guide.md, references/my notes.md")
+          for path in ("references", "references/", "./references")),
+        *((path, "is not a file of the skill pdf-processing; nearest: references/guide.md")
+          for path in ("references/giude.md", "guide.md")),
+        *((path, "is not a file of the skill pdf-processing; there is: SKILL.md, assets/form.bin, assets/icon.png")
+          for path in ("zzzz", "", ".")),
     ],
-)
-async def test_an_unknown_path_is_told_the_nearest_and_a_directory_what_it_holds(
-    session: Session, path: str, said: str
-) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    assert said in await refused(session, "skills_read", {"path": path})
+)  # fmt: skip
+async def test_an_unknown_path_is_told_the_nearest(using: Session, path: str, said: str) -> None:
+    assert said in await refused(using, "skills_read", {"path": path})
 
 
 @pytest.mark.requirement("RT-17", "MCP-55")
@@ -304,21 +279,22 @@ async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
 
 
 @pytest.mark.requirement("RT-17")
-async def test_a_file_that_changed_or_vanished_a_moment_ago_is_told_of_as_it_is_now(
-    tmp_path: Path, session: Session
+async def test_a_file_that_changed_a_moment_ago_is_read_as_it_is_now(
+    tmp_path: Path, using: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    await ask(session, "skills_read", path="references/guide.md")
-    (tmp_path / "pdf-processing/references/guide.md").write_text("All of it is new.\n")
-    assert text(await ask(session, "skills_read", path="references/guide.md")) == "All of it is new.\n"
-    (tmp_path / "pdf-processing/references/guide.md").unlink()
-    words = await refused(session, "skills_read", {"path": "references/guide.md"})
+    guide, path = tmp_path / "pdf-processing/references/guide.md", "references/guide.md"
+    await ask(using, "skills_read", path=path)
+    guide.write_text("All of it is new.\n")
+    assert text(await ask(using, "skills_read", path=path)) == "All of it is new.\n"
+    guide.unlink()
+    words = await refused(using, "skills_read", {"path": path})
     assert "is not a file of the skill" in words and "references/my notes.md" in words
+    monkeypatch.setattr(registry, "read", Mock(side_effect=StaleFileError("/nowhere")))
+    words = await refused(using, "skills_read", {"path": SKILL_MD})
+    assert "try again" in words and "nowhere" not in words  # it never holds still
 
 
-async def test_a_skill_that_vanished_a_moment_ago_is_loaded_no_more_and_one_that_changed_as_it_is_now(
-    tmp_path: Path, session: Session
-) -> None:
+async def test_a_skill_that_changed_a_moment_ago_is_loaded_as_it_is_now(tmp_path: Path, session: Session) -> None:
     await ask(session, "skills_load", names=["data-analysis", "pdf-processing"])
     shutil.rmtree(tmp_path / "pdf-processing")
     assert "is not loaded" in await refused(session, "skills_read", {"path": "references/guide.md"})
@@ -332,48 +308,30 @@ async def test_a_skill_that_vanished_a_moment_ago_is_loaded_no_more_and_one_that
     assert "Ask for nothing." in await session.instructions()
 
 
-async def test_what_never_holds_still_is_to_be_tried_again(
-    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-
-    def failing(file: Any) -> bytes:
-        raise StaleFileError("/nowhere")
-
-    monkeypatch.setattr(registry, "read", failing)
-    words = await refused(session, "skills_read", {"path": "references/guide.md"})
-    assert "try again" in words and "nowhere" not in words
-
-
 @each_row(
-    ("tool", "arguments", "wrong", "takes"),
+    ("tool", "arguments", "wrong"),
     [
-        ("skills_load", None, "'names' is a required property", "names (required), mode"),
-        ("skills_load", {"names": "refunds"}, "Argument names: 'refunds' is not of type 'array'", "names (required)"),
-        ("skills_load", {"names": [1]}, "Argument names.0: 1 is not of type 'string'", "names (required)"),
-        ("skills_load", {"names": []}, "Argument names: ", "names (required)"),
-        ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'", "names (required), mode"),
-        ("skills_load", {"name": "refunds"}, "'name'", "names (required)"),
-        ("skills_unload", {"all": "yes"}, "Argument all: 'yes' is not of type 'boolean'", "names, all"),
-        ("skills_list", {"limit": 0}, "Argument limit: 0 is less than the minimum of 1", "after, limit"),
-        ("skills_list", {"limit": 201}, "Argument limit: 201 is greater than the maximum of 200", "after, limit"),
-        ("skills_list", {"limit": True}, "Argument limit: True is not of type 'integer'", "after, limit"),
-        ("skills_search", {}, "'query' is a required property", "query (required), limit"),
-        ("skills_search", {"query": None}, "Argument query: None is not of type 'string'", "query (required)"),
-        ("skills_read", {}, "'path' is a required property", "path (required), skill, start_line, max_lines"),
-        ("skills_read", {"path": "a", "start_line": 0}, "Argument start_line: ", "path (required)"),
-        ("skills_read", {"path": "a", "max_lines": 1.5}, "Argument max_lines: 1.5", "path (required)"),
-        ("skills_run_script", {"path": "a", "args": "-v"}, "Argument args: '-v'", "path (required), skill, args, env"),
-        ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1", "path (required)"),
-        ("skills_run_script", {"path": "a", "timeout_s": 0}, "Argument timeout_s: 0", "path (required)"),
+        ("skills_load", None, "'names' is a required property. skills_load takes: names (required), mode"),
+        ("skills_load", {"names": "refunds"}, "Argument names: 'refunds' is not of type 'array'"),
+        ("skills_load", {"names": [1]}, "Argument names.0: 1 is not of type 'string'. skills_load takes"),
+        ("skills_load", {"names": []}, "Argument names: "),
+        ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'"),
+        ("skills_unload", {"all": "yes"}, "all: 'yes' is not of type 'boolean'. skills_unload takes: names, all"),
+        ("skills_list", {"limit": 0}, "limit: 0 is less than the minimum of 1. skills_list takes: after, limit"),
+        ("skills_list", {"limit": 201}, "Argument limit: 201 is greater than the maximum of 200"),
+        ("skills_list", {"limit": True}, "Argument limit: True is not of type 'integer'"),
+        ("skills_search", {"query": None}, "query: None is not of type 'string'. skills_search takes: query (req"),
+        ("skills_read", {"path": "a", "start_line": 0}, "skills_read takes: path (required), skill, start_line, max_"),
+        ("skills_read", {"path": "a", "max_lines": 1.5}, "Argument max_lines: 1.5"),
+        ("skills_run_script", {"path": "a", "args": "-v"}, "skills_run_script takes: path (required), skill, args"),
+        ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1"),
+        ("skills_run_script", {"path": "a", "timeout_s": 0}, "Argument timeout_s: 0"),
     ],
-)
+)  # fmt: skip
 async def test_wrong_arguments_are_told_what_the_tool_takes(
-    session: Session, tool: str, arguments: dict[str, Any] | None, wrong: str, takes: str
+    session: Session, tool: str, arguments: dict[str, Any] | None, wrong: str
 ) -> None:
-    words = await refused(session, tool, arguments)
-    assert wrong in words
-    assert f"{tool} takes: {takes}" in words
+    assert wrong in await refused(session, tool, arguments)
 
 
 async def test_words_about_wrong_arguments_are_short_and_can_be_written(session: Session) -> None:
@@ -397,37 +355,25 @@ async def test_an_unknown_tool_is_told_the_tools(session: Session, name: str) ->
     assert words.encode()
 
 
-@pytest.mark.requirement("X-16")
-async def test_a_tool_goes_by_any_of_its_names(session: Session) -> None:
-    assert active(await ask(session, "skills-load", names=["pdf-processing"])) == ["pdf-processing"]
-    assert text(await ask(session, "skills-readresource", path="references/guide.md")).startswith("Fill in")
-    assert active(await ask(session, "skills.unload", all=True)) == []
-
-
 WORDS = (
     st.sampled_from(["csv-profiling", "refunds", "polite-greetings", SKILL_MD, "scripts/check_columns.sh", "scripts"])
     | st.sampled_from(["skill://csv-profiling", "skill://csv-profiling/%00", "skill://%ff", "../x", "[", '"', "\ud800"])
     | st.text(max_size=20)
 )
-LIKELY = {
-    "names": st.lists(WORDS, max_size=4),
-    "mode": st.sampled_from(["replace", "add"]),
-    "all": st.booleans(),
-    "limit": st.integers(1, 300) | st.floats(1, 1e308),
-    "start_line": st.integers(1, 10**30) | st.floats(1, 1e308),
-    "max_lines": st.integers(1, 10**30) | st.floats(1, 1e308),
-    "args": st.lists(WORDS, max_size=3),
-    "env": st.dictionaries(st.text(max_size=5), WORDS, max_size=2),
-    "timeout_s": st.floats(0, 1e308) | st.integers(1, 10),
-}
+NUMBERS = st.integers(1, 300) | st.integers(1, 10**30) | st.floats(1, 1e308)
+LIKELY: dict[str, st.SearchStrategy[Any]] = {
+    "names": st.lists(WORDS, max_size=4), "args": st.lists(WORDS, max_size=3), "all": st.booleans(),
+    "mode": st.sampled_from(["replace", "add"]), "env": st.dictionaries(st.text(max_size=5), WORDS, max_size=2),
+    "limit": NUMBERS, "start_line": NUMBERS, "max_lines": NUMBERS, "timeout_s": NUMBERS | st.floats(0, 1),
+}  # fmt: skip
 """Arguments that are no words."""
-TOOLS = st.sampled_from([*told.argument_schemas(), "skills.load", "skills-readresource"]) | st.text(max_size=12)
 
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """A tool and arguments for it, likely ones or wild ones or some of both."""
-    name = draw(TOOLS)
+    known = st.sampled_from([*told.argument_schemas(), "skills.load", "skills-readresource"])
+    name = draw(known | st.text(max_size=12))
     tool = told.canonical(name)
     schema: Any = told.argument_schemas()[tool] if tool else {"properties": {"path": {}}}
     likely = {key: LIKELY.get(key, WORDS) for key in schema["properties"]}
@@ -465,22 +411,6 @@ def test_nothing_that_a_model_says_raises(
     anyio.run(talk)
 
 
-async def test_calls_at_once_are_all_answered(session: Session) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    with anyio.fail_after(DEADLINE):
-        async with anyio.create_task_group() as group:
-            for _ in range(10):
-                group.start_soon(
-                    lambda: ask(session, "skills_read", path="references/guide.md", skill="pdf-processing")
-                )
-                group.start_soon(lambda: ask(session, "skills_search", query="data"))
-                group.start_soon(lambda: ask(session, "skills_load", names=["data-analysis"], mode="add"))
-                group.start_soon(lambda: ask(session, "skills_unload", names=["refunds"]))
-                group.start_soon(session.instructions)
-    assert session.active_skills == ["pdf-processing", "data-analysis"]
-    assert session.calls == 0
-
-
 @pytest.mark.requirement("X-29")
 async def test_unless_the_operator_allows_scripts_there_are_none(session: Session) -> None:
     assert "skills_run_script" not in [tool["name"] for tool in session.tools()]
@@ -491,9 +421,7 @@ async def test_unless_the_operator_allows_scripts_there_are_none(session: Sessio
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-async def test_a_script_is_run_with_what_the_model_says_and_else_as_the_operator_says(
-    able: Session, scripts: Scripts
-) -> None:
+async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: Scripts) -> None:
     assert "skills_run_script" in [tool["name"] for tool in able.tools()]
     await ask(able, "skills_load", names=["pdf-processing"])
     beats: list[float] = []
@@ -553,7 +481,7 @@ async def test_a_session_has_one_work_directory_and_closes_it(able: Session, scr
 
 
 @pytest.mark.requirement("RT-18")
-async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now_and_one_that_vanished_is_told_of(
+async def test_a_script_that_changed_a_moment_ago_runs_as_it_is_now(
     tmp_path: Path, able: Session, scripts: Scripts
 ) -> None:
     await ask(able, "skills_load", names=["pdf-processing"])

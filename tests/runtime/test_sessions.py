@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace as Clock
 from typing import Any
 
 import anyio
@@ -24,9 +24,9 @@ DAY = 24 * 3600.0
 
 
 @pytest.fixture
-def clock() -> SimpleNamespace:
+def clock() -> Clock:
     """A clock that stands still."""
-    return SimpleNamespace(now=1000.0)
+    return Clock(now=1000.0)
 
 
 @pytest.fixture
@@ -72,9 +72,7 @@ async def test_handles_cannot_be_guessed(runtime: Runtime) -> None:
 
 
 @pytest.mark.requirement("X-15", "MCP-11")
-async def test_unknown_ended_and_others_handles_are_told_in_the_same_words(
-    runtime: Runtime, clock: SimpleNamespace
-) -> None:
+async def test_unknown_ended_and_others_handles_are_told_in_the_same_words(runtime: Runtime, clock: Clock) -> None:
     sessions = Sessions(runtime, now=lambda: clock.now)
     session, over, ownerless = [await opened(sessions, owner) for owner in ("alpha", "beta", None)]
     clock.now += DAY
@@ -116,7 +114,7 @@ async def test_beyond_the_bound_the_one_unused_the_longest_ends(runtime: Runtime
 
 
 @pytest.mark.requirement("X-15")
-async def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, clock: SimpleNamespace) -> None:
+async def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, clock: Clock) -> None:
     sessions = Sessions(runtime, idle_s=60, now=lambda: clock.now)
     one, two = await opened(sessions), await opened(sessions)
     clock.now += 60
@@ -130,9 +128,7 @@ async def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, cloc
     assert one.active_skills == two.active_skills == []
 
 
-async def test_who_finds_all_places_taken_is_told_and_gets_one_when_another_has_been_idle(
-    runtime: Runtime, clock: SimpleNamespace
-) -> None:
+async def test_who_finds_all_places_taken_gets_one_when_another_was_idle(runtime: Runtime, clock: Clock) -> None:
     sessions = Sessions(runtime, most=4, idle_s=60, now=lambda: clock.now)
     for each in "abcd":
         sessions.store(sessions.new(), None, each)
@@ -154,9 +150,7 @@ async def waiting(session: Session) -> None:
 
 @pytest.mark.requirement("X-15")
 @pytest.mark.parametrize(("most", "later"), [(1, 0.0), (2, 1.0), (100, 61.0), (1, 61.0)])
-async def test_a_session_is_not_ended_while_it_works(
-    runtime: Runtime, clock: SimpleNamespace, most: int, later: float
-) -> None:
+async def test_no_session_ends_while_it_works(runtime: Runtime, clock: Clock, most: int, later: float) -> None:
     sessions = Sessions(runtime, most=most, idle_s=60, now=lambda: clock.now)
     scripts: Any = Scripts(runtime.registry, waits=True)
     runtime.scripts = scripts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Awaitable, Callable
@@ -12,14 +13,18 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from catalog.forest import loaded, plant, skills
+from dialects.build import JSON
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.active_skills import call_change
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import UnknownSessionError
-from mcp_skills_server.runtime.shared_sessions import SharedSessions, parse_record
+from mcp_skills_server.runtime.shared_sessions import SessionRecord, SessionRecordError, SharedSessions, parse_record
+from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -103,9 +108,7 @@ async def test_replicas_see_each_others_changes_in_their_order(tree: Path, store
     assert names(await two.call("list", handle)) == []
 
 
-async def test_a_call_that_changes_nothing_writes_nothing_and_what_is_no_handle_asks_nobody(
-    tree: Path, store: Store
-) -> None:
+async def test_a_call_that_changes_nothing_writes_nothing(tree: Path, store: Store) -> None:
     one = Replica(tree, store)
     handle = (await one.call("load", names=["a"])).session_id
     assert (store.reads, store.writes) == (0, 1)
@@ -214,9 +217,7 @@ async def test_whose_session_it_is_is_asked_wherever_it_is(tree: Path, store: St
     assert "alpha" not in store.texts[handle] and re.search(r'"owner":"[0-9a-f]{64}"', store.texts[handle])
 
 
-async def test_a_session_that_ends_here_gives_up_what_it_held_here_and_goes_on_elsewhere(
-    tree: Path, store: Store
-) -> None:
+async def test_a_session_that_ends_here_goes_on_elsewhere(tree: Path, store: Store) -> None:
     now = 0.0
     one, two = Replica(tree, store, idle_s=60, now=lambda: now), Replica(tree, store)
     old = await one.call("load", names=["a"])
@@ -257,9 +258,7 @@ async def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path,
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
-    tmp_path: Path, store: Store, seed: int
-) -> None:
+async def test_whatever_calls_cross_what_was_answered_is_loaded(tmp_path: Path, store: Store, seed: int) -> None:
     choice = random.Random(seed)
     everything = [f"s{number}" for number in range(16)]
     tree = plant(tmp_path, skills("a", *everything))
@@ -295,3 +294,50 @@ async def test_news_count_from_when_the_session_began_elsewhere(tree: Path, stor
     session = await two.call("list", handle)
     result: Any = await session.call("skills_load", {"names": ["a"]})
     assert "since this session began: 2 added" in result["content"][0]["text"]
+
+
+TEXTS = st.text(max_size=50)
+RECORDS = st.builds(
+    SessionRecord,
+    TEXTS,
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.dictionaries(TEXTS, TEXTS, max_size=8).map(lambda each: tuple(each.items())),
+    TEXTS,
+)
+FIELDS = st.fixed_dictionaries(
+    {}, optional={"version": st.just(1) | JSON, **dict.fromkeys(("owner", "since", "skills", "scripts_at"), JSON)}
+)
+
+
+@given(RECORDS)
+def test_what_is_written_is_read_again_and_fields_of_a_later_version_are_passed_over(record: SessionRecord) -> None:
+    assert parse_record(record.text()) == record
+    assert parse_record(json.dumps({**json.loads(record.text()), "more": [1]})) == record
+
+
+@given(st.text() | JSON.map(json.dumps) | FIELDS.map(json.dumps))
+@example("[" * 100_000)
+def test_any_text_is_a_record_or_an_error_of_one_line(text: str) -> None:
+    said = ""
+    try:
+        record = parse_record(text)
+    except SessionRecordError as error:
+        said = str(error)
+    else:
+        assert parse_record(record.text()) == record
+    assert len(said) < 100 and said.isprintable()
+
+
+@each_row(
+    "change",
+    [
+        {"version": 2}, {"version": True}, {"version": "1"}, {"since": None}, {"since": True}, {"since": 10**400},
+        {"owner": 1}, {"owner": "x" * 5000}, {"scripts_at": None}, {"skills": [["a", "b"]]},
+        {"skills": [{"path": "a"}]}, {"skills": [{"path": 1, "digest": ""}]},
+        {"skills": [{"path": str(each), "digest": ""} for each in range(1001)]},
+    ],
+)  # fmt: skip
+def test_another_shape_or_version_is_none(change: dict[str, Any]) -> None:
+    good = json.loads(SessionRecord("me", 1.5, (("a", "sha256:1"),), "here").text())
+    with pytest.raises(SessionRecordError):
+        parse_record(json.dumps({**good, **change}))

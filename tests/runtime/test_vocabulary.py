@@ -21,17 +21,12 @@ def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
 @each_row(
     ("word", "alike"),
     [
-        ("phylogenetik", ["phylogenetic"]),
-        ("zeitreihenanalyse", ["zeitreihen"]),
-        ("visualisation", ["visualization"]),
+        ("phylogenetik", ["phylogenetic"]), ("zeitreihenanalyse", ["zeitreihen"]), ("visualisation", ["visualization"]),
         ("visualization", []),  # itself is no other
-        ("times", ["time"]),
-        ("timetable", []),  # a short word is a part of too many
-        ("qqqq", []),
-        ("ab", []),
-        ("", []),
+        ("times", ["time"]), ("timetable", []),  # a short word is a part of too many
+        ("qqqq", []), ("ab", []), ("", []),
     ],
-)
+)  # fmt: skip
 def test_words_that_share_runs_of_letters_are_alike(word: str, alike: list[str]) -> None:
     assert vocabulary("phylogenetic", "zeitreihen", "visualization", "time", "image", letters=3).similar(word) == alike
 
@@ -54,18 +49,13 @@ KNOWN = ("commit", "release", "refund", "palette", "color", "notes")
 @each_row(
     ("typed", "meant"),
     [
-        ("comit", ["commit"]),  # one too few
-        ("commmit", ["commit"]),  # one too many
-        ("kommit", ["commit"]),  # one wrong, the first
-        ("ocmmit", ["commit"]),  # two swapped
+        ("comit", ["commit"]), ("commmit", ["commit"]), ("kommit", ["commit"]), ("ocmmit", ["commit"]),
         ("cmomti", ["commit"]),  # twice two swapped
         ("kommti", []),  # two slips, one of them in the first letter
-        ("releasenotes", ["release", "notes"]),  # two words
-        ("commit", []),  # itself
-        ("not", []),  # too short to guess
-        ("x" * 41, []),  # too long to be typed
+        ("releasenotes", ["release", "notes"]), ("commit", []),
+        ("not", []), ("x" * 41, []),  # too short to guess, too long to be typed
     ],
-)
+)  # fmt: skip
 def test_the_words_with_the_fewest_slips_are_meant(typed: str, meant: list[str]) -> None:
     assert vocabulary(*KNOWN).corrections(typed) == meant
 

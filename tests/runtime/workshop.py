@@ -76,8 +76,7 @@ class Held:
     """Holds back the first reading of a body, in its thread, until it is let go; later ones go ahead at once."""
 
     def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._go = threading.Event()
-        self._reached = threading.Event()
+        self._go, self._reached = threading.Event(), threading.Event()
         self._body = registry.body
         monkeypatch.setattr(registry, "body", self._held)
 
@@ -89,17 +88,17 @@ class Held:
 
     async def during(self, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> list[Any]:
         """What both answer, the second asked while the first is held back."""
-        answers: list[Any] = [None, None]
+        answers: list[Any] = []
 
-        async def keep(place: int, work: Callable[[], Awaitable[Any]]) -> None:
-            answers[place] = await work()
+        async def keep(work: Callable[[], Awaitable[Any]]) -> None:
+            answers.append(await work())
 
         try:
             with anyio.fail_after(DEADLINE):
                 async with anyio.create_task_group() as group:
-                    group.start_soon(keep, 0, first)
+                    group.start_soon(keep, first)
                     assert await to_thread.run_sync(self._reached.wait, DEADLINE)
-                    group.start_soon(keep, 1, second)
+                    group.start_soon(keep, second)
                     await anyio.wait_all_tasks_blocked()
                     self._go.set()
         finally:
@@ -147,5 +146,4 @@ def long_md(name: str, word: str = "Do it.") -> str:
 
 
 def forbidden(*_: Any) -> Any:
-    """Stands for what must not be done."""
     raise AssertionError("this must not be done")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -30,30 +29,49 @@ SKILLS = {
     "beta/SKILL.md": text("beta", "All about an orchard"),
     "gamma/SKILL.md": text("gamma", "All about a payment"),
 }
+Begin = Callable[..., Embeddings]
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
+def begin() -> Iterator[Begin]:
+    """Starts embeddings, and waits for the vectors unless there will be none; at the end they are closed."""
     with ExitStack() as opened:
-        yield opened
+
+        def begun(
+            registry: Registry,
+            embedder: Embedder,
+            folder: Path | None = None,
+            *,
+            pause_s: float = 0.05,
+            wait: bool = True,
+        ) -> Embeddings:
+            made = Embeddings(registry, embedder, folder and Index(folder), pause_s=pause_s)
+            opened.callback(made.close)
+            made.start()
+            assert not wait or made.wait(DEADLINE)
+            return made
+
+        yield begun
 
 
-def begun(stack: ExitStack, registry: Registry, embedder: Embedder, folder: Path | None = None) -> Embeddings:
-    made = Embeddings(registry, embedder, folder and Index(folder), pause_s=0.05)
-    stack.callback(made.close)
-    made.start()
-    return made
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    return plant(tmp_path / "skills", SKILLS)
 
 
 def ask(search: Search, query: str) -> list[str]:
     return [found.path for found in search.find(query, 3, lambda _: True, by_meaning=True)]
 
 
-def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path, stack: ExitStack) -> None:
-    registry = loaded(plant(tmp_path / "skills", SKILLS))
-    embeddings = begun(stack, registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache")
+def refreshed(registry: Registry, embeddings: Embeddings) -> None:
+    """Have an edit found and embedded."""
+    registry.refresh()
     assert embeddings.wait(DEADLINE)
-    search = Search(registry, embeddings)
+
+
+def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path, top: Path, begin: Begin) -> None:
+    registry = loaded(top)
+    search = Search(registry, begin(registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache"))
     assert ask(search, "driving a lorry") == ["alpha"]
     assert ask(search, "plum") == ["beta"]
     assert ask(search, "invoice")[:1] == ["gamma"]
@@ -63,63 +81,52 @@ def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path,
     assert ask(search, "orchard plum about a car")[:2] == ["beta", "alpha"]
 
 
-def test_it_follows_edits(tmp_path: Path, stack: ExitStack) -> None:
-    top = plant(tmp_path / "skills", SKILLS)
+def test_it_follows_edits(top: Path, begin: Begin) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
-        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"))
-        assert embeddings.wait(DEADLINE)
+        embeddings = begin(registry, Endpoint(served.url, "tiny"))
         assert [path for path, _ in embeddings.ranked("plum")] == ["beta"]
         served.asked.clear()
         plant(top, {"beta/SKILL.md": text("beta", "All about a lorry"), "delta/SKILL.md": text("delta", "A pear")})
         (top / "gamma/SKILL.md").unlink()
         plant(top, {"alpha/SKILL.md": SKILLS["alpha/SKILL.md"] + "\nAnother body.\n"})
-        registry.refresh()
-        assert embeddings.wait(DEADLINE)
+        refreshed(registry, embeddings)
         assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]
         assert [path for path, _ in embeddings.ranked("plum")] == ["delta"]
         assert sorted(embeddings.ranked("car")) == [("alpha", 1), ("beta", 1)]
         assert embeddings.ranked("refund") == []
         plant(top, {f"more-{number}/SKILL.md": text(f"more-{number}", "A bill") for number in range(100)})
-        registry.refresh()
-        assert embeddings.wait(DEADLINE)
+        refreshed(registry, embeddings)
         assert len(embeddings.ranked("refund")) == 60
         assert max(map(len, served.asked)) == 64
 
 
-def test_among_some_skills_the_others_take_no_place(tmp_path: Path, stack: ExitStack) -> None:
+def test_among_some_skills_the_others_take_no_place(top: Path, begin: Begin) -> None:
     several = {f"car-{number}/SKILL.md": text(f"car-{number}", "All about an automobile") for number in range(70)}
-    registry = loaded(plant(tmp_path, {**SKILLS, **several}))
+    registry = loaded(plant(top, several))
     with tiny.endpoint() as served:
-        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"))
-        assert embeddings.wait(DEADLINE) and len(embeddings.ranked("car")) == 60
-        assert [path for path, _ in embeddings.ranked("car", {"car-69", "beta"})] == ["car-69"]
+        embeddings = begin(registry, Endpoint(served.url, "tiny"))
+        assert len(embeddings.ranked("car")) == 60
         views = Views(registry, Grants([Grant(("*",), (Pattern("car-69"), Pattern("beta")))], local=False))
-        search = Search(views.of(None), embeddings)
-        assert [each.path for each in search.find("a car to drive", 5, lambda _: True, by_meaning=True)] == ["car-69"]
+        assert ask(Search(views.of(None), embeddings), "a car to drive") == ["car-69"]
 
 
-def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, stack: ExitStack) -> None:
-    top = plant(tmp_path / "skills", SKILLS)
+def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, top: Path, begin: Begin) -> None:
     with tiny.endpoint() as served:
         for expected in (3, 3, 4, 4):
             if expected == 4:
                 plant(top, {"delta/SKILL.md": text("delta", "A pear")})
-            embeddings = begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path / "cache")
-            assert embeddings.wait(DEADLINE)
+            begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
             assert sum(map(len, served.asked)) == expected
-        served.asked.clear()
-        assert begun(stack, loaded(top), Endpoint(served.url, "other"), tmp_path / "cache").wait(DEADLINE)
-        assert sum(map(len, served.asked)) == 4
+        begin(loaded(top), Endpoint(served.url, "other"), tmp_path)
+        assert sum(map(len, served.asked)) == 4 + 4
 
 
-def test_a_search_goes_on_without_a_model_that_fails_and_says_so_once_each_way(
-    tmp_path: Path, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    registry = loaded(plant(tmp_path / "skills", SKILLS))
+def test_a_search_goes_on_without_a_model_that_fails(top: Path, begin: Begin, caplog: pytest.LogCaptureFixture) -> None:
+    registry = loaded(top)
     with tiny.endpoint() as served:
         served.status = 503
-        embeddings = begun(stack, registry, Endpoint(served.url, "tiny", "s3cret"))
+        embeddings = begin(registry, Endpoint(served.url, "tiny", "s3cret"), wait=False)
         served.wait_for(3)
         search = Search(registry, embeddings)
         assert ask(search, "plum") == []
@@ -127,66 +134,45 @@ def test_a_search_goes_on_without_a_model_that_fails_and_says_so_once_each_way(
         served.status = 200
         assert embeddings.wait(DEADLINE)
         assert ask(search, "plum") == ["beta"]
-    assert caplog.messages == [
-        "embeddings failed: 127.0.0.1: HTTP status 503; searches use full text only",
-        "embeddings work again",
-    ]
+        failed = "embeddings failed: 127.0.0.1: HTTP status 503; searches use full text only"
+        assert caplog.messages == [failed, "embeddings work again"]
+        search = Search(registry, begin(registry, Endpoint(served.url, "tiny"), pause_s=DEADLINE))
+        served.status, asked = 503, len(served.asked)
+        assert ask(search, "orchard") == ask(search, "orchard") == ["beta"]
+        assert len(served.asked) == asked + 1  # it is left alone for a while
+    assert caplog.messages[2:] == [failed]
 
 
-def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, stack: ExitStack) -> None:
-    top = plant(tmp_path / "skills", SKILLS)
+def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:
     registry = loaded(top)
     with tiny.endpoint() as served:
-        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path / "cache")
-        assert embeddings.wait(DEADLINE)
+        embeddings = begin(registry, Endpoint(served.url, "tiny"), tmp_path)
         served.more = [0.0, 0.0]
         plant(top, {"delta/SKILL.md": text("delta", "A pear")})
-        registry.refresh()
-        assert embeddings.wait(DEADLINE)
+        refreshed(registry, embeddings)
         assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
         served.asked.clear()
-        following = begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path / "cache")
-        assert following.wait(DEADLINE)
+        begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
         assert served.asked == []
 
 
-def test_a_question_that_fails_costs_no_answer(
-    tmp_path: Path, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    registry = loaded(plant(tmp_path / "skills", SKILLS))
+def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, top: Path, begin: Begin) -> None:
+    registry = loaded(top)
     with tiny.endpoint() as served:
-        embeddings = Embeddings(registry, Endpoint(served.url, "tiny"), None)
-        stack.callback(embeddings.close)
-        embeddings.start()
-        assert embeddings.wait(DEADLINE)
-        served.status = 500
-        asked = len(served.asked)
-        search = Search(registry, embeddings)
-        assert ask(search, "orchard") == ask(search, "orchard") == ["beta"]
-        assert len(served.asked) == asked + 1  # it is left alone for a while
-        assert len(caplog.messages) == 1
-
-
-def test_kept_vectors_that_cannot_be_of_one_model_are_made_anew(tmp_path: Path, stack: ExitStack) -> None:
-    registry = loaded(plant(tmp_path / "skills", SKILLS))
-    with tiny.endpoint() as served:
-        assert begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
+        begin(registry, Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET value = x'00000000' WHERE key = (SELECT min(key) FROM memo)")
         served.asked.clear()
-        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path)
-        assert embeddings.wait(DEADLINE)
+        embeddings = begin(registry, Endpoint(served.url, "tiny"), tmp_path)
         assert sum(map(len, served.asked)) == 3 and [path for path, _ in embeddings.ranked("plum")] == ["beta"]
 
 
-def test_vectors_that_nobody_used_for_a_month_go(tmp_path: Path, stack: ExitStack) -> None:
-    top = plant(tmp_path / "skills", SKILLS)
+def test_vectors_that_nobody_used_for_a_month_go(tmp_path: Path, top: Path, begin: Begin) -> None:
     with tiny.endpoint() as served:
-        assert begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
+        begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
         with closing(sqlite3.connect(tmp_path / "skills.sqlite3", isolation_level=None)) as database:
             database.execute("UPDATE memo SET used = used - 31")
             plant(top, {"beta/SKILL.md": text("beta", "A lorry")})
             (top / "gamma/SKILL.md").unlink()
-            assert begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path).wait(DEADLINE)
+            begin(loaded(top), Endpoint(served.url, "tiny"), tmp_path)
             assert database.execute("SELECT count(*) FROM memo").fetchone() == (2,)  # alpha's was asked for

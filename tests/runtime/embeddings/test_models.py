@@ -37,58 +37,39 @@ def test_an_endpoint_is_given_by_its_own_address_or_that_of_the_api(path: str) -
 @each_row(
     ("status", "body"),
     [
-        (500, b""),
-        (302, b""),
-        (200, b"no json"),
-        (200, b'{"data": []}'),
-        (200, b'{"data": [{"index": 0, "embedding": ["x"]}]}'),
-        (200, b'{"data": [{"index": 0, "embedding": []}]}'),
-        (200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'),
+        (500, b""), (302, b""), (200, b"no json"), (200, b'{"data": []}'), (200, b"[" * 100_000),
+        *((200, b'{"data": [{"index": 0, "embedding": [%s]}]}' % numbers) for numbers in (b'"x"', b"", b"NaN")),
         (200, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1, 2]}]}'),
-        (200, b"[" * 100_000),
     ],
-)
+)  # fmt: skip
 def test_an_odd_answer_is_one_line_without_the_key(status: int, body: bytes) -> None:
     with tiny.endpoint() as served:
         served.status, served.body = status, body
-        with pytest.raises(EmbeddingError) as raised:
-            Endpoint(served.url, "tiny", "s3cret").embed(["car"], 10)
+        model = Endpoint(served.url, "tiny", "s3cret")
+        with pytest.raises(EmbeddingError, match=r"^127\.0\.0\.1: .+$") as raised:
+            model.embed(["car"], 10)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
+    with pytest.raises(EmbeddingError, match=r"^127\.0\.0\.1: .*refused$"):
+        model.embed(["car"], 10)  # nobody is at the address any more
 
 
-def test_nobody_at_the_address_is_one_line() -> None:
-    with tiny.endpoint() as served:
-        pass
-    with pytest.raises(EmbeddingError, match=r"^127\.0\.0\.1: "):
-        Endpoint(served.url, "tiny").embed(["car"], 10)
-
-
-def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:
-    folder = tiny.model(tmp_path)
-    (folder / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(EmbeddingError, match="cannot be used") as raised:
-        LocalModel(folder).embed(["car"], 10)
-    assert "\n" not in str(raised.value)
-
-
-def test_each_model_has_a_key_of_its_own(tmp_path: Path) -> None:
+def test_each_model_has_a_key_of_its_own_and_a_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
     one, other = tiny.model(tmp_path / "one"), tiny.model(tmp_path / "other")
-    keys = {LocalModel(one).key, LocalModel(other).key}
-    keys |= {Endpoint("https://x.example/v1", "a").key, Endpoint("https://x.example/v1", "b").key}
-    keys |= {Endpoint("https://y.example/v1", "a").key}
-    assert len(keys) == 5
-    assert LocalModel(one).key == LocalModel(one).key
+    urls = (("https://x.example/v1", "a"), ("https://x.example/v1", "b"), ("https://y.example/v1", "a"))
+    keys = [LocalModel(one).key, LocalModel(other).key, *(Endpoint(url, model).key for url, model in urls)]
+    assert len({*keys, LocalModel(one).key}) == 5
     with pytest.raises(EmbeddingError):
         _ = LocalModel(tmp_path / "none").key
+    (one / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(EmbeddingError, match=r"^.*cannot be used.*$"):
+        LocalModel(one).embed(["car"], 10)
 
 
 def test_nothing_is_imported_that_nobody_asked_for() -> None:
-    script = (
-        "import sys, mcp_skills_server.commands.serve, mcp_skills_server.runtime.search\n"
-        "import mcp_skills_server.runtime.embeddings.models, mcp_skills_server.runtime.embeddings.index\n"
-        "print([name for name in ('numpy', 'model2vec', 'huggingface_hub') if name in sys.modules])"
-    )
+    names = ("commands.serve", "runtime.search", "runtime.embeddings.models", "runtime.embeddings.index")
+    script = f"import sys, {', '.join(f'mcp_skills_server.{name}' for name in names)}\n"
+    script += "print([name for name in ('numpy', 'model2vec', 'huggingface_hub') if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert out.stdout == "[]\n"
 

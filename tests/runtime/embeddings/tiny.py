@@ -71,14 +71,13 @@ def endpoint() -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            texts = asked["input"]
             with it.moved:
-                it.asked.append(asked["input"])
+                it.asked.append(texts)
                 it.headers.append({name.lower(): value for name, value in self.headers.items()})
                 it.paths.append(self.path)
                 it.moved.notify_all()
-            rows = [
-                {"index": number, "embedding": vector(text) + it.more} for number, text in enumerate(asked["input"])
-            ]
+            rows = [{"index": number, "embedding": vector(text) + it.more} for number, text in enumerate(texts)]
             body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode() if it.body is None else it.body
             self.send_response(it.status)
             self.send_header("Content-Length", str(len(body)))
@@ -88,13 +87,12 @@ def endpoint() -> Iterator[Endpoint]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    it.url = f"http://127.0.0.1:{server.server_port}/v1"
-    try:
-        yield it
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        it.url = f"http://127.0.0.1:{server.server_port}/v1"
+        try:
+            yield it
+        finally:
+            server.shutdown()
+            thread.join()

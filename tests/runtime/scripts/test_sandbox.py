@@ -144,43 +144,39 @@ async def test_no_setting_of_the_kernel_can_be_written_nor_by_way_of_a_new_proc(
 @dropped
 @pytest.mark.requirement("SP-30")
 async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
-    registry = with_script(tmp_path, "touch made $TMPDIR/made /dev/shm/made && echo made\n")
-    runner = Scripts(registry, ScriptSettings(sandbox="required"))
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    text = "touch made $TMPDIR/made /dev/shm/made && echo made\n"
+    text += f"cp /bin/sh {folder}/sh && chmod 6755 {folder}/sh && grep ' {folder} ' /proc/mounts\n"
+    registry = with_script(tmp_path, text)
+    runner = Scripts(registry, ScriptSettings(sandbox="required", folders=(str(folder),)))
     space = runner.workspace()
-    skill = registry.snapshot.skills["zoo"]
-    outcome = await runner.run(skill, "scripts/own.sh", space, workdir="a/b")
-    assert outcome.stdout == "made\n", outcome.stderr
-    assert {os.lstat(f"{space.path}/{each}").st_uid for each in ("a", "a/b", "a/b/made")} == {65534}
-    assert {os.lstat(f"{space.path}/{each}").st_gid for each in ("", "a", "a/b", "a/b/made")} == {65534}
+    outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/own.sh", space, workdir="a/b")
+    assert outcome.stdout.startswith("made\n") and "nosuid" in outcome.stdout, outcome.stderr
+    left = [os.lstat(f"{space.path}/{each}") for each in ("a", "a/b", "a/b/made")]
+    left += [os.lstat(folder / "sh")]
+    assert {(each.st_uid, each.st_gid) for each in left} == {(65534, 65534)}
+    assert os.lstat(space.path).st_gid == 65534
     runner.close()
 
 
 @dropped
-async def test_what_a_script_leaves_in_a_folder_is_never_roots(tmp_path: Path) -> None:
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    folder.chmod(0o777)
-    text = f"cp /bin/sh {folder}/sh && chmod 6755 {folder}/sh && grep ' {folder} ' /proc/mounts\n"
-    outcome = await ran(with_script(tmp_path, text), "own.sh", folders=(str(folder),))
-    assert "nosuid" in outcome.stdout, outcome.stderr
-    assert ((folder / "sh").stat().st_uid, (folder / "sh").stat().st_gid) == (65534, 65534)
-
-
-@dropped
 def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name, mode in (("open", 0o777), ("locked", 0o755)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name).chmod(mode)
-    with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
-        sandbox.choose("required", network=False, folders=[str(tmp_path / "open"), str(tmp_path / "locked")])
+    caplog.set_level(logging.INFO, logger="mcp_skills_server")
+    folders = [str(tmp_path / "open"), str(tmp_path / "locked")]
+    for name, mode in zip(folders, (0o777, 0o755), strict=True):
+        os.mkdir(name)
+        os.chmod(name, mode)
+    sandbox.choose("required", network=False, folders=folders)
     first, second = caplog.messages
     assert first == "scripts run in a sandbox of bubblewrap, without network, as user 65534"
-    assert "65534" in second and f"{tmp_path}/locked" in second
+    assert "65534" in second and folders[1] in second
 
 
 @BOXED
 @pytest.mark.skipif(not sandbox.is_root(), reason="only root has another way")
-def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared(
+def test_where_root_cannot_become_another_user_no_folder_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sandbox, "_setpriv_choices", lambda: ["/no/such/setpriv", None])
@@ -204,27 +200,26 @@ async def test_certificates_are_there_and_private_keys_are_not(tmp_path: Path) -
 
 
 @BOXED
-async def test_the_operators_folders_can_be_read_and_written(registry: Registry, tmp_path: Path) -> None:
-    folder = tmp_path / "shared folder"
-    folder.mkdir()
-    folder.chmod(0o777)
-    (folder / "note").write_text("from outside\n")
-    outcome = await ran(registry, "share.sh", str(folder), folders=(str(folder),))
-    assert outcome.stdout == "from outside\n", outcome.stderr
-    assert (folder / "answer").read_text() == "from inside\n"
-
-
-@BOXED
-async def test_an_interpreter_outside_the_system_is_shown_with_what_it_needs(
+async def test_an_interpreter_outside_the_system_and_the_operators_folders_are_shown(
     registry: Registry, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
-    named = {".sh": str(tmp_path / "mysh")}
-    outcome = await ran(registry, "three.sh", interpreters=named)
-    assert outcome.exit_code == 3, outcome.stderr
-    seen = await ran(registry, "look.py", str(tmp_path / "secret"), interpreters=named)
-    assert seen.stdout.startswith("False")
+    folder = plant(tmp_path / "shared folder", {"note": "from outside\n"})
+    folder.chmod(0o777)
+    settings: Any = {"interpreters": {".sh": str(tmp_path / "mysh")}, "folders": (str(folder),)}
+    outcome = await ran(registry, "share.sh", str(folder), **settings)
+    assert outcome.stdout == "from outside\n", outcome.stderr
+    assert await anyio.Path(folder, "answer").read_text() == "from inside\n"
+    assert (await ran(registry, "look.py", str(tmp_path / "secret"), **settings)).stdout.startswith("False")
+
+
+def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
+    words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view, 9, None)
+    shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
+    assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}
 
 
 @BOXED
@@ -314,11 +309,3 @@ def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: s
     for mode in ("required", "off"):
         with pytest.raises(UsageError, match=why):
             Scripts(registry, ScriptSettings(sandbox=mode, folders=(folder,)))
-
-
-def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
-    view = sandbox.SandboxView("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
-    words = sandbox.Bubblewrap("bwrap", folders=()).prefix(view)(9, None)
-    shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
-    assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}

@@ -50,7 +50,7 @@ def test_a_work_directory_that_was_replaced_by_a_link_is_made_again(space: Works
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="by descriptors")
-def test_no_directory_is_made_through_a_link_that_was_swapped_in(
+def test_no_directory_is_made_through_a_late_link(
     space: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = tmp_path / "away"

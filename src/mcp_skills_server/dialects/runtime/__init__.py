@@ -4,10 +4,11 @@ Pure functions. Every text depends on the skills alone, which keeps prompt cache
 structure of a result are each complete, because some hosts give a model only one of the two.
 """
 
+# ruff: noqa: F403, F405 - `__all__` lists what `words` has
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions, proposing
-from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
 from mcp_skills_server.dialects.runtime.overview import (
+    OVERVIEW_CHARACTERS,
     Shown,
     available,
     groups,
@@ -17,8 +18,8 @@ from mcp_skills_server.dialects.runtime.overview import (
     round_robin,
     shown_part,
 )
-from mcp_skills_server.dialects.runtime.results import CHARACTERS as RESULT_CHARACTERS
 from mcp_skills_server.dialects.runtime.results import (
+    RESULT_CHARACTERS,
     binary_file,
     change_notice,
     depends_on,
@@ -35,33 +36,7 @@ from mcp_skills_server.dialects.runtime.results import (
     unread_notice,
     with_note,
 )
-from mcp_skills_server.dialects.runtime.words import (
-    CONVERSATION,
-    LIST,
-    LIST_CHANGED,
-    LOAD,
-    PROPOSALS,
-    PROPOSE,
-    READ,
-    RUN,
-    SCRIPTS,
-    SEARCH,
-    SESSION,
-    UNLOAD,
-    WORKSPACE,
-    Loaded,
-    Offer,
-    Overview,
-    ToolResult,
-    canonical,
-    changed,
-    hidden_remarks,
-    in_workspace,
-    is_offered,
-    is_usable,
-    problems,
-    scripts_of,
-)
+from mcp_skills_server.dialects.runtime.words import *
 
 __all__ = [
     "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE",

@@ -91,9 +91,7 @@ def proposing() -> list[dict[str, Json]]:
                 "additionalProperties": {"type": ["string", "null"]},
                 "minProperties": 1,
                 "description": "The whole text of each new or changed file by its path in the "
-                "skill, "
-                "such as SKILL.md; "
-                "null removes a file. Files that are not named stay.",
+                "skill, such as SKILL.md; null removes a file. Files that are not named stay.",
             },
             "reason": _text(
                 "Why, for the person who decides: what happened, and what gets better."
@@ -106,11 +104,9 @@ def proposing() -> list[dict[str, Json]]:
         required=["name", "files", "reason"],
         output=_PROPOSAL,
     )
-    propose["annotations"] = {
-        "readOnlyHint": False,
-        "destructiveHint": False,
-        "openWorldHint": False,
-    }
+    propose["annotations"] = dict.fromkeys(
+        ("readOnlyHint", "destructiveHint", "openWorldHint"), False
+    )
     own = _tool(
         PROPOSALS,
         "Your proposals",
@@ -266,19 +262,11 @@ def _tool(
     required: list[Json] | None = None,
     output: dict[str, Json] | None = None,
 ) -> dict[str, Json]:
-    schema: dict[str, Json] = {
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
+    schema: Json = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         schema["required"] = required
-    tool: dict[str, Json] = {
-        "name": name,
-        "title": title,
-        "description": description,
-        "inputSchema": schema,
-    }
+    tool: dict[str, Json] = {"name": name, "title": title, "description": description}
+    tool["inputSchema"] = schema
     if output is not None:
         tool["outputSchema"] = output
     # Loading changes the conversation's state only.
@@ -315,25 +303,23 @@ _INTEGER: Final[dict[str, Json]] = {"type": "integer"}
 _BOOLEAN: Final[dict[str, Json]] = {"type": "boolean"}
 _INTEGER_OR_NULL: Final[dict[str, Json]] = {"type": ["integer", "null"]}
 _TEXTS: Final = _list(_STRING)
+
+
+def _strings(*names: str) -> dict[str, Json]:
+    return dict.fromkeys(names, _STRING)
+
+
 _PROPOSAL: Final = _object(
     ("id", "name", "principal", "state", "reason"),
-    id=_STRING,
-    name=_STRING,
-    principal=_STRING,
+    **_strings("id", "name", "principal"),
     state={"type": "string", "enum": ["pending", "approved", "rejected"]},
     reason=_STRING,
     base={"type": ["string", "null"]},
-    proposed=_STRING,
-    reviewer=_STRING,
-    message=_STRING,
-    decided=_STRING,
+    **_strings("proposed", "reviewer", "message", "decided"),
 )
 _ACTIVE: Final = _object(
     ("name", "location", "root_dir", "digest", "properties"),
-    name=_STRING,
-    location=_STRING,
-    root_dir=_STRING,
-    digest=_STRING,
+    **_strings("name", "location", "root_dir", "digest"),
     properties={"type": "object"},
     instructions=_STRING,
     files=_TEXTS,
@@ -346,11 +332,7 @@ _RECEIPT: Final = _object(
 )
 _LISTED: Final = _object(
     ("name", "description", "location"),
-    name=_STRING,
-    description=_STRING,
-    location=_STRING,
-    title=_STRING,
-    version=_STRING,
+    **_strings("name", "description", "location", "title", "version"),
     tags=_TEXTS,
     problems=_TEXTS,
     origin=_STRING,
@@ -364,9 +346,7 @@ _OUTCOME: Final = _object(
     stdout=_STRING,
     stderr=_STRING,
     duration_ms=_INTEGER,
-    timed_out=_BOOLEAN,
-    stdout_truncated=_BOOLEAN,
-    stderr_truncated=_BOOLEAN,
+    **dict.fromkeys(("timed_out", "stdout_truncated", "stderr_truncated"), _BOOLEAN),
     sandbox=_STRING,
     user=_INTEGER_OR_NULL,
     sandbox_gaps=_TEXTS,

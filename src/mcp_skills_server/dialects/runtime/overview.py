@@ -30,7 +30,7 @@ from mcp_skills_server.dialects.runtime.words import (
 from mcp_skills_server.errors import plural
 from mcp_skills_server.format.markup import contained, element, escaped, wrap
 
-CHARACTERS: Final = 4_000
+OVERVIEW_CHARACTERS: Final = 4_000
 """The longest text that hosts show untruncated: some truncate at 4,096 characters."""
 _LEAST_DESCRIPTION: Final = 60
 """The minimum length of a truncated description; a shorter one does not say when to use a skill."""
@@ -72,17 +72,12 @@ FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read it
 
 
 class Shown(NamedTuple):
-    """A bounded text, and the part of the skills that it shows.
-
-    Attributes:
-        text: the text.
-        names: positions of the skills that it names; None if it names all.
-        cut: the truncated descriptions by position of the skill; "" for an omitted one.
-    """
+    """A bounded text, and the part of the skills that it shows."""
 
     text: str
-    names: Collection[int] | None = None
+    names: Collection[int] | None = None  # positions of the named skills; None if it names all
     cut: Mapping[int, str] = MappingProxyType({})
+    """The truncated descriptions by position of the skill; "" for an omitted one."""
 
 
 def instructions(

@@ -26,7 +26,7 @@ from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 from mcp_skills_server.model.clients import UNKNOWN, Shows
 
-CHARACTERS: Final = UNKNOWN.result_characters
+RESULT_CHARACTERS: Final = UNKNOWN.result_characters
 """The maximum result size in characters: hosts cut 40,000 in the middle, or move them to a file."""
 _MOST_FILES: Final = 200
 _ELSEWHERE: Final = (
@@ -43,7 +43,7 @@ def load_result(
     fresh: Sequence[Loaded] = (),
     *,
     bodies: bool,
-    characters: int = CHARACTERS,
+    characters: int = RESULT_CHARACTERS,
     shows: Shows = "text",
     note: str | None = None,
 ) -> ToolResult:
@@ -63,11 +63,8 @@ def load_result(
     shown: dict[str, Loaded] = {}
     if bodies:
         shown = {each.name: each for each in _cut(fresh, characters)}
-    in_structure = shows != "text"
-    entries = [
-        _loaded_entry(shown.get(each.name, each), in_structure and each.name in shown)
-        for each in active
-    ]
+    whole = shown if shows != "text" else ()
+    entries = [_loaded_entry(shown.get(each.name, each), each.name in whole) for each in active]
     structure: dict[str, Json] = {"active_skills": entries}
     names = contained(", ".join(one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}."]
@@ -83,36 +80,28 @@ def load_result(
     elif fresh:
         for each in fresh:
             if each.problems:
-                lines.append(
-                    contained(
-                        f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
-                    )
-                )
+                words = f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
+                lines.append(contained(words))
         lines.append("Their instructions are at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 
 
 def change_notice(added: int, removed: int, *, uncounted: bool = False) -> str:
     """Return a notice of changed skills, "or more" if `uncounted`."""
-    counts = [
-        f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count
-    ]
-    shown = " and ".join(counts)
+    counts = ((added, "added"), (removed, "removed"))
+    shown = " and ".join(f"{count:,} {what}" for count, what in counts if count)
     if uncounted:
         shown += " or more"
-    return (
-        f"The skills have changed since this session began: {shown}. {LIST} shows the current ones."
-    )
+    words = "The skills have changed since this session began"
+    return f"{words}: {shown}. {LIST} shows the current ones."
 
 
 def unread_notice(sources: Sequence[str]) -> str | None:
     """Return a notice of sources that are still unread, or None."""
     if not sources:
         return None
-    return (
-        f"Not read yet: {', '.join(sources)}. {LIST} shows the skills from there once they "
-        "have arrived."
-    )
+    once = f"{LIST} shows the skills from there once they have arrived"
+    return f"Not read yet: {', '.join(sources)}. {once}."
 
 
 def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
@@ -185,23 +174,15 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> T
     """
     kind = media.media_type(path) or "application/octet-stream"
     if len(raw) <= most_bytes and _is_shown(kind):
-        block: Json = {
-            "type": kind.partition("/")[0],
-            "data": b64encode(raw).decode("ascii"),
-            "mimeType": kind,
-        }
+        data = b64encode(raw).decode("ascii")
+        block: Json = {"type": kind.partition("/")[0], "data": data, "mimeType": kind}
         # some hosts show only text to their model
         return _result(f"{path} ({kind}, {len(raw):,} bytes)", more=[block])
     text = f"{path} is not a text file ({kind}, {len(raw)} bytes)"
     if target is None:
         return _result(f"{text}, and cannot be shown here.")
-    link: Json = {
-        "type": "resource_link",
-        "uri": target,
-        "name": path,
-        "mimeType": kind,
-        "size": len(raw),
-    }
+    link: Json = {"type": "resource_link", "uri": target, "name": path}
+    link |= {"mimeType": kind, "size": len(raw)}
     return _result(f"{text}. It can be fetched as the resource {target}.", more=[link])
 
 
@@ -284,20 +265,13 @@ def proposal_stored(proposal: dict[str, Json]) -> ToolResult:
 
 def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the result that lists a caller's proposals."""
-    lines = [
-        ", ".join(
-            map(
-                str,
-                filter(
-                    None, (f"{each['id']} {each['name']}: {each['state']}", each.get("message"))
-                ),
-            )
-        )
-        for each in proposals
-    ]
-    return _result(
-        "\n".join(lines) or "You have proposed nothing here.", {"proposals": [*proposals]}
-    )
+    lines: list[str] = []
+    for each in proposals:
+        lines.append(f"{each['id']} {each['name']}: {each['state']}")
+        if each.get("message"):
+            lines[-1] += f", {each['message']}"
+    text = "\n".join(lines) or "You have proposed nothing here."
+    return _result(text, {"proposals": [*proposals]})
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
@@ -319,8 +293,8 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
                 within = f", start_character={begun}"
             kept += (
                 f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, "
-                f"read on: call {READ} "
-                f'with skill="{each.name}", path="{SKILL_MD}", start_line={line}{within}.]'
+                f'read on: call {READ} with skill="{each.name}", path="{SKILL_MD}", '
+                f"start_line={line}{within}.]"
             )
         out.append(each._replace(instructions=kept))
     return out
@@ -393,7 +367,7 @@ def listing(
     entries: Sequence[Mapping[str, Json]],
     next_after: str | None,
     *,
-    characters: int = CHARACTERS,
+    characters: int = RESULT_CHARACTERS,
     note: str | None = None,
 ) -> ToolResult:
     """Return the result of the list or search tool.
@@ -442,11 +416,8 @@ def entry(
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
     """Return the entry of a skill in a list or search result, with its problems."""
-    out: dict[str, Json] = {
-        "name": name,
-        "description": hidden.strip(skill.description),
-        "location": location,
-    }
+    description = hidden.strip(skill.description)
+    out: dict[str, Json] = {"name": name, "description": description, "location": location}
     more: dict[str, Json] = {
         "title": title,
         "version": version,

@@ -48,10 +48,8 @@ _TRAILING_PUNCTUATION: Final = " ,;:-("
 class ToolResult(TypedDict):
     """The result of a tool, in the form of MCP's `CallToolResult`.
 
-    Attributes:
-        content: blocks for the model: text, images, links.
-        structuredContent: the same for programs.
-        isError: the call failed; the text advises the model what to do instead.
+    `content` has blocks for the model (text, images, links), `structuredContent` the same for
+    programs. `isError`: the call failed, and the text advises the model what to do instead.
     """
 
     content: list[dict[str, Any]]
@@ -60,35 +58,21 @@ class ToolResult(TypedDict):
 
 
 class Offer(NamedTuple):
-    """A skill offered to models.
+    """A skill offered to models."""
 
-    Attributes:
-        name: its unique name in this view.
-        description: what it does and when to use it.
-        location: the location of its SKILL.md; None if the model cannot use it.
-        path: its skill path.
-        root: the name of its root, or "" if there is only one root.
-    """
-
-    name: str
+    name: str  # unique in this view
     description: str
-    location: str | None = None
+    location: str | None = None  # of its SKILL.md; None if the model cannot use it
     path: str = ""
-    root: str = ""
+    root: str = ""  # the name of its root; "" if there is only one
 
 
 class Overview(NamedTuple):
-    """The skills offered to models.
-
-    Attributes:
-        offers: sorted by skill path.
-        more: whether more skills may exist that have not been read yet.
-        preferred: paths of skills whose descriptions take precedence if not all fit.
-    """
+    """The skills offered to models, sorted by path."""
 
     offers: Sequence[Offer] = ()
-    more: bool = False
-    preferred: Sequence[str] = ()
+    more: bool = False  # more skills may exist that have not been read yet
+    preferred: Sequence[str] = ()  # paths of skills whose descriptions come first if not all fit
 
     def __bool__(self) -> bool:
         """Return whether there are, or may be, any skills."""
@@ -96,31 +80,18 @@ class Overview(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A loaded skill.
+    """A loaded skill."""
 
-    Attributes:
-        name: its unique name in this view.
-        location: URI or absolute path of its SKILL.md.
-        root_dir: its directory, in the same form.
-        digest: of its SKILL.md.
-        properties: the frontmatter.
-        instructions: the body.
-        files: paths of its other files.
-        problems: messages of its errors.
-        origin: its site or archive; None if it is from a folder of the operator.
-        line: the 1-based line of SKILL.md on which the body begins.
-    """
-
-    name: str
-    location: str
-    root_dir: str
-    digest: str
-    properties: Mapping[str, Json]
-    instructions: str
-    files: tuple[str, ...]
-    problems: tuple[str, ...]
-    origin: str | None = None
-    line: int = 1
+    name: str  # unique in this view
+    location: str  # URI or absolute path of its SKILL.md
+    root_dir: str  # its directory, in the same form
+    digest: str  # of its SKILL.md
+    properties: Mapping[str, Json]  # the frontmatter
+    instructions: str  # the body
+    files: tuple[str, ...]  # the other files
+    problems: tuple[str, ...]  # messages of its errors
+    origin: str | None = None  # its site or archive; None for a folder of the operator
+    line: int = 1  # the 1-based line of SKILL.md on which the body begins
 
 
 def canonical(name: str) -> str | None:

@@ -23,19 +23,12 @@ _LOCK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An entry of the approvals file: the exact content of a skill whose scripts may run.
+    """An entry of the approvals file: the exact content of a skill whose scripts may run."""
 
-    Attributes:
-        origin: the origin in the form of `policy.canonical`.
-        skill: the skill path at the time of approval.
-        digest: `sha256:` and 64 hex digits over all files.
-        approved_at: epoch seconds.
-    """
-
-    origin: str
-    skill: str
-    digest: str
-    approved_at: float
+    origin: str  # in the form of `policy.canonical`
+    skill: str  # the skill path at the time of approval
+    digest: str  # `sha256:` and 64 hex digits over all files
+    approved_at: float  # epoch seconds
 
     @property
     def day(self) -> str:
@@ -107,7 +100,9 @@ def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
-            replace_file(path, _encoded(edit(read(path))), 0o600)
+            approvals = [asdict(each) for each in edit(read(path))]
+            text = json.dumps({"version": 1, "approvals": approvals}, indent=1)
+            replace_file(path, text.encode(), 0o600)
     except Timeout:
         raise UsageError(
             f"{printable(str(path))}: another process is changing it; try again"
@@ -115,9 +110,3 @@ def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     except OSError as error:
         problem = f"cannot be written ({error.strerror}); give another --approvals"
         raise UsageError(f"{printable(str(path))}: {problem}") from None
-
-
-def _encoded(approvals: Sequence[Approval]) -> bytes:
-    return json.dumps(
-        {"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1
-    ).encode()

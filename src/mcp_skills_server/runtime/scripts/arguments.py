@@ -23,15 +23,12 @@ _MAX_VALUE_BYTES: Final = 32 << 10
 _MAX_ENV_BYTES: Final = 256 << 10
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED: Final = frozenset(
-    ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN)
-)
-_LOADER: Final = frozenset(
-    ("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH")
-)
-"""Variables of the dynamic loader and the C library, compared in upper case, beside those with
-the prefixes of `_LOADER_BEGINS`."""
-_LOADER_BEGINS: Final = ("LD_", "DYLD_")
+_RESERVED: Final = frozenset((
+    *("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN),
+    *("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH"),
+))  # fmt: skip
+_LOADER: Final = ("LD_", "DYLD_")
+"""Prefixes of the dynamic loader's variables. These and `_RESERVED` are compared in upper case."""
 _WHY_RESERVED: Final = "is set by the server, or read by the programs that start the sandbox"
 _BETWEEN: Final = re.compile(r"[\s,]+")
 
@@ -126,20 +123,15 @@ def _is_name(name: str) -> bool:
 
 
 def _is_reserved(name: str) -> bool:
-    upper = name.upper()
-    return upper in _RESERVED or upper in _LOADER or upper.startswith(_LOADER_BEGINS)
+    return name.upper() in _RESERVED or name.upper().startswith(_LOADER)
 
 
 def checked_text(text: str, what: str) -> str:
     """Return the text; raise RequestError if it has a NUL or a lone surrogate."""
     if "\0" in text:
-        raise RequestError(
-            f"{what} has a NUL character, which no program can be given; leave it out"
-        )
+        raise RequestError(f"{what} has a NUL character; leave it out")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise RequestError(
-            f"{what} has a lone surrogate, which is not valid text; leave it out"
-        ) from None
+        raise RequestError(f"{what} has a lone surrogate; leave it out") from None
     return text

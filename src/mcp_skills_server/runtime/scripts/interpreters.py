@@ -22,11 +22,8 @@ from mcp_skills_server.runtime.scripts.processes import query
 _FIRST_LINE: Final = b"#!"
 _PROGRAMS: Final = (_FIRST_LINE, b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """Magic numbers of programs: scripts, and the executables of Linux and macOS."""
-_PYTHON: Final = (
-    "-I",
-    "-c",
-    "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')",
-)
+_PYTHON_PLACES: Final = "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')"
+_PYTHON: Final = ("-I", "-c", _PYTHON_PLACES)
 _NODE: Final = ("-p", "process.execPath")
 _NODE_TYPES: Final = ("-p", "process.features.typescript ? process.execPath : ''")
 _RUBY: Final = ("-e", "puts RbConfig.ruby, RbConfig::CONFIG['prefix']")
@@ -38,14 +35,11 @@ it needs."""
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A program that may run scripts, with the options before the script's path.
-
-    `probe` has the arguments of its probe; without output the program is not used.
-    """
+    """A program that may run scripts."""
 
     program: str
-    options: tuple[str, ...] = ()
-    probe: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # before the script's path
+    probe: tuple[str, ...] = ()  # the arguments of its probe; without output it is not used
 
 
 _JAVASCRIPT: Final = (_Candidate("node", probe=_NODE),)
@@ -72,24 +66,17 @@ BUILT_IN: Final[Mapping[str, tuple[_Candidate, ...]]] = {
     ".ps1": (_Candidate("pwsh", ("-NoProfile", "-NonInteractive", "-File")),),
 }
 """The interpreter map by extension: the first installed candidate with a good probe is used."""
-_ASKED_FOR: Final = {
-    ".ts": "bun, deno, tsx or node 22.18",
-    ".mts": "bun, deno, tsx or node 22.18",
-    ".py": "python3",
-}
+_ASKED_FOR: Final[Mapping[str, str]] = dict.fromkeys(
+    (".ts", ".mts"), "bun, deno, tsx or node 22.18"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A resolved interpreter.
+    """A resolved interpreter."""
 
-    Attributes:
-        argv: the words before the script's path; none if the script is executed directly.
-        needs: the absolute paths that the interpreter must be able to read.
-    """
-
-    argv: tuple[str, ...]
-    needs: tuple[str, ...]
+    argv: tuple[str, ...]  # before the script's path; none if the script is executed directly
+    needs: tuple[str, ...]  # the absolute paths that it must be able to read
 
 
 def is_program(raw: bytes) -> bool:
@@ -119,14 +106,8 @@ class Interpreters:
                     f"{extension!r} is not a file extension; write it with its dot, as in "
                     ".py=python3.12"
                 )
-            probe = next(
-                (
-                    words
-                    for name, words in _PROBES.items()
-                    if os.path.basename(program).startswith(name)
-                ),
-                (),
-            )
+            base = os.path.basename(program)
+            probe = next((words for name, words in _PROBES.items() if base.startswith(name)), ())
             if shutil.which(program) is None:
                 raise UsageError(f"{program}: no such program; name another for {extension}")
             self._candidates[key] = (_Candidate(program, probe=probe),)

@@ -13,14 +13,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-_KEYCTL = {
-    "x86_64": 250,
-    "aarch64": 219,
-    "riscv64": 219,
-    "loongarch64": 219,
-    "ppc64le": 271,
-    "s390x": 280,
-}
+_KEYCTL = {"x86_64": 250, "ppc64le": 271, "s390x": 280} | dict.fromkeys(
+    ("aarch64", "riscv64", "loongarch64"), 219
+)
 """The system call number of `keyctl` by `uname -m`."""
 _JOIN_SESSION_KEYRING = 1
 NOT_STARTED = 127
@@ -35,27 +30,25 @@ def main(words: Sequence[str]) -> int:
     """
     split = words.index("--")
     argv = [*words[split + 1 :]]
-    limits = {
-        name: int(number) for name, _, number in (word.partition("=") for word in words[:split])
-    }
+    limits = {name: int(number) for name, number in (word.split("=") for word in words[:split])}
     user = limits.pop("USER", None)
     for name, most in limits.items():
         _limit(name, most, user)
     _prefer_for_oom_kill()
     wrong = _join_new_keyring()
     if wrong:
-        print(
-            f"{argv[0]} cannot be started: no session keyring could be created: {wrong}",
-            file=sys.stderr,
-        )
-        return NOT_STARTED
+        return _failed(argv[0], f"no session keyring could be created: {wrong}")
     # Python ignores these signals, and `exec` keeps ignored signals: `yes | head` would not end.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execve(argv[0], argv, os.environ)  # noqa: S606 - no shell, which is the point
     except OSError as error:
-        print(f"{argv[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        return _failed(argv[0], str(error.strerror))
+
+
+def _failed(program: str, reason: str) -> int:
+    print(f"{program} cannot be started: {reason}", file=sys.stderr)
     return NOT_STARTED
 
 
@@ -106,10 +99,7 @@ def _join_new_keyring() -> str | None:
     except ImportError:
         return None
     libc = ctypes.CDLL(None, use_errno=True)
-    if (
-        libc.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_long(0))
-        >= 0
-    ):
+    if libc.syscall(*map(ctypes.c_long, (number, _JOIN_SESSION_KEYRING, 0))) >= 0:
         return None
     wrong = ctypes.get_errno()
     if wrong in (errno.ENOSYS, errno.EPERM, errno.EACCES):

@@ -10,15 +10,15 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, QuotaError
-from mcp_skills_server.runtime.scripts.processes import entries, lines
+from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
 from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
 
 _PAUSE: Final = 10
@@ -69,16 +69,12 @@ class RunSlots:
                 self._waiting.remove(mine)
 
     def _refusal(self, owner: Owner) -> RequestError:
+        words = "running already, the most that {} may run at once; try again in a moment"
         if not self._may(owner):
-            message = (
-                f"{self.share} of your scripts are running already, the most that one client may "
-                "run at once"
+            return QuotaError(
+                f"{self.share} of your scripts are {words.format('one client')}", "runs"
             )
-            return QuotaError(f"{message}; try again in a moment", "runs")
-        return RequestError(
-            f"{self.total} scripts are running already, the most that may run at once; try again "
-            "in a moment"
-        )
+        return RequestError(f"{self.total} scripts are {words.format('all clients')}")
 
     def _may(self, owner: Owner) -> bool:
         return owner is None or self._held[owner] < self.share
@@ -108,9 +104,9 @@ class ResourceUsage:
         self._memory_bytes = memory_bytes + memory_bytes // _SPARE
         self._due = time.monotonic()
 
-    def exceeded(self, processes: Iterable[int]) -> str | None:
-        """Return a message about the limit that a run with these processes exceeds, or None."""
-        pids = list(processes)
+    def exceeded(self, tree: ProcessTree) -> str | None:
+        """Return a message about the limit that a run exceeds, or None. Blocks."""
+        pids = tree.processes()
         if _memory(pids, self._memory_bytes) > self._memory_bytes:
             return f"its processes took more than {self._memory_bytes:,} bytes of memory"
         if time.monotonic() >= self._due and self._is_full(pids):
@@ -120,7 +116,7 @@ class ResourceUsage:
             )
         return None
 
-    def _is_full(self, pids: Iterable[int]) -> bool:
+    def _is_full(self, pids: Collection[int]) -> bool:
         begun = time.monotonic()
         left = self._disk_bytes - _nameless(pids, self._tops)
         full = left < 0 or exceeds(self._tops, left)
@@ -129,27 +125,25 @@ class ResourceUsage:
         return full
 
 
-def _memory(pids: Sequence[int], most: int) -> int:
+def _memory(pids: Collection[int], most: int) -> int:
     """Return the memory of these processes in bytes; 0 without /proc.
 
     A quick sum counts shared memory once per process. Above `most` an exact sum counts it once.
     """
     named = ("RssAnon:", "RssShmem:", "VmSwap:")
-    quick = {pid: sum(_kibibytes(f"/proc/{pid}/status", named)) for pid in pids}
-    if sum(quick.values()) * 1024 <= most:
-        return sum(quick.values()) * 1024
+    quick = {pid: _bytes(f"/proc/{pid}/status", named) for pid in pids}
+    if sum(quick.values()) <= most:
+        return sum(quick.values())
     exact = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-    return (
-        sum(sum(_kibibytes(f"/proc/{pid}/smaps_rollup", exact)) or quick[pid] for pid in pids)
-        * 1024
-    )
+    return sum(_bytes(f"/proc/{pid}/smaps_rollup", exact) or quick[pid] for pid in pids)
 
 
-def _kibibytes(path: str, names: tuple[str, ...]) -> list[int]:
-    return [int(line.split()[1]) for line in lines(path) if line.startswith(names)]
+def _bytes(path: str, names: tuple[str, ...]) -> int:
+    """Return the sum of these fields of a file of /proc, which has them in kibibytes."""
+    return sum(1024 * int(line.split()[1]) for line in lines(path) if line.startswith(names))
 
 
-def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
+def _nameless(pids: Collection[int], tops: Sequence[str]) -> int:
     """Return the bytes of deleted files on the disks of `tops` that processes keep open."""
     disks: set[int] = set()
     for top in tops:
@@ -162,28 +156,11 @@ def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
                 of = os.stat(f"/proc/{pid}/fd/{name}")
                 if stat.S_ISREG(of.st_mode) and of.st_nlink == 0 and of.st_dev in disks:
                     found[of.st_dev, of.st_ino] = of.st_blocks * 512
-        for file in _mapped(pid):
-            if file.device in disks:
-                found.setdefault((file.device, file.inode), file.size)
+        for line in lines(f"/proc/{pid}/maps"):
+            if line.endswith(" (deleted)"):  # also files that are mapped and closed
+                span, _, _, disk, inode = line.split()[:5]
+                begin, end = (int(each, 16) for each in span.split("-"))
+                device = os.makedev(*(int(each, 16) for each in disk.split(":")))
+                if device in disks:
+                    found.setdefault((device, int(inode)), end - begin)
     return sum(found.values())
-
-
-class _MappedFile(NamedTuple):
-    """A deleted file that a process has mapped; `size` is that of one mapping, in bytes."""
-
-    device: int
-    inode: int
-    size: int
-
-
-def _mapped(pid: int) -> Iterator[_MappedFile]:
-    """Yield each mapping of a deleted file in a process."""
-    for line in lines(f"/proc/{pid}/maps"):
-        if line.endswith(" (deleted)"):
-            span, _, _, disk, inode = line.split()[:5]
-            (begin, end), (major, minor) = span.split("-"), disk.split(":")
-            yield _MappedFile(
-                os.makedev(int(major, 16), int(minor, 16)),
-                int(inode),
-                int(end, 16) - int(begin, 16),
-            )

@@ -18,20 +18,17 @@ OURS: Final = "mcp-skills-server:"
 _END: Final = 16 << 10
 """The last characters of stderr that are searched for errors, which come last."""
 _NETWORK: Final = re.compile(
-    r"Network is unreachable|Temporary failure in name resolution|Name or service not known|Could "
-    r"not resolve host"
-    r"|EAI_AGAIN|ENETUNREACH|ENOTFOUND|No address associated with hostname|unable to resolve host "
-    r"address"
+    r"Network is unreachable|Temporary failure in name resolution|Name or service not known"
+    r"|Could not resolve host|EAI_AGAIN|ENETUNREACH|ENOTFOUND|No address associated with hostname"
+    r"|unable to resolve host address"
 )
 _MODULE: Final = re.compile(
     r"No module named '?([\w.]{1,100})|Cannot find (?:module|package) '([^'\n]{1,100})'"
     r"|cannot load such file -- (\S{1,100})|Can't locate (\S{1,100}) in @INC"
 )
 _PROGRAM: Final = re.compile(
-    (
-        r"(?:^|: )([\w.+-]{1,64}): (?:command )?not found$|No such file or directory: "
-        r"'([\w.+-]{1,64})'$"
-    ),
+    r"(?:^|: )([\w.+-]{1,64}): (?:command )?not found$"
+    r"|No such file or directory: '([\w.+-]{1,64})'$",
     re.MULTILINE,
 )
 
@@ -40,20 +37,12 @@ _PROGRAM: Final = re.compile(
 class Outcome:
     """The result of a script.
 
-    Attributes:
-        exit_code: 128 plus the number of the signal that ended it; 127 if it was not started; None
-            if the server ended it.
-        stdout: the output, with U+FFFD for bytes that are not UTF-8.
-        stderr: likewise. The server's remarks are lines at the end with the prefix
-            `mcp-skills-server:`.
-        user: the user id in the kernel; None on systems without user ids.
-        sandbox_gaps: messages about sandbox features that this machine lacks.
-        files: files of the work directory that are new or changed since the start.
-        files_not_shown: the number of further such files.
+    `stdout` and `stderr` have U+FFFD for bytes that are not UTF-8. The server's remarks are lines
+    at the end of `stderr` with the prefix `mcp-skills-server:`.
     """
 
     path: str
-    exit_code: int | None
+    exit_code: int | None  # as that of `ProcessResult`
     stdout: str
     stderr: str
     duration_ms: int
@@ -61,10 +50,10 @@ class Outcome:
     stdout_truncated: bool
     stderr_truncated: bool
     sandbox: Literal["bubblewrap", "none"]
-    user: int | None = None
-    sandbox_gaps: tuple[str, ...] = ()
-    files: tuple[OutputFile, ...] = ()
-    files_not_shown: int = 0
+    user: int | None = None  # the user id in the kernel; None on systems without user ids
+    sandbox_gaps: tuple[str, ...] = ()  # messages about features that this machine lacks
+    files: tuple[OutputFile, ...] = ()  # new or changed in the work directory since the start
+    files_not_shown: int = 0  # the number of further such files
 
     def as_json(self) -> dict[str, Json]:
         """Return the outcome as JSON, with file paths in the form that the read tool takes."""

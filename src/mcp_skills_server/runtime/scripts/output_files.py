@@ -14,7 +14,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 from typing import Final
 
 from mcp_skills_server.errors import RequestError
@@ -38,7 +37,7 @@ class OutputFile:
 
 
 class OutputDirectory:
-    """An open directory, to be closed or used with `with`."""
+    """An open directory, for a `with` statement."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
@@ -47,16 +46,7 @@ class OutputDirectory:
     def __enter__(self) -> OutputDirectory:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        of: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the descriptor. Safe to call twice."""
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -83,16 +73,14 @@ class OutputDirectory:
         found = self.lstat(name)
         if found is None or not is_plain(found):
             return None
+        path, flags = name, os.O_RDONLY
+        if self._descriptor is None:
+            path, flags = os.path.join(self._path, name), flags | getattr(os, "O_BINARY", 0)
+        else:
+            flags |= os.O_NOFOLLOW | os.O_NONBLOCK
         file = -1
         with _nothing_if_absent():
-            if self._descriptor is None:
-                file = os.open(
-                    os.path.join(self._path, name), os.O_RDONLY | getattr(os, "O_BINARY", 0)
-                )
-            else:
-                file = os.open(
-                    name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor
-                )
+            file = os.open(path, flags, dir_fd=self._descriptor)
         if file < 0:
             return None
         with suppress(OSError), os.fdopen(file, "rb") as opened:
@@ -148,12 +136,8 @@ def read(top: str, path: str, most: int) -> bytes:
     """
     shown = printable(path[:200])
     *above, name = path.split("/")
-    if (
-        len(path) > _MAX_PATH
-        or len(above) > _MAX_DEPTH
-        or {"", ".", ".."} & {*above, name}
-        or "\\" in path
-    ):
+    is_long = len(path) > _MAX_PATH or len(above) > _MAX_DEPTH
+    if is_long or {"", ".", ".."} & {*above, name} or "\\" in path:
         raise RequestError(
             f"{shown!r} is not a file path in the work directory; copy it from the script's result"
         )

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _PORTS: Final = {"https": ":443", "http": ":80"}
 _NAMES_SHOWN: Final = 20
+_INSTEAD: Final = "Read the script and reach its result another way, or ask the user"
 
 
 class RunRefusedError(RequestError):
@@ -90,8 +91,7 @@ class ExecutionPolicy:
         self._file = approvals.default_file() if file is None else Path(file)
         if file is not None and not self._origins and not any(self._roots.values()):
             logger.warning(
-                "--approvals %s is not used without --allow-scripts-of ORIGIN",
-                printable(file),
+                "--approvals %s is not used without --allow-scripts-of ORIGIN", printable(file)
             )
         self._reported: set[tuple[str, str]] = set()
 
@@ -124,12 +124,10 @@ class ExecutionPolicy:
             given = self._settings.secrets.get(reference(skill), {})
         missing = [name for name in needs if name not in given]
         if missing and skill is not None:
-            names = ", ".join(missing[:_NAMES_SHOWN])
-            words = (
-                f"{printable(skill.path)} needs {names}, which the operator of this server has "
-                "not given to it"
+            words = f"{printable(skill.path)} needs {', '.join(missing[:_NAMES_SHOWN])}"
+            raise RunRefusedError(
+                f"{words}, which the operator of this server has not given to it", "secret"
             )
-            raise RunRefusedError(words, "secret")
         named = self._settings.network_of
         network = bool(laid_out) and all(reference(each) in named for each in laid_out)
         return RunRights(self._settings.network or network, self._declared(skill, given))
@@ -148,11 +146,9 @@ class ExecutionPolicy:
         root = self._registry.roots[skill.root]
         said = self._roots.get(root.given)
         if said is False:
-            raise RunRefusedError(
-                f"The scripts of {printable(skill.path)} are not run: the operator of this server "
-                "has excluded the scripts of its source. Read the script and reach its result "
-                "another way, or ask the user",
-                "source",
+            raise _untrusted(
+                skill,
+                "the operator of this server has excluded the scripts of its source. " + _INSTEAD,
             )
         if skill.origin is not None:
             # Trust in one of the operator's own folders does not extend to a skill of another
@@ -160,22 +156,20 @@ class ExecutionPolicy:
             self._check_origin(skill, skill.origin, named=said is True and root.origin is not None)
 
     def _check_origin(self, skill: Skill, given: str, *, named: bool) -> None:
-        name, origin, shown = printable(skill.path), canonical(given), identity.shown_origin(given)
+        origin, shown = canonical(given), printable(identity.shown_origin(given))
         if origin not in self._origins and not named:
-            raise RunRefusedError(
-                f"The scripts of {name} are not run: it comes from {printable(shown)}, and the "
-                "operator of this server has not allowed the scripts of that origin "
-                "(--allow-scripts-of). Read the script and reach its result another way, or ask "
-                "the user",
-                "source",
+            raise _untrusted(
+                skill,
+                f"it comes from {shown}, and the operator of this server has not allowed the "
+                f"scripts of that origin (--allow-scripts-of). {_INSTEAD}",
             )
         digest = self._registry.digest_over(skill)
         try:
             known = [each for each in approvals.read(self._file) if each.origin == origin]
         except UsageError as error:
             logger.warning("%s", error)
-            words = "the operator of this server must repair the approvals file"
-            raise RunRefusedError(f"The scripts of {name} are not run: {words}", "source") from None
+            why = "the operator of this server must repair the approvals file"
+            raise _untrusted(skill, why) from None
         if any(each.digest == digest for each in known):
             return
         before = next((each for each in reversed(known) if each.skill == skill.path), None)
@@ -183,11 +177,11 @@ class ExecutionPolicy:
         if before is not None:
             state = f"changed since it was approved on {before.day}"
         self._report(skill, digest, state)
-        raise RunRefusedError(
-            f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. "
-            "The operator of this server must read it and run: mcp-skills-server approve ROOT "
-            f"{shlex.quote(name)} --digest {digest}",
-            "source",
+        command = f"approve ROOT {shlex.quote(printable(skill.path))} --digest {digest}"
+        raise _untrusted(
+            skill,
+            f"it comes from {shown} and {state}. The operator of this server must read it and run: "
+            f"mcp-skills-server {command}",
         )
 
     def _report(self, skill: Skill, digest: str, state: str) -> None:
@@ -195,12 +189,12 @@ class ExecutionPolicy:
             self._reported.add((skill.path, digest))
             root = self._registry.roots[skill.root].shown
             command = shlex.join(["approve", root, skill.path, "--digest", digest])
-            logger.warning(
-                "%s %s, and its scripts are not run; mcp-skills-server %s",
-                skill.path,
-                state,
-                command,
-            )
+            words = "%s %s, and its scripts are not run; mcp-skills-server %s"
+            logger.warning(words, skill.path, state, command)
+
+
+def _untrusted(skill: Skill, why: str) -> RunRefusedError:
+    return RunRefusedError(f"The scripts of {printable(skill.path)} are not run: {why}", "source")
 
 
 def _check_grants(

@@ -54,43 +54,31 @@ Poll: TypeAlias = Callable[["ProcessTree"], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program to run.
+    """A program to run."""
 
-    Attributes:
-        argv: the absolute path of the program, and its arguments.
-        env: the complete environment.
-        cwd: the working directory.
-        limits: the limits by name, as `launch` takes them.
-        sandbox_prefix: returns the command prefix for the descriptors of status and filter.
-        seccomp: the filter of the sandbox; None for none.
-    """
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
+    argv: Sequence[str]  # the absolute path of the program, and its arguments
+    env: Mapping[str, str]  # the complete environment
     cwd: str
-    limits: Mapping[str, int]
+    limits: Mapping[str, int]  # by name, as `launch` takes them
     sandbox_prefix: Callable[[int, int | None], list[str]] | None = None
-    seccomp: bytes | None = None
+    """Returns the command prefix for the descriptors of status and filter."""
+    seccomp: bytes | None = None  # the filter of the sandbox
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
     """The result of a program.
 
-    Attributes:
-        exit_code: 128 plus the signal's number if a signal ended it, 127 if it was not started,
-            None if the server ended it.
-        stdout: the output as text, up to the cap; likewise `stderr`.
-        timed_out: whether it reached its timeout.
-        stopped: whether `poll` ended it.
+    `exit_code` is 128 plus the signal's number if a signal ended it, 127 if it was not started,
+    None if the server ended it.
     """
 
     exit_code: int | None
-    stdout: str
+    stdout: str  # up to the cap
     stderr: str
     duration_ms: int
     timed_out: bool = False
-    stopped: bool = False
+    stopped: bool = False  # `poll` ended it
     stdout_truncated: bool = False
     stderr_truncated: bool = False
 
@@ -98,12 +86,7 @@ class ProcessResult:
 class Capture:
     """A pipe whose output is kept up to `most` bytes and discarded beyond.
 
-    The exit of `held` closes both ends.
-
-    Attributes:
-        writer: the descriptor that a program writes to; -1 once this copy of it is closed.
-        truncated: whether the output was longer than the cap.
-        ended: set once all copies of the writing end are closed.
+    A program writes to the descriptor `writer`. The exit of `held` closes both ends.
     """
 
     def __init__(self, most: int, held: ExitStack) -> None:
@@ -112,8 +95,8 @@ class Capture:
         held.callback(self.close_writer)
         self._most = most
         self._kept = bytearray()
-        self.truncated = False
-        self.ended = anyio.Event()
+        self.truncated = False  # the output was longer than the cap
+        self.ended = anyio.Event()  # all copies of the writing end are closed
         if not _WINDOWS:
             os.set_blocking(self._reader, False)
 

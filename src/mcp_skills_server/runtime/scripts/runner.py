@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -65,6 +66,7 @@ POLL_S = 0.05
 SLOT_TIMEOUT_S = 10.0
 """Seconds that a call waits for a slot of the concurrency limit."""
 _CLEANUP_S: Final = 20.0
+_NOTHING_RUN: Final = "Nothing was run: {}. The operator of this server must correct that"
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
@@ -74,26 +76,17 @@ _PROCESSES: Final = 64
 _OPEN_FILES: Final = 64
 """A low limit, because socket buffers belong to no process and are counted by no memory limit."""
 _CPU_SPARE_S: Final = 5
-_WINDOWS_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC")
+_PLATFORM_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
 
 
 @dataclass(frozen=True, slots=True)
 class _RunRequest:
-    """A validated request to run a script.
+    """A validated request to run a script. `Scripts.run` explains the other fields."""
 
-    Attributes:
-        skills: the skills to lay out, by directory name.
-        skill_directory: the directory name of the script's skill; "" for the work directory.
-        path: the script's path in this directory.
-        file: the script; None if it is in the work directory.
-        launcher, fill, permissions, needs: as `Scripts.run` takes them.
-        network: whether the script may use the network.
-    """
-
-    skills: Mapping[str, Skill]
-    skill_directory: str
-    path: str
-    file: SkillFile | None
+    skills: Mapping[str, Skill]  # to lay out, by directory name
+    skill_directory: str  # of the script's skill; "" for the work directory
+    path: str  # of the script in this directory
+    file: SkillFile | None  # the script; None if it is in the work directory
     args: tuple[str, ...]
     timeout_s: float
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -185,9 +178,7 @@ class Scripts:
         try:
             return self._trial.result()
         except UsageError as error:
-            raise RequestError(
-                f"Nothing was run: {error}. The operator of this server must correct that"
-            ) from None
+            raise RequestError(_NOTHING_RUN.format(error)) from None
 
     async def run(
         self,
@@ -292,10 +283,7 @@ class Scripts:
         box = self._sandbox()
         # SP-30: checked for each run, because the process may have become root since the start.
         if box is None and sandbox.is_off_forbidden():
-            raise RequestError(
-                f"Nothing was run: {sandbox.ROOT_WITHOUT}. The operator of this server must "
-                "correct that"
-            )
+            raise RequestError(_NOTHING_RUN.format(sandbox.ROOT_WITHOUT))
         request = await to_thread.run_sync(self._authorize, request)
         async with self._slots.slot(owner, SLOT_TIMEOUT_S):
             if not workspace.is_open:
@@ -347,12 +335,9 @@ class Scripts:
         usage = ResourceUsage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
 
-        def measure(tree: ProcessTree) -> str | None:
-            return usage.exceeded(tree.processes())
-
         async def poll(tree: ProcessTree) -> bool:
             nonlocal reason
-            reason = await to_thread.run_sync(measure, tree, abandon_on_cancel=True)
+            reason = await to_thread.run_sync(usage.exceeded, tree, abandon_on_cancel=True)
             return reason is not None
 
         ended = await execute(
@@ -371,44 +356,34 @@ class Scripts:
         """Lay out the files of a run, and return the command to execute. Blocks."""
         bubblewrap = self._sandbox()
         owner = _user_of(bubblewrap)
-        interpreter = self._interpreters.choose(request.path, lambda: self._head(request.file))
+        file = request.file
+        interpreter = self._interpreters.choose(
+            request.path, lambda: self._registry.read(file)[:_HEAD] if file is not None else b""
+        )
         workdir = workspace.prepare(request.workdir)
         if request.fill is not None:
             workspace.fill(request.fill)
         directory.make(owner)
         for name, skill in request.skills.items():
-            started = request.path if name == request.skill_directory else None
-            lay_out(self._registry, skill, started, os.path.join(directory.skills, name))
+            script = request.path if name == request.skill_directory else None
+            lay_out(self._registry, skill, script, os.path.join(directory.skills, name))
         skills, work, temporary = directory.skills, workspace.path, directory.temporary
         path, prefix, seccomp = os.environ.get("PATH", ""), None, None
         if bubblewrap is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
-            view = SandboxView(
-                skills,
-                work,
-                temporary,
-                directory.shared,
-                start,
-                interpreter.needs,
-                network=request.network,
-            )
-            prefix, seccomp = bubblewrap.prefix(view), bubblewrap.seccomp
+            places = skills, work, temporary, directory.shared
+            view = SandboxView(*places, start, interpreter.needs, network=request.network)
+            prefix, seccomp = partial(bubblewrap.prefix, view), bubblewrap.seccomp
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
-        home, script = skills, os.path.join(work, *request.path.split("/"))
+        home, top = skills, work
         if request.skill_directory:
-            home = os.path.join(skills, request.skill_directory)
-            script = os.path.join(home, *request.path.split("/"))
-        launched: list[str] = []
+            home = top = os.path.join(skills, request.skill_directory)
+        started = [os.path.join(top, *request.path.split("/"))]
         if request.launcher is not None:
-            launched.append(os.path.join(work, request.launcher))
-        platform = {
-            name: os.environ[name]
-            for name in _WINDOWS_NEEDS
-            if os.name == "nt" and name in os.environ
-        }
+            started.insert(0, os.path.join(work, request.launcher))
         env = {
-            **platform,
+            **{name: os.environ[name] for name in _PLATFORM_NEEDS if name in os.environ},
             "PATH": path or os.defpath,
             "HOME": work,
             "TMPDIR": temporary,
@@ -417,11 +392,8 @@ class Scripts:
             "SKILL_WORKSPACE": work,
             **request.env,
         }
-        argv = (*interpreter.argv, *launched, script, *request.args)
+        argv = (*interpreter.argv, *started, *request.args)
         return Command(argv, env, workdir, self._limits(request.timeout_s, owner), prefix, seccomp)
-
-    def _head(self, file: SkillFile | None) -> bytes:
-        return b"" if file is None else self._registry.read(file)[:_HEAD]
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
         # The CPU limit ends processes that escape the timeout. It counts all threads, hence the
@@ -454,14 +426,13 @@ class Scripts:
             return
         with self._server.serving():  # for runs outside of a request, too
             skill = request.skills.get(request.skill_directory)
-            if skill is not None:
-                events.record_run(skill.path, request.path, self._registry.digest_over(skill))
-                return
-            # Code from a call can read all skills that are laid out for it.
-            laid_out = {
+            digests = {
                 each.path: self._registry.digest_over(each) for each in request.skills.values()
             }
-            events.record_run("", request.path, "", laid_out=laid_out)
+            if skill is not None:
+                events.record_run(skill.path, request.path, digests[skill.path])
+            else:  # code from a call can read all skills that are laid out for it
+                events.record_run("", request.path, "", laid_out=digests)
 
     def _clean_up(
         self, directory: RunDirectory, workspace: Workspace

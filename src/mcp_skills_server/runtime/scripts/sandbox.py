@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,15 +46,8 @@ _AS_ROOT: Final = (
 _NO_FILTER: Final = "no seccomp filter: kernel keyrings are shared, and shared memory is unlimited"
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/gnu/store",
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
+    *("/nix/store", "/gnu/store"),
 )
 _ETC: Final = """
     alternatives ca-certificates crypto-policies group host.conf hosts ld.so.cache ld.so.conf
@@ -69,22 +62,15 @@ _ETC: Final = """
 class SandboxView:
     """The directories, files and network access that one run sees.
 
-    Attributes:
-        skills: the directory to mount at /skills, with a directory for each skill.
-        work: the directory to mount at /workspace.
-        temporary: the new, empty directory to mount at /tmp, which may get mount points.
-        shared: the directory to mount at /dev/shm. It is on disk, where its size is measured,
-            because a tmpfs would be unbounded.
-        workdir: the working directory, as an absolute path inside of the sandbox.
-        needs: further files and folders that must be readable.
+    `shared` is on disk, where its size is measured, because a tmpfs would be unbounded.
     """
 
-    skills: str
-    work: str
-    temporary: str
-    shared: str
-    workdir: str = WORKSPACE
-    needs: tuple[str, ...] = ()
+    skills: str  # mounted at /skills, with a directory for each skill
+    work: str  # mounted at /workspace
+    temporary: str  # new and empty, mounted at /tmp; may get mount points
+    shared: str  # mounted at /dev/shm
+    workdir: str = WORKSPACE  # an absolute path inside of the sandbox
+    needs: tuple[str, ...] = ()  # further files and folders that must be readable
     network: bool = False
 
 
@@ -123,14 +109,10 @@ class Bubblewrap:
             found.append(_NO_FILTER)
         return tuple(found)
 
-    def prefix(self, view: SandboxView) -> Callable[[int, int | None], list[str]]:
-        """Return a function from the descriptors of status and filter to the command prefix."""
-        return lambda status, seccomp: [
-            *self._words(view, seccomp),
-            "--json-status-fd",
-            str(status),
-            *self._drop_privileges(),
-        ]
+    def prefix(self, view: SandboxView, status: int, seccomp: int | None) -> list[str]:
+        """Return the command prefix, with the descriptors of status and filter."""
+        words = self._words(view, seccomp)
+        return [*words, "--json-status-fd", str(status), *self._drop_privileges()]
 
     def trial_error(self) -> str | None:
         """Run a trial, and return the reason of its failure, or None."""
@@ -152,22 +134,17 @@ class Bubblewrap:
     def _run_trial(self, shell: str, *args: str) -> tuple[int, str]:
         """Run a shell command in the sandbox, and return its exit code and stderr."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
-            skills, work, temporary, shared = (
-                os.path.join(os.path.realpath(top), each) for each in _PLACES
-            )
-            os.mkdir(skills)
-            for place in (work, temporary, shared):
+            places = [os.path.join(os.path.realpath(top), each) for each in _PLACES]
+            for place in places:
                 make_directory(place, self.user)
             with piped(self.seccomp) as seccomp:
-                words = [
-                    *self._words(SandboxView(skills, work, temporary, shared), seccomp),
-                    *self._drop_privileges(),
-                ]
-                passed = [each for each in (seccomp,) if each is not None]
+                skills, work, temporary, shared = places
+                view = SandboxView(skills, work, temporary, shared)
+                words = [*self._words(view, seccomp), *self._drop_privileges()]
                 done = query(
                     [*words, "/bin/sh", "-c", shell, "sh", *args],
                     env={"PATH": PATH},
-                    pass_fds=passed,
+                    pass_fds=[] if seccomp is None else [seccomp],
                 )
             return done.returncode, done.stderr
 
@@ -179,13 +156,8 @@ class Bubblewrap:
         return ["--", self._setpriv, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
     def _words(self, view: SandboxView, seccomp: int | None) -> list[str]:
-        words = [
-            self._program,
-            "--unshare-ipc",
-            "--unshare-pid",
-            "--unshare-uts",
-            "--unshare-cgroup-try",
-        ]
+        words = [self._program, "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
+        words.append("--unshare-cgroup-try")
         if not view.network:
             words.append("--unshare-net")
         words += ["--cap-drop", "ALL"]

@@ -18,8 +18,8 @@ from .build import skill
 
 @pytest.mark.requirement("S40-10", "S40-11", "S40C-5")
 def test_a_skill_md_is_described_by_its_frontmatter():
-    one = skill("acme/a", license="MIT", metadata={"version": "1"}, allowed_tools="Read", empty=None)
-    assert resources.descriptor(one, "Title") == {
+    one = skill("acme/a", heading="Title", license="MIT", metadata={"version": "1"}, allowed_tools="Read", empty=None)
+    assert resources.descriptor(one) == {
         "uri": "skill://acme/a/SKILL.md",
         "name": "a",
         "title": "Title",
@@ -37,14 +37,14 @@ def test_a_skill_md_is_described_by_its_frontmatter():
 
 @pytest.mark.requirement("S40-10")
 def test_what_is_not_said_leaves_no_key():
-    assert set(resources.descriptor(skill("a"), None)) == {"uri", "name", "description", "mimeType", "size"}
+    assert set(resources.descriptor(skill("a"))) == {"uri", "name", "description", "mimeType", "size"}
     bare = skill("acme/a", only={}, standing=Standing.LENIENT)
-    seen = resources.descriptor(bare, None)
+    seen = resources.descriptor(bare)
     assert set(seen) == {"uri", "name", "mimeType", "size"}
     assert seen["name"] == "a"
 
 
-ONE = skill("a", ["notes.md", "LICENSE"], license="MIT")
+ONE = skill("a", ["notes.md", "LICENSE"], heading="T", license="MIT")
 
 
 @pytest.mark.requirement("S40-27", "S40-10")
@@ -52,14 +52,14 @@ ONE = skill("a", ["notes.md", "LICENSE"], license="MIT")
     ("path", "expected"),
     [
         ("references", {"uri": "skill://a/references", "name": "references", "mimeType": "inode/directory"}),
-        ("SKILL.md", resources.descriptor(ONE, "T")),
+        ("SKILL.md", resources.descriptor(ONE)),
         ("notes.md", {"uri": "skill://a/notes.md", "name": "notes.md", "mimeType": "text/markdown", "size": 8}),
         ("LICENSE", {"uri": "skill://a/LICENSE", "name": "LICENSE", "size": 7}),
     ],
 )
 def test_a_child_of_a_directory_tells_type_and_size(path: str, expected: dict[str, Any]):
     found = (ONE, path) if path in ONE.files else None
-    assert resources.child(path, f"skill://a/{path}", found, "T") == expected
+    assert resources.child(path, f"skill://a/{path}", found) == expected
 
 
 @pytest.mark.requirement("MCP-23", "MCP-12", "MCP-24")

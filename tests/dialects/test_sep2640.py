@@ -23,12 +23,6 @@ def entry(one: Skill) -> Any:
     return sep2640.entry(one)
 
 
-@pytest.mark.requirement("S40-1", "S40C-1")
-def test_the_settings_are_a_plain_object_that_says_what_is_there():
-    assert sep2640.settings() == {"directoryRead": True}
-    assert sep2640.settings() is not sep2640.settings()
-
-
 @pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18", "S40-14", "S40-6")
 def test_an_entry_is_uri_frontmatter_and_resources():
     one = skill("x/y/a", ["b/c.md"], license="MIT", allowed_tools="Read")
@@ -89,12 +83,6 @@ def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"]), *broken), target)
     assert str(caught.value) == f"Unknown skill URI: {clipped(target)}"
-
-
-@pytest.mark.requirement("S40-23", "S40-26")
-def test_get_answers_the_very_entry_of_the_list_without_a_cursor():
-    seen = entry(skill("a", ["b.md"]))
-    assert sep2640.one(seen) == {"skill": seen}
 
 
 @pytest.mark.requirement("X-10", "S40-12", "S76-4")

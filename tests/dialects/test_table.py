@@ -103,10 +103,6 @@ def test_a_listing_has_a_cursor_only_where_it_goes_on() -> None:
     assert table.listing([], None) == {"skills": []}
 
 
-def test_an_entry_of_several_has_the_keys_of_all_and_the_values_of_the_last() -> None:
-    assert table.merge_entries([{"a": 1, "b": 1}, {"b": 2, "c": 2}]) == {"a": 1, "b": 2, "c": 2}
-
-
 def test_a_host_shows_skills_by_itself_once_it_declares_the_extension() -> None:
     auto = table.select_dialects("auto")
     assert auto.native_standing("claude-code", [EXTENSION]) is Standing.VALID

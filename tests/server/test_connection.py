@@ -135,7 +135,7 @@ def test_a_bug_is_told_without_its_words(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("mcp_skills_server.server.skills.page_of", broken)
+    monkeypatch.setattr("mcp_skills_server.server.requests.page_of", broken)
     lines = said({"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"})
     answer = talk(lines, registry, Settings(), patient=True)[-1]
     assert answer["error"] == {"code": -32603, "message": "Internal error"}

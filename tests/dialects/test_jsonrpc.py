@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malformed import MALFORMED, Case, raw, without
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import JsonError
+from mcp_skills_server.dialects.jsonrpc import MOST_LEVELS, InvalidMessage, JsonError, Message, decode_message
 from tables import each_row
 
 from .build import JSON
@@ -76,14 +77,58 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     assert jsonrpc.parse(jsonrpc.dump(read)) == read
 
 
-def test_an_error_has_what_it_is_about_if_anything() -> None:
-    assert jsonrpc.error(None, -32600, "no") == {
-        "jsonrpc": "2.0",
-        "id": None,
-        "error": {"code": -32600, "message": "no"},
-    }
-    assert jsonrpc.error(1, -32602, "no", {"name": "a"})["error"] == {
-        "code": -32602,
-        "message": "no",
-        "data": {"name": "a"},
-    }
+# Messages
+
+
+@each_row("case", MALFORMED)
+def test_what_is_no_message_is_refused_in_one_line_with_its_id_where_it_could_be_read(case: Case) -> None:
+    found = decode_message(case.raw)
+    assert isinstance(found, InvalidMessage) and (found.code, found.id) == (case.code, case.id)
+    assert "\n" not in found.message and len(found.message) < 200
+    error = {"code": case.code, "message": found.message}
+    assert json.loads(found.response) == {"jsonrpc": "2.0", "id": case.id, "error": error}
+
+
+@each_row(
+    ("message", "kind"),
+    [
+        (raw(), "request"),
+        (raw(id=""), "request"),
+        (raw(id=-5, params={}), "request"),
+        (raw(id=2**70, params=None), "request"),
+        (raw(id="x" * 1000), "request"),
+        (raw(params={"name": [[1]] * 500}), "request"),
+        (b"\xef\xbb\xbf" + raw(), "request"),
+        (without("id"), "notification"),
+        (without("method", result={}), "response"),
+        (without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
+        (without("method", id=None, error={"code": -1, "message": "no"}), "response"),
+    ],
+)
+def test_what_is_a_message_is_handed_on(message: bytes, kind: str) -> None:
+    found = decode_message(message)
+    assert isinstance(found, Message) and found.kind == kind
+    assert found.fields == json.loads(message.decode("utf-8-sig"))
+
+
+NAMES = st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error"])
+
+
+@given(JSON | st.dictionaries(NAMES, JSON))
+def test_whatever_comes_is_judged(value: Any) -> None:
+    found = decode_message(json.dumps(value).encode())
+    assert isinstance(found, Message) or found.code in {-32700, -32600}
+
+
+def test_depth_and_size_are_bounded_before_a_message_is_kept() -> None:
+    def nested(levels: int) -> bytes:
+        return raw(params={"a": 1}).replace(b"1", b"[" * levels + b"]" * levels)
+
+    assert isinstance(decode_message(nested(MOST_LEVELS - 2)), Message)
+    assert isinstance(decode_message(nested(MOST_LEVELS - 1)), InvalidMessage)
+    assert isinstance(decode_message(raw(params={"a": [[]] * 1000})), Message)
+    listen = raw(method="subscriptions/listen", params={"notifications": {"resourceSubscriptions": ["x" * 65_536]}})
+    found = decode_message(listen)
+    assert isinstance(found, InvalidMessage) and (found.code, found.id) == (-32602, 7)
+    assert "65,536 bytes" in found.message
+    assert isinstance(decode_message(listen.replace(b"subscriptions/listen", b"skills/list")), Message)

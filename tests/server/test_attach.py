@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -206,8 +207,7 @@ async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mod
     async with attached(tmp_path, mode, to=server) as client:
         extensions = client.server_capabilities.extensions or {}
         assert extensions[EXTENSION] == {"directoryRead": True}
-        if mode == "auto":
-            assert extensions["com.example/own"] == {"x": 1}
+        assert mode == "legacy" or extensions["com.example/own"] == {"x": 1}
     assert steps == ["begun", "ended"]
 
 
@@ -295,16 +295,12 @@ async def test_names_are_told_before_the_first_scan(held: tuple[Registry, thread
 
 async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
+    params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
     async with attached(registry, "legacy") as client, anyio.create_task_group() as tasks:
-
-        async def subscribe() -> None:
-            params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
-            await client.session.send_request(types.SubscribeRequest(params=params), types.EmptyResult)
-
-        tasks.start_soon(subscribe)
+        # Fails if the subscription was judged before the skills were known.
+        tasks.start_soon(client.session.send_request, types.SubscribeRequest(params=params), types.EmptyResult)
         await anyio.wait_all_tasks_blocked()
         go.set()
-        # Ends with an error if the subscription was judged before the skills were known.
 
 
 async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, mode: Any) -> None:
@@ -341,36 +337,38 @@ async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tupl
 
 
 @each_row(
-    ("name", "times"),
-    [("codex-mcp-client", 1), ("claude-code", 1), ("github-copilot-developer", 1), ("another", 1), ("mcp", 2)],
-)
-async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) -> None:
+    ("name", "bodies", "in_instructions", "in_tools"),
+    [
+        ("gemini-cli-mcp-client", 1, 0, 1), ("opencode", 1, 0, 1), ("codex-mcp-client", 1, 0, 1),
+        ("claude-code", 1, 1, 0), ("github-copilot-developer", 1, 1, 1), ("another", 1, 1, 1), ("mcp", 2, 1, 1),
+    ],
+)  # fmt: skip
+async def test_a_host_gets_the_list_where_its_model_looks_and_the_body_once(
+    tmp_path: Path, name: str, bodies: int, in_instructions: int, in_tools: int
+) -> None:
     """Hosts that show both had it twice; `mcp` is the SDK's own name, below frameworks that show one or the other."""
-    write_skill(tmp_path / "a", body="# A\n\nThis is how it is done.\n")
+    write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.", body="This is how.\n")
     for mode in ("legacy", "auto"):
         async with attached(tmp_path, mode, host=name) as client:
+            assert str(client.instructions).count("Brews tea.") == in_instructions
+            tools = (await client.list_tools()).tools
+            assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
             got = await client.call_tool("skills_load", {"names": ["a"]})
-            assert str(got.model_dump()).count("This is how it is done.") == times
+            assert str(got.model_dump()).count("This is how.") == bodies
 
 
-@each_row("server", [object(), None, Server, "mine"])
-def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
-    with pytest.raises(TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"):
-        attach(server, Registry([tmp_path]))
-
-
-async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(tmp_path: Path) -> None:
+async def test_a_server_is_taken_even_if_it_is_held_as_fastmcp_holds_it_and_all_else_is_refused(tmp_path: Path) -> None:
     """With the package itself `make interop` tries it."""
     write_skill(tmp_path / "a")
-
-    class Outer:
-        def __init__(self) -> None:
-            self._mcp_server = Server[Any]("mine")
-
-    outer = Outer()
+    outer = SimpleNamespace(_mcp_server=Server[Any]("mine"))
     attach(outer, Registry([tmp_path]), watch=False)
-    async with Client(outer._mcp_server, mode="auto") as client:  # pyright: ignore[reportPrivateUsage]
+    async with Client(outer._mcp_server, mode="auto") as client:
         assert [each.name for each in (await client.list_prompts()).prompts] == ["a"]
+    for other in (object(), None, Server, "mine"):
+        with pytest.raises(
+            TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"
+        ):
+            attach(other, Registry([tmp_path]))
 
 
 @each_row("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
@@ -393,27 +391,6 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
                 break
             start = int(more[1])
     assert all(line in seen for line in lines)
-
-
-@each_row(
-    ("name", "in_instructions", "in_tools"),
-    [
-        ("gemini-cli-mcp-client", 0, 1),
-        ("opencode", 0, 1),
-        ("codex-mcp-client", 0, 1),
-        ("claude-code", 1, 0),
-        ("another", 1, 1),
-    ],
-)
-async def test_a_host_gets_the_list_where_its_model_looks(
-    tmp_path: Path, name: str, in_instructions: int, in_tools: int
-) -> None:
-    write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.")
-    for mode in ("legacy", "auto"):
-        async with attached(tmp_path, mode, host=name) as client:
-            assert str(client.instructions).count("Brews tea.") == in_instructions
-            tools = (await client.list_tools()).tools
-            assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
 
 
 SKILL_OF_TOOL = "mcp-skills-server/skill"
@@ -440,13 +417,7 @@ async def test_a_tool_names_its_skill_to_who_has_it(tmp_path: Path, mode: Any, t
     registry = Registry([tmp_path])
     views = Views(registry, Grants([Grant(("local",), (Pattern("our money/**"),))], local=True))
     uri = "skill://our%20money/refunds/SKILL.md"
-    named = {
-        "refund": "our money/refunds",
-        "credit": uri,
-        "invoice": "invoices",
-        "other": "our money/new",
-        "absent": uri,
-    }
+    named = {"refund": "our money/refunds", "credit": uri, "invoice": "invoices", "other": "our money/new"}
     options = {"settings": Settings(tools=tools), "views": views, "tool_skills": named}
     async with attached(registry, mode, to=tools_server(), **options) as client:
         assert await metas(client) == {"refund": {"own": 1, SKILL_OF_TOOL: uri}, "credit": {SKILL_OF_TOOL: uri}}
@@ -460,22 +431,16 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
         write_skill(tmp_path / name)
     named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
     async with attached(tmp_path, mode, to=tools_server(), tool_skills=named) as client:
-        for names, note in (
-            (["refunds"], "Tools that these skills document: credit (refunds), refund (refunds)."),
-            (["greetings"], None),
+        for tool, given, notes in (
+            (
+                "skills_load",
+                {"names": ["refunds"]},
+                ["Tools that these skills document: credit (refunds), refund (refunds)."],
+            ),
+            ("skills_load", {"names": ["greetings"]}, []),
+            ("skills_unload", {"all": True}, []),
         ):
-            result = await client.call_tool("skills_load", {"names": names})
-            assert result.structured_content is not None
-            assert result.structured_content.get("note") == note
-            assert [block.text for block in result.content[1:] if isinstance(block, types.TextContent)] == [
-                *filter(None, [note])
-            ]
-        result = await client.call_tool("skills_unload", {"all": True})
-        assert result.structured_content is not None and "note" not in result.structured_content
+            result: Any = await client.call_tool(tool, given)
+            assert result.structured_content.get("note") == (notes or [None])[0]
+            assert [block.text for block in result.content[1:]] == notes
         assert (await client.call_tool("refund")).content[0] == types.TextContent(text="done")
-
-
-async def test_without_being_asked_to_no_tool_names_a_skill(tmp_path: Path, mode: Any) -> None:
-    write_skill(tmp_path / "refund")
-    async with attached(tmp_path, mode, to=tools_server()) as client:
-        assert await metas(client) == {"refund": {"own": 1}}

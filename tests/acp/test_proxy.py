@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forkserver
-from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError, Shutdown
+from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from tables import each_row
 from wire import COMMAND, DEADLINE, write_skill
 
@@ -500,55 +500,3 @@ def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
         say(stdin, "session/new")
         read_line(stdout)
         assert names(read_line(stdout)) == ["same"]
-
-
-# What ends a conversation, with pipes alone
-
-
-class Waiting:
-    """A shutdown that is waited for, and the pipe that the editor writes to."""
-
-    def __init__(self) -> None:
-        self.read_end, self.editor = os.pipe()
-        self.shutdown = Shutdown(self.read_end)
-        self._thread = threading.Thread(target=self.shutdown.wait, daemon=True)
-        self._thread.start()
-
-    def ended(self, seconds: float = DEADLINE) -> bool:
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-
-@pytest.fixture
-def waiting() -> Iterator[Waiting]:
-    found = Waiting()
-    yield found
-    found.shutdown.begin(at_once=True)
-    assert found.ended()
-
-
-def test_an_editor_that_has_gone_shows_though_nobody_reads_it(waiting: Waiting) -> None:
-    os.write(waiting.editor, b"a message that nobody reads")
-    os.close(waiting.editor)
-    assert waiting.ended()
-    assert not waiting.shutdown.at_once
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_it_can_be_begun_twice(waiting: Waiting, at_once: bool) -> None:
-    waiting.shutdown.begin(at_once=at_once)
-    waiting.shutdown.begin()
-    assert waiting.ended()
-    assert waiting.shutdown.at_once == at_once
-
-
-def test_an_agent_that_no_longer_reads_is_no_end_and_the_editor_s_writes_fail(waiting: Waiting) -> None:
-    waiting.shutdown.begin(agent_closed=True)
-    poller = select.poll()
-    poller.register(waiting.editor, 0)
-    assert poller.poll(DEADLINE * 1000)
-    with pytest.raises(BrokenPipeError):
-        os.write(waiting.editor, b"x")
-    assert not waiting.ended(0)
-    waiting.shutdown.begin(at_once=True)
-    assert waiting.ended()

@@ -11,7 +11,7 @@ import acp
 import pytest
 from acp.schema import AvailableCommand, ClientCapabilities
 
-from mcp_skills_server import AcpSkills, Registry, UsageError
+from mcp_skills_server import AcpSkills, Registry
 from mcp_skills_server.dialects import acp as dialect
 from wire import DEADLINE, ROOT, write_skill
 
@@ -130,8 +130,3 @@ async def test_a_lost_connection_is_logged(tmp_path: Path, caplog: pytest.LogCap
         skills.announce(good, "b")
         assert await good.next() == ("b", [])
     assert "session a: gone" in caplog.text
-
-
-def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file or folder"):
-        AcpSkills([tmp_path / "missing"])

@@ -78,11 +78,6 @@ def test_a_hint_is_one_optional_argument(hint: Any, description: str | None) -> 
     assert described(build.skill("a", argument_hint=hint)).get("arguments") == wanted
 
 
-def test_declared_arguments_count_more_than_a_hint() -> None:
-    skill = build.skill("a", arguments=[{"name": "topic"}], argument_hint="<topic>")
-    assert described(skill)["arguments"] == [{"name": "topic"}]
-
-
 def test_icons_are_kept_where_hosts_take_them() -> None:
     good = {"src": "https://example.org/a.png", "mimeType": "image/png", "sizes": ["16x16"], "theme": "dark"}
     icons = [
@@ -101,17 +96,6 @@ def test_icons_are_kept_where_hosts_take_them() -> None:
         {"src": "HTTPS://example.org/b.png"},
     ]
     assert "icons" not in described(build.skill("a", icons=[{"src": "icon.png"}]))
-
-
-@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24")
-def test_every_page_says_how_long_it_holds() -> None:
-    assert prompts.listing([], None, 5) == {
-        "resultType": "complete",
-        "prompts": [],
-        "ttlMs": 5,
-        "cacheScope": "private",
-    }
-    assert prompts.listing([], "more", 0)["nextCursor"] == "more"
 
 
 @pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27")
@@ -135,12 +119,6 @@ def test_no_body_ends_its_tag_early(body: str) -> None:
     said = prompts.instructions(build.skill("a"), "a", body + "</skill>" + body, "")
     assert re.findall(r"<\s*/\s*skill\b", said, re.IGNORECASE) == ["</skill"]
     assert said.endswith("\n</skill>")
-
-
-def test_words_follow_after_the_tag() -> None:
-    said = prompts.instructions(build.skill("a"), "a", "Do it.", "two\nlines")
-    assert said.endswith("\n</skill>\n\nArguments: two\nlines")
-    assert "Arguments" not in prompts.instructions(build.skill("a"), "a", "Do it.", " \n")
 
 
 @each_row(

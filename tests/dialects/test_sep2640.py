@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.dialects import sep2076, sep2640
+from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format.uris import segments, uri
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from tables import each_row
 
-from .build import JSON, PATHS, digest, skill, snapshot, subject
+from .build import JSON, PATHS, digest, skill, snapshot
 
 
 def entry(one: Skill) -> Any:
@@ -83,26 +83,3 @@ def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"]), *broken), target)
     assert str(caught.value) == f"Unknown skill URI: {clipped(target)}"
-
-
-@pytest.mark.requirement("X-10", "S40-12", "S76-4")
-def test_the_two_dialects_share_no_key_of_an_entry():
-    everything = skill(
-        "a",
-        ["i.png"],
-        title="T",
-        version="1",
-        tags=["t"],
-        icons=[{"src": "i.png"}],
-        arguments=[{"name": "x"}],
-        dependencies={"resources": ["skill://a/i.png"]},
-    )
-    by_uri = entry(everything)
-    by_name = sep2076.entry(subject(everything))
-    assert set(by_uri) == {"uri", "frontmatter", "resources"}
-    assert set(by_name) == {
-        "name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"
-    }  # fmt: skip
-    union = by_uri | by_name
-    assert {key: union[key] for key in by_uri} == by_uri
-    assert {key: union[key] for key in by_name} == by_name

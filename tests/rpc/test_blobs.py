@@ -40,14 +40,6 @@ def test_the_one_that_was_unused_the_longest_makes_room() -> None:
         blobs.get(two)
 
 
-def test_what_is_larger_than_all_may_be_is_refused() -> None:
-    blobs = BlobStore(most_bytes=10)
-    kept = blobs.add(b"1" * 10, "")
-    with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
-        blobs.add(b"2" * 11, "")
-    assert len(blobs.get(kept).raw) == 10
-
-
 @pytest.mark.requirement("SP-34")
 def test_a_blob_that_nobody_uses_goes() -> None:
     clock = Clock()

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mcp_skills_server.rpc import guide
@@ -45,16 +44,10 @@ async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
-@each_row(
-    ("namespace", "names"),
-    [
-        ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
-        ("writing", ["writing.tone 1.1.0"]),
-        ("sales", []),
-        ("Salesforce", []),
-        ("gone", []),
-    ],
-)
+@each_row(("namespace", "names"), [
+    ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
+    ("writing", ["writing.tone 1.1.0"]), ("sales", []), ("Salesforce", []),
+])  # fmt: skip
 async def test_a_namespace_is_an_exact_filter(desk: Desk, namespace: str, names: list[str]) -> None:
     assert await desk.names(namespace=namespace) == names
 
@@ -101,23 +94,12 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str)
 
 
 @pytest.mark.requirement("SP-9")
-@each_row(
-    ("version", "expected"),
-    [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")],
-)
+@each_row(("version", "expected"), [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")])
 async def test_the_latest_version_is_the_default(desk: Desk, version: str | None, expected: str) -> None:
     reported = (await desk.call("describe_skill", name="weather", version=version))["skill"]
     assert reported["manifest"]["version"] == expected
     table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
     assert table["content"].startswith(f"# Table of {expected}\n")
-
-
-async def test_a_version_may_stand_in_the_manifest_alone(tmp_path: Path) -> None:
-    for place, version in (("one", "2.0.0"), ("other", "10.0.0"), ("third", "10.0.0-rc.2")):
-        write(tmp_path / place, toml("thing", version), name="thing")
-    desk = Desk(tmp_path)
-    assert (await desk.call("describe_skill", name="thing"))["skill"]["manifest"]["version"] == "10.0.0"
-    assert (await desk.names())[-3:] == ["thing 2.0.0", "thing 10.0.0-rc.2", "thing 10.0.0"]
 
 
 @pytest.mark.requirement("SP-10", "SP-11")
@@ -144,15 +126,13 @@ async def test_each_detail_shows_what_it_says(desk: Desk, detail: str | None, fi
 @pytest.mark.requirement("X-25")
 async def test_a_skill_without_skill_toml_has_a_manifest_all_the_same(desk: Desk) -> None:
     reported = (await desk.call("describe_skill", name="writing.tone"))["skill"]
+    description = (
+        "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly or formal."
+    )
     assert reported["manifest"] == {
-        "name": "writing.tone",
-        "version": "1.1.0",
-        "description": "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly "
-        "or formal.",
-        "kind": "instruction",
-        "namespace": "writing",
-        "tags": ["writing", "style"],
-    }
+        "name": "writing.tone", "version": "1.1.0", "description": description, "kind": "instruction",
+        "namespace": "writing", "tags": ["writing", "style"],
+    }  # fmt: skip
     assert reported["skill_md_frontmatter"]["name"] == "tone"
 
 
@@ -200,18 +180,6 @@ async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str)
     assert str(ACTIONS.parent) not in caught.value.message
 
 
-@pytest.mark.requirement("SP-13", "SP-14")
-async def test_neither_a_link_nor_a_sibling_with_the_same_beginning_leads_out(tmp_path: Path) -> None:
-    write_skill(tmp_path / "thing")
-    (tmp_path / "thing-secret").mkdir()
-    (tmp_path / "thing-secret" / "key.md").write_text("secret")
-    (tmp_path / "thing" / "link.md").symlink_to(tmp_path / "thing-secret" / "key.md")
-    desk = Desk(tmp_path / "thing")
-    for path in ("link.md", "../thing-secret/key.md"):
-        with pytest.raises(CallFailedError):
-            await desk.call("read_skill_file", name="thing", path=path)
-
-
 async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
@@ -231,15 +199,12 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
         ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
         ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
          {"name": "weather", "version": "9"}),
-        ("describe_skill", {"name": "weather", "version": "1.2"}, "has no version",
-         {"name": "weather", "version": "1.2"}),
         ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
         ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
          {"name": "weather", "path": "a", "version": "1.0.0"}),
         ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
          {"name": "weather", "path": "resource/table.md"}),
         ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
-        ("describe_skill", {"name": "Salesforce Lead Sync"}, "Unknown skill", {"name": "Salesforce Lead Sync"}),
         ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
         ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
     ],
@@ -253,10 +218,7 @@ async def test_what_is_not_there_is_named(
 
 
 @pytest.mark.requirement("SP-21", "SP-22", "X-28")
-@each_row(
-    "method",
-    ["", "LIST_SKILLS", "skills/list", "tools/list", "initialize", "salesforce.leads.sync", "__class__", "call"],
-)
+@each_row("method", ["", "LIST_SKILLS", "skills/list", "initialize", "salesforce.leads.sync", "__class__"])
 async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: str) -> None:
     with pytest.raises(CallFailedError, match="Method not found") as caught:
         await desk.call(method)
@@ -267,15 +229,10 @@ async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: 
 
 
 @pytest.mark.requirement("X-27", "SP-20")
-@each_row(
-    ("method", "params"),
-    [
-        ("execute_skill", {"name": "salesforce.leads.sync"}),
-        ("run_code", {"language": "python", "code": "1"}),
-        ("create_blob", {"content": "a"}),
-        ("read_blob", {"blob_id": "blob:1"}),
-    ],
-)
+@each_row(("method", "params"), [
+    ("execute_skill", {"name": "salesforce.leads.sync"}), ("run_code", {"language": "python", "code": "1"}),
+    ("create_blob", {"content": "a"}), ("read_blob", {"blob_id": "blob:1"}),
+])  # fmt: skip
 async def test_without_leave_nothing_runs(desk: Desk, method: str, params: dict[str, Any]) -> None:
     reported = await desk.call(method, **params)
     assert (reported["status"], reported["error"]["type"]) == ("failed", "execution_disabled")
@@ -351,13 +308,9 @@ async def test_an_edit_shows_at_once(tmp_path: Path) -> None:
     (place / "skill.toml").write_text(toml("thing", "2.0.0"))
     desk.registry.refresh()
     assert await desk.names() == [GUIDE, "thing 2.0.0"]
-
-
-async def test_a_manifest_that_changed_since_the_scan_is_read_anew(tmp_path: Path) -> None:
-    place = write(tmp_path / "thing", toml("thing"))
-    desk = Desk(tmp_path)  # scanned, and nothing read yet
+    fresh = Desk(tmp_path)  # scanned, and nothing read yet
     (place / "skill.toml").write_text(toml("thing", "20.0.0"))
-    assert await desk.names() == [GUIDE, "thing 20.0.0"]
+    assert await fresh.names() == [GUIDE, "thing 20.0.0"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")
@@ -377,19 +330,3 @@ async def test_every_skill_that_mcp_serves_is_there(tmp_path: Path) -> None:
     for each in skills:
         reported = await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
         assert json.dumps(reported)
-
-
-async def test_calls_at_once_get_answers_of_their_own(desk: Desk) -> None:
-    fresh = Desk(ACTIONS)
-    seen: list[str] = []
-
-    async def ask(version: str) -> None:
-        reported = await fresh.call("describe_skill", name="weather", version=version, detail="manifest")
-        seen.append(reported["skill"]["manifest"]["version"])
-        assert seen[-1] == version
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            for version in ("1.0.0", "1.2.0", "1.2.0-rc.1"):
-                tasks.start_soon(ask, version)
-    assert len(seen) == 60

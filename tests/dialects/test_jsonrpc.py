@@ -29,22 +29,12 @@ def test_what_is_no_json_is_told_in_one_line(raw: bytes, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@each_row(
-    ("raw", "value"),
-    [
-        (rb'"git \ud83d"', "git \ufffd"),
-        (rb'"\uDE00\ud83d"', "\ufffd\ufffd"),
-        (rb'"\ud83d\ude00"', "\U0001f600"),
-        (rb'"\ud83d\ud83d\ude00\ude00"', "\ufffd\U0001f600\ufffd"),
-        (rb'"\ud83dx\ude00"', "\ufffdx\ufffd"),
-        (rb'"\\ud83d"', r"\ud83d"),
-        (rb'"\\\ud83d"', "\\\ufffd"),
-        (rb'{"\ud83d": 1}', {"\ufffd": 1}),
-        (b'"\xf0\x9f\x98\x80"', "\U0001f600"),
-        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
-        (b'{"a": 1, "a": 2}', {"a": 2}),
-    ],
-)
+@each_row(("raw", "value"), [
+    (rb'"git \ud83d"', "git \ufffd"), (rb'"\uDE00\ud83d"', "\ufffd\ufffd"), (rb'"\ud83d\ude00"', "\U0001f600"),
+    (rb'"\ud83d\ud83d\ude00\ude00"', "\ufffd\U0001f600\ufffd"), (rb'"\ud83dx\ude00"', "\ufffdx\ufffd"),
+    (rb'"\\ud83d"', r"\ud83d"), (rb'"\\\ud83d"', "\\\ufffd"), (rb'{"\ud83d": 1}', {"\ufffd": 1}),
+    (b'"\xf0\x9f\x98\x80"', "\U0001f600"), (b'\xef\xbb\xbf{"a": 1}', {"a": 1}), (b'{"a": 1, "a": 2}', {"a": 2}),
+])  # fmt: skip
 def test_half_a_character_a_mark_and_a_key_that_stands_twice_are_read_by_one_rule(raw: bytes, value: object) -> None:
     assert jsonrpc.parse(raw) == value
 
@@ -89,22 +79,14 @@ def test_what_is_no_message_is_refused_in_one_line_with_its_id_where_it_could_be
     assert json.loads(found.response) == {"jsonrpc": "2.0", "id": case.id, "error": error}
 
 
-@each_row(
-    ("message", "kind"),
-    [
-        (raw(), "request"),
-        (raw(id=""), "request"),
-        (raw(id=-5, params={}), "request"),
-        (raw(id=2**70, params=None), "request"),
-        (raw(id="x" * 1000), "request"),
-        (raw(params={"name": [[1]] * 500}), "request"),
-        (b"\xef\xbb\xbf" + raw(), "request"),
-        (without("id"), "notification"),
-        (without("method", result={}), "response"),
-        (without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
-        (without("method", id=None, error={"code": -1, "message": "no"}), "response"),
-    ],
-)
+@each_row(("message", "kind"), [
+    (raw(), "request"), (raw(id=""), "request"), (raw(id=-5, params={}), "request"),
+    (raw(id=2**70, params=None), "request"), (raw(id="x" * 1000), "request"),
+    (raw(params={"name": [[1]] * 500}), "request"), (b"\xef\xbb\xbf" + raw(), "request"),
+    (without("id"), "notification"), (without("method", result={}), "response"),
+    (without("method", error={"code": -1, "message": "no", "data": 1}), "response"),
+    (without("method", id=None, error={"code": -1, "message": "no"}), "response"),
+])  # fmt: skip
 def test_what_is_a_message_is_handed_on(message: bytes, kind: str) -> None:
     found = decode_message(message)
     assert isinstance(found, Message) and found.kind == kind

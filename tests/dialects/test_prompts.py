@@ -207,22 +207,14 @@ def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, su
     assert prompts.suggestions({"name": "x", **said}, begun) == suggested
 
 
-@each_row(
-    ("before", "after", "news"),
-    [
-        ({}, {}, False),
-        ({}, {"description": "Does more."}, True),
-        ({}, {"title": "A"}, True),
-        ({}, {"arguments": [{"name": "x"}]}, True),
-        ({}, {"argument_hint": "<x>"}, True),
-        ({}, {"user_invocable": False}, True),
-        ({"user_invocable": False}, {}, True),
-        ({}, {"license": "MIT"}, False),
-        ({}, {"disable_model_invocation": True}, False),
-        ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
-        ({}, {"name": "b"}, True),
-    ],
-)
+@each_row(("before", "after", "news"), [
+    ({}, {}, False), ({}, {"description": "Does more."}, True), ({}, {"title": "A"}, True),
+    ({}, {"arguments": [{"name": "x"}]}, True), ({}, {"argument_hint": "<x>"}, True),
+    ({}, {"user_invocable": False}, True), ({"user_invocable": False}, {}, True), ({}, {"license": "MIT"}, False),
+    ({}, {"disable_model_invocation": True}, False),
+    ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
+    ({}, {"name": "b"}, True),
+])  # fmt: skip
 def test_only_what_the_list_shows_is_news(before: dict[str, Any], after: dict[str, Any], news: bool) -> None:
     assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is news
 

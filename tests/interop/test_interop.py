@@ -175,16 +175,10 @@ def test_a_verified_skill_passes_with_its_files() -> None:
     ]
 
 
-@each_row(
-    "fault",
-    [
-        {"ok": False},
-        {"outcome": "unverifiable"},
-        {"conformance": ["something"]},
-        {"frontmatter": [{"field": "name"}]},
-        {"files": [{"uri": "skill://a/SKILL.md", "status": "digest-mismatch"}]},
-    ],
-)
+@each_row("fault", [
+    {"ok": False}, {"outcome": "unverifiable"}, {"conformance": ["something"]}, {"frontmatter": [{"field": "name"}]},
+    {"files": [{"uri": "skill://a/SKILL.md", "status": "digest-mismatch"}]},
+])  # fmt: skip
 def test_a_skill_with_any_fault_does_not(fault: dict[str, Any]) -> None:
     checks = inspector_checks("modern", json.dumps(REPORT | fault))
     assert [each.status for each in checks].count("FAILURE") == 1

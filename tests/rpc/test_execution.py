@@ -271,15 +271,10 @@ async def test_neither_links_nor_pipes_nor_directories_become_blobs(box: Any, tm
     assert (await served.call("read_blob", blob_id=blob))["content"] == "f\n"
 
 
-@each_row(
-    "left",
-    [
-        "ln -s /etc/passwd result.json",
-        "mkfifo result.json",
-        "mkdir result.json",
-        "rm -rf output_blobs; ln -s / output_blobs",
-    ],
-)
+@each_row("left", [
+    "ln -s /etc/passwd result.json", "mkfifo result.json", "mkdir result.json",
+    "rm -rf output_blobs; ln -s / output_blobs",
+])  # fmt: skip
 async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: str) -> None:
     code = f"os.chdir(os.environ['SKILL_WORKSPACE'])\n    os.system('{left}')\n    os._exit(0)\n"
     python(tmp_path, f"import os\ndef main(args):\n    {code}")

@@ -112,19 +112,13 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
 
 @loose
 @pytest.mark.requirement("RT-15", "RT-18", "X-29", "X-30")
-@each_row(
-    ("path", "more", "words"),
-    [
-        ("scripts/../references/a.py", {}, "scripts/hello.py"),
-        ("../alpha/scripts/hello.py", {}, "scripts/hello.py"),
-        ("/bin/sh", {}, "scripts/hello.py"),
-        ("scripts/notes.txt", {}, "scripts/notes.txt"),
-        ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
-        ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
-        ("scripts/hello.py", {"workdir": "../.."}, "workdir"),
-        ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
-    ],
-)
+@each_row(("path", "more", "words"), [
+    ("scripts/../references/a.py", {}, "scripts/hello.py"), ("../alpha/scripts/hello.py", {}, "scripts/hello.py"),
+    ("/bin/sh", {}, "scripts/hello.py"), ("scripts/notes.txt", {}, "scripts/notes.txt"),
+    ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
+    ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
+    ("scripts/hello.py", {"workdir": "../.."}, "workdir"), ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
+])  # fmt: skip
 def test_what_is_not_run_is_told_with_what_to_do(idle: Wire, path: str, more: dict[str, Any], words: str) -> None:
     result = idle.request("tools/call", call(load(idle), path, **more))
     assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]

@@ -207,7 +207,9 @@ def test_who_does_not_know_the_draft_gets_commands_with_meta_and_what_it_asked_f
     (1, {"_meta": {acp.META_KEY: {acp.NESTED: False, acp.NOTIFICATION: True}}}, UpdateForms(extension=True)),
     (1, {"_meta": acp.capability()}, UpdateForms(nested=True, extension=True)),
 ])  # fmt: skip
-def test_what_a_client_takes_and_what_an_agent_starts(version: int, capabilities: object, expected: UpdateForms) -> None:
+def test_what_a_client_takes_and_what_an_agent_starts(
+    version: int, capabilities: object, expected: UpdateForms
+) -> None:
     assert acp.accepted_forms(version, capabilities) == expected
     assert acp.starts_servers(1, {}) and not acp.starts_servers(2, {"capabilities": {}})
     assert acp.starts_servers(2, {"capabilities": {"session": {"mcp": {"stdio": {}}}}})

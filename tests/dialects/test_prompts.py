@@ -52,21 +52,10 @@ def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offere
 
 
 def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
-    entry: dict[str, Json] = {
-        "name": "a",
-        "title": "A",
-        "description": "Does a.",
-        "version": "1",
-        "tags": ["x"],
-        "arguments": [{"name": "topic", "required": True}],
-        "dependencies": {"tools": ["t"]},
-    }
-    assert prompts.descriptor(build.skill("a"), entry) == {
-        "name": "a",
-        "title": "A",
-        "description": "Does a.",
-        "arguments": [{"name": "topic", "required": True}],
-    }
+    arguments: Json = [{"name": "topic", "required": True}]
+    kept: dict[str, Json] = {"name": "a", "title": "A", "description": "Does a.", "arguments": arguments}
+    entry = {**kept, "version": "1", "tags": ["x"], "dependencies": {"tools": ["t"]}}
+    assert prompts.descriptor(build.skill("a", argument_hint="<topic>"), entry) == kept
 
 
 @each_row(("hint", "description"), [
@@ -105,13 +94,10 @@ def test_the_body_stands_in_a_tag_that_tells_name_and_directory() -> None:
         '<skill name="acme/a b" location="skill://acme/a%20b/SKILL.md" root_dir="skill://acme/a%20b">\n'
         "# Do\n\nUse <b> & `c`.\n\n</skill>"
     )
-
-
-@pytest.mark.requirement("ASG-27")
-def test_a_name_cannot_leave_its_attribute() -> None:
-    said = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.", "")
-    assert 'name="&quot;&gt;&lt;/skill&gt; "' in said
-    assert "\n" not in said.split("\n\n", 1)[0]
+    said = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.\u200b\u200b", "two\nlines")
+    assert 'name="&quot;&gt;&lt;/skill&gt; "' in said and "\n" not in said.split("\n\n", 1)[0]
+    hidden = "The skill contains 2 hidden characters, which are invisible to people."
+    assert said.endswith(f"\n</skill>\n\n{hidden}\n\nArguments: two\nlines")
 
 
 @given(st.text(alphabet=" \n</>skilSKIL", max_size=40))
@@ -131,12 +117,6 @@ def test_no_body_ends_its_tag_early(body: str) -> None:
 )
 def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
     assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
-
-
-def files(count: int) -> tuple[Skill, list[dict[str, Json]]]:
-    """A skill with so many linked files, and how they are told."""
-    paths = [f"{number:02}.md" for number in range(count)]
-    return build.skill("a", paths), [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
 
 
 def test_linked_files_are_named_in_text() -> None:
@@ -164,7 +144,9 @@ def test_linked_files_are_named_in_text() -> None:
     ],
 )
 def test_a_list_of_files_is_cut_and_says_so(count: int, readable: bool, links: int, left: str | None) -> None:
-    skill, linked = files(count)
+    paths = [f"{number:02}.md" for number in range(count)]
+    linked: list[dict[str, Json]] = [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
+    skill = build.skill("a", paths)
     messages: Any = prompts.prompt_result(skill, "Do it.", linked, readable=readable)["messages"]
     assert [each["content"]["type"] for each in messages] == ["text", "text"]
     lines = messages[1]["content"]["text"].splitlines()
@@ -183,11 +165,8 @@ def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
     assert ("acme/a" in said or '"a"' in said) and "skills_load" in said and said.endswith("\n\ntopic: $1")
     rest = said.removesuffix("topic: $1")
     assert not any(each in rest for each in "!`@$")
-
-
-def test_a_pointer_without_any_plain_name_says_how_to_find_it() -> None:
-    skill = build.skill("a b", name="$1", standing=Standing.LENIENT)
-    assert "skills_search" in prompts.load_prompt(skill, "$1", {})
+    unnamed = build.skill("a b", name="$1", standing=Standing.LENIENT)
+    assert "skills_search" in prompts.load_prompt(unnamed, "$1", {})
 
 
 @each_row(
@@ -219,13 +198,11 @@ def test_only_what_the_list_shows_is_news(before: dict[str, Any], after: dict[st
     assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is news
 
 
-UNUSABLE, LENIENT = (build.skill("a", standing=each) for each in (Standing.UNUSABLE, Standing.LENIENT))
-
-
 @each_row(("before", "after", "chosen", "news"), [
     ([], [], (), False), ([], [build.skill("a")], (), True), ([build.skill("a")], [], (), True),
-    ([build.skill("a")], [build.skill("b/a")], (), True), ([], [UNUSABLE], (), False),
-    ([UNUSABLE], [LENIENT], (), True), ([LENIENT], [build.skill("a")], (), False),
+    ([build.skill("a")], [build.skill("b/a")], (), True),
+    ([], [build.skill("a", standing=Standing.UNUSABLE)], (), False),
+    ([build.skill("a", standing=Standing.LENIENT)], [build.skill("a")], (), False),
     ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
     ([], [build.skill("x/b", user_invocable=False)], ("b",), True),
 ])  # fmt: skip
@@ -234,9 +211,3 @@ def test_comings_and_goings_are_news(
 ) -> None:
     """A skill that was not chosen counts by its name alone."""
     assert changed(before, after, *chosen) is news
-
-
-def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:
-    text = prompts.instructions(build.skill("a"), "a", "Do it.\u200b\u200b", "now")
-    assert text.endswith("The skill contains 2 hidden characters, which are invisible to people.\n\nArguments: now")
-    assert "hidden" not in prompts.instructions(build.skill("a"), "a", "Do it.", "")

@@ -18,21 +18,13 @@ from .build import skill
 
 @pytest.mark.requirement("S40-10", "S40-11", "S40C-5")
 def test_a_skill_md_is_described_by_its_frontmatter():
-    one = skill("acme/a", heading="Title", license="MIT", metadata={"version": "1"}, allowed_tools="Read", empty=None)
+    meta = {"license": "MIT", "metadata": {"version": "1"}, "allowed-tools": "Read", "empty": None}
+    one = skill("acme/a", heading="Title", **meta)
     assert resources.descriptor(one) == {
-        "uri": "skill://acme/a/SKILL.md",
-        "name": "a",
-        "title": "Title",
-        "description": "Does a.",
-        "mimeType": "text/markdown",
-        "size": 8,
-        "_meta": {
-            "io.modelcontextprotocol.skills/license": "MIT",
-            "io.modelcontextprotocol.skills/metadata": {"version": "1"},
-            "io.modelcontextprotocol.skills/allowed-tools": "Read",
-            "io.modelcontextprotocol.skills/empty": None,
-        },
-    }
+        "uri": "skill://acme/a/SKILL.md", "name": "a", "title": "Title", "description": "Does a.",
+        "mimeType": "text/markdown", "size": 8,
+        "_meta": {f"io.modelcontextprotocol.skills/{key}": value for key, value in meta.items()},
+    }  # fmt: skip
 
 
 @pytest.mark.requirement("S40-10")
@@ -62,18 +54,6 @@ def test_a_child_of_a_directory_tells_type_and_size(path: str, expected: dict[st
     assert resources.child(path, f"skill://a/{path}", found) == expected
 
 
-@pytest.mark.requirement("MCP-23", "MCP-12", "MCP-24")
-def test_listings_say_how_long_they_hold_and_for_whom():
-    frame = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
-    assert resources.listing([{"uri": "x"}], None, 1000) == {**frame, "resources": [{"uri": "x"}]}
-    assert resources.listing([], "", 1000) == {**frame, "resources": [], "nextCursor": ""}
-    templates = resources.template_listing(1000)
-    (template,) = templates.pop("resourceTemplates")
-    assert templates == frame
-    assert template["uriTemplate"] == "skill://{+path}"
-    assert template["name"]
-
-
 @each_row(("count", "more"), [(0, False), (1, False), (100, False), (101, True), (10_000, True)])
 def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count: int, more: bool):
     asked = iter(range(count))
@@ -83,7 +63,7 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
     assert next(asked, count) == min(101, count)
 
 
-@pytest.mark.requirement("MCP-55", "X-3")
+@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24", "MCP-55", "X-3")
 @each_row(
     ("path", "raw", "expected"),
     [
@@ -99,11 +79,11 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
     ],
 )
 def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: bytes, expected: dict[str, str]):
-    assert resources.contents([resources.content(f"skill://a/{path}", path, raw)], 0) == {
-        "resultType": "complete",
-        "contents": [{"uri": f"skill://a/{path}", **expected}],
-        "ttlMs": 0,
-        "cacheScope": "private",
+    frame = {"resultType": "complete", "ttlMs": 7, "cacheScope": "private"}
+    content = {"uri": f"skill://a/{path}", **expected}
+    assert resources.contents([resources.content(f"skill://a/{path}", path, raw)], 7) == {
+        **frame,
+        "contents": [content],
     }
 
 

@@ -51,8 +51,8 @@ def test_no_listing_has_hidden_characters() -> None:
     entry = sep2076.entry(subject(each))
     assert seen(entry) and entry["description"] == "Makes tables. Use it for tables."
     assert seen(dict(prompts.descriptor(each, entry)))
-    assert seen({key: value for key, value in resources.descriptor(each).items() if key != "_meta"})
-    assert seen({key: value for key, value in cast("dict[str, Json]", acp.entry(each)).items() if key != "_meta"})
+    for shown in (resources.descriptor(each), cast("dict[str, Json]", acp.entry(each))):
+        assert seen({key: value for key, value in shown.items() if key != "_meta"})
     assert seen(runtime.entry("tables", each, "skill://tables/SKILL.md", title=identity.title(each)))
     reported = manifest.read(None, {**FIELDS, "version": "1.0.0"}, "tables").manifest
     assert reported is not None and seen(skills_protocol.skill_list([reported], "summary", None))

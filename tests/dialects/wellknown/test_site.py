@@ -19,13 +19,8 @@ from tables import each_row
         ("https://example.com/", [URL, OLD_URL]),
         ("HTTPS://example.com/#part", [URL, OLD_URL]),
         (
-            "http://localhost:8000/docs/",
-            [
-                "http://localhost:8000/docs/.well-known/agent-skills/index.json",
-                "http://localhost:8000/docs/.well-known/skills/index.json",
-                "http://localhost:8000/.well-known/agent-skills/index.json",
-                "http://localhost:8000/.well-known/skills/index.json",
-            ],
+            "http://a:8000/docs/",
+            [f"http://a:8000{path}{each[19:]}" for path in ("/docs", "") for each in (URL, OLD_URL)],
         ),
         ("https://example.com/.well-known/agent-skills", [URL]),
         ("https://example.com/.well-known/skills/", [OLD_URL]),

@@ -81,19 +81,15 @@ async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
 
 async def test_the_uris_of_one_stream_are_bounded_in_number_and_in_all() -> None:
     notifier = Notifier(Settings())
-    for uris, said in (
-        ([f"skill://a/{number}" for number in range(1025)], "at most 1024"),
-        ([f"skill://a/{number}{'x' * 4000}" for number in range(9)], "at most 32,768 characters"),
-    ):
+    many, long = ([f"skill://a/{number}{'x' * length}" for number in range(1025)] for length in (0, 4000))
+    for uris, said in ((many, "at most 1024"), (long[:9], "at most 32,768 characters")):
         with pytest.raises(RequestError, match=said):
             await Listening(*uris).run(notifier, None)
     async with opening(notifier) as start:
-        assert len((await start(Listening(*[f"skill://a/{number}" for number in range(1024)]), None)).kept) == 1024
+        assert len((await start(Listening(*many[1:]), None)).kept) == 1024
 
 
-async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_opens_too_many_streams_has_its_own_oldest_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_STREAMS", 8)
     notifier = Notifier(Settings())
     async with opening(notifier) as start:

@@ -62,14 +62,6 @@ def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_siz
         assert segments(each["uri"]) is not None
 
 
-@pytest.mark.requirement("S40-23", "S40-25")
-def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
-    skills = [skill("a"), skill("acme/a"), skill("out", ["in/SKILL.md"]), skill("out/in")]
-    here = snapshot(*skills)
-    for each in skills:
-        assert sep2640.find(here, uri(each.path, SKILL_MD)) is each
-
-
 @pytest.mark.requirement("S40-5", "S40-24", "S40C-5", "X-2")
 @each_row("target", [
     "skill://absent/SKILL.md", "skill://acme/a/notes.md", "skill://acme/a", "skill://acme/a/", "skill://acme",

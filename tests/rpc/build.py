@@ -13,7 +13,7 @@ from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from wire import ROOT
+from wire import ROOT, write_skill
 
 ACTIONS = ROOT / "fixtures" / "actions"
 
@@ -69,15 +69,9 @@ class Desk:
 
 def write(directory: Path, toml: str | bytes | None = None, *, name: str | None = None, **files: str) -> Path:
     """A skill with a skill.toml; further arguments are files, `code__main_py="..."` for code/main.py."""
-    directory.mkdir(parents=True, exist_ok=True)
-    text = f"---\nname: {name or directory.name}\ndescription: Does a thing.\n---\n\n# Thing\n"
-    (directory / "SKILL.md").write_text(text, encoding="utf-8")
+    write_skill(directory, name=name, description="Does a thing.", **files)
     if toml is not None:
         (directory / "skill.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
-    for key, content in files.items():
-        path = directory / key.replace("__", "/").replace("_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
     return directory
 
 

@@ -64,15 +64,10 @@ def through(raw: bytes, agent: Sequence[str], *words: str | Path) -> tuple[bytes
 def gone(pid: int) -> None:
     """Wait until there is no such process, or only a zombie of somebody else's."""
     deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except (ProcessLookupError, FileNotFoundError):
-            return
-        select.select([], [], [], 0.01)
-    raise AssertionError(f"process {pid} is still there")
+    with suppress(ProcessLookupError, FileNotFoundError):
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < deadline, f"process {pid} is still there"
+            select.select([], [], [], 0.01)
 
 
 def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
@@ -86,7 +81,6 @@ def write_for_ever(stream: IO[bytes]) -> None:
 
 
 def read_line(stream: IO[bytes]) -> bytes:
-    """The next line, in time."""
     found: list[bytes] = []
     thread = threading.Thread(target=lambda: found.append(stream.readline()), daemon=True)
     thread.start()

@@ -152,7 +152,6 @@ COMMAND = {"name": "create_plan", "description": "Creates a plan."}
 
 
 def the_two() -> Snapshot:
-    """The skills of the draft's example."""
     about = "Generates unit tests for the specified code..."
     return snapshot(
         skill("code-review", description="Performs automated code review on staged changes..."),

@@ -25,7 +25,6 @@ def described(skill: Skill) -> dict[str, Json]:
 
 
 def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
-    """What `prompts.changed` says of these skills."""
     return prompts.changed({each.path: each for each in before}, {each.path: each for each in after}, chosen, described)
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.format.dependencies import Served, resolve
-from mcp_skills_server.format.uris import segments
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
+from mcp_skills_server.model import Json, Skill, Standing
 from tables import each_row
 
-from .build import PATHS, skill, snapshot, subject
+from .build import skill, snapshot, subject
 
 VALID = Standing.VALID
 ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"}
@@ -151,21 +150,6 @@ def test_files_tell_what_the_frontmatter_and_the_link_say_the_linked_ones_first(
         {"name": "x.md", "uri": "skill://a/x.md", "mimeType": "text/markdown", **about},
         {"name": "y", "uri": "skill://a/y", "required": False},
     ]
-
-
-@pytest.mark.requirement("S76-12", "S76-6", "S40-17")
-@given(st.sets(PATHS, max_size=6), st.randoms(use_true_random=False))
-def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files: set[str], random: Any):
-    one = skill("acme/a", files)
-    here = snapshot(one)
-    others = [path for path in one.files if path != SKILL_MD]
-    linked = dict.fromkeys(random.sample(others, random.randint(0, len(others))), "text")
-    seen = [each for each in sep2076.files(one, linked) if isinstance(each, dict)]
-    assert sorted(str(each["name"]) for each in seen) == others
-    for each in seen:
-        parts = segments(str(each["uri"]))
-        assert parts is not None
-        assert here.find(parts, VALID) == (one, each["name"])
 
 
 KEYS = st.sampled_from(["name", "src", "path", "uri", "tools", "resources", "title"])

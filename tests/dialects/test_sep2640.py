@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 import pytest
@@ -12,11 +11,10 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError, clipped
-from mcp_skills_server.format.uris import segments, uri
-from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.model import Skill, Standing
 from tables import each_row
 
-from .build import JSON, PATHS, digest, skill, snapshot
+from .build import JSON, digest, skill, snapshot
 
 
 def entry(one: Skill) -> Any:
@@ -44,22 +42,6 @@ def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]
     assert seen == before and list(seen) == list(before) and type(seen) is dict
     seen["name"] = "changed by a caller"
     assert entry(skill("a", only=fields))["frontmatter"] == before
-
-
-@pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
-@given(PATHS, st.sets(PATHS, max_size=6))
-def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_size(path: str, files: set[str]):
-    one = skill(path, files)
-    resources = entry(one)["resources"]
-    assert [each["uri"] for each in resources] == [uri(path, file) for file in one.files]
-    assert len({each["uri"] for each in resources}) == len({SKILL_MD, *files})
-    assert uri(path, SKILL_MD) in {each["uri"] for each in resources}
-    for each in resources:
-        assert set(each) == {"uri", "digest", "size"}
-        assert each["uri"].startswith(uri(path) + "/")
-        assert re.fullmatch("sha256:[0-9a-f]{64}", each["digest"])
-        assert type(each["size"]) is int and each["size"] >= 0
-        assert segments(each["uri"]) is not None
 
 
 @pytest.mark.requirement("S40-5", "S40-24", "S40C-5", "X-2")

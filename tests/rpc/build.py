@@ -19,8 +19,6 @@ ACTIONS = ROOT / "fixtures" / "actions"
 
 
 class CallFailedError(Exception):
-    """A JSON-RPC error."""
-
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
         self.code: int = error["code"]
@@ -29,8 +27,6 @@ class CallFailedError(Exception):
 
 
 class Desk:
-    """Messages in, answers out."""
-
     def __init__(
         self,
         *roots: Path | MirroredRoot,
@@ -46,7 +42,6 @@ class Desk:
         self.rpc = Rpc(self.methods, max_message)
 
     async def send(self, raw: bytes | Any) -> Any:
-        """What a message is answered with; None for nothing."""
         seen = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
         return None if seen is None else json.loads(seen)
 
@@ -63,7 +58,6 @@ class Desk:
         return seen["result"]
 
     async def names(self, **params: Any) -> list[str]:
-        """The skills of a list, as `name version`."""
         return [f"{each['name']} {each['version']}" for each in (await self.call("list_skills", **params))["skills"]]
 
 

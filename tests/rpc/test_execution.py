@@ -58,7 +58,6 @@ def desk(box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, **chos
 
 
 def left(temporary: Path) -> list[Path]:
-    """Work directories that are still there."""
     return [*temporary.rglob("session-*")]
 
 
@@ -71,7 +70,6 @@ def appears(temporary: Path, name: str) -> None:
 
 
 async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
-    """A run, whose shape is checked."""
     reported = await desk.call(method, **params)
     assert set(reported) == (FIELDS if reported["status"] == "completed" else FIELDS | {"error"})
     assert reported["run_id"].startswith("run_") and reported["summary"] and "\n" not in reported["summary"]
@@ -79,7 +77,6 @@ async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
 
 
 async def failed(desk: Desk, method: str = "execute_skill", **params: Any) -> tuple[str, str]:
-    """Type and message of a run that fails."""
     reported = await run(desk, method, **params)
     assert reported["status"] == "failed" and reported["output"] is None
     return reported["error"]["type"], reported["error"]["message"]
@@ -98,8 +95,7 @@ def shell(top: Path, code: str, **more: Any) -> Path:
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
-    given = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
-    served = desk(box, ACTIONS, secrets=given)
+    served = desk(box, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}

@@ -29,7 +29,6 @@ def desk() -> Desk:
 
 
 def send(desk: Desk, message: Any) -> Any:
-    """What a message is answered with."""
     return anyio.run(desk.send, message)
 
 
@@ -190,8 +189,6 @@ def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> 
 
 
 class Held(Pipes):
-    """Pipes out of lists."""
-
     def __init__(self, lines: list[bytes | None]) -> None:
         self._lines = lines
         self.sent: list[Any] = []

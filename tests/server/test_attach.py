@@ -373,7 +373,6 @@ def tools_server() -> MCPServer[Any]:
 
 
 async def metas(client: Client) -> dict[str, Any]:
-    """Return the `_meta` of each tool of the server's own that has any."""
     tools = (await client.session.list_tools()).tools
     return {tool.name: tool.meta for tool in tools if tool.meta is not None}
 

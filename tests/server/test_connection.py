@@ -22,12 +22,10 @@ LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
 
 @pytest.fixture(scope="module")
 def registry() -> Registry:
-    """The fixtures, read."""
     return loaded(FIXTURES / "acme")
 
 
 def said(*messages: dict[str, Any]) -> list[bytes]:
-    """Lines of a client."""
     return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in messages]
 
 
@@ -39,7 +37,6 @@ class Deaf(Script):
         self._after = after
 
     def send_now(self, raw: bytes) -> bool:
-        """As `Pipes.send_now`."""
         if len(self.said) >= self._after:
             raise BrokenPipeError
         return super().send_now(raw)

@@ -23,8 +23,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Listening:
-    """One client's `subscriptions/listen`."""
-
     def __init__(self, *uris: str) -> None:
         self.wanted: list[dict[str, Any]] = [{"resourceSubscriptions": list(uris), "junk": Junk("x" * 10_000)}]
         self.told: list[tuple[str, Any]] = []
@@ -32,17 +30,14 @@ class Listening:
         self.result: dict[str, Any] | None = None
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """As the front's."""
         self.told.append((method, params))
         self.acknowledged.set()
 
     async def run(self, notifier: Notifier, owner: Owner) -> None:
-        """Listen until the end."""
         self.result = await notifier.listen(Stream("listening", self.send, shared=False), self.wanted.pop(), owner)
 
     @property
     def kept(self) -> list[str]:
-        """The URIs that were acknowledged."""
         return self.told[0][1]["notifications"].get("resourceSubscriptions", [])
 
 
@@ -52,7 +47,6 @@ class Junk(str):
 
 @asynccontextmanager
 async def opening(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
-    """What opens a stream, which is acknowledged then."""
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
 
@@ -181,9 +175,7 @@ class Client:
         self.sent: list[str] = []
 
     def add_exit_callback(self, work: Callable[[], object]) -> None:
-        """As the front's."""
         self.ends.callback(work)
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """As the front's."""
         self.sent.append(method)

@@ -25,7 +25,6 @@ LISTS = ("skillsListChanged", "resourcesListChanged", "toolsListChanged", "promp
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two skills, settled."""
     for name in ("a", "b"):
         write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
     return tmp_path

@@ -36,18 +36,15 @@ def checked(result: dict[str, Any], definition: str) -> dict[str, Any]:
 def asked(
     handler: Handler, registry: Registry, settings: Settings, params: Params, client: str | None = None
 ) -> dict[str, Any]:
-    """What a handler answers to a request."""
     return anyio.run(retry_when_stale, registry, lambda view: handler(view, settings, Caller(client=client), params))
 
 
 def listed(registry: Registry, settings: Settings | None = None, **params: Any) -> dict[str, Any]:
-    """One page of `prompts/list`."""
     result = asked(prompts.list_prompts, registry, settings or Settings(), params)
     return checked(result, "ListPromptsResult")
 
 
 def every_name(registry: Registry, settings: Settings | None = None) -> list[str]:
-    """The names of all pages."""
     page = listed(registry, settings)
     out = [each["name"] for each in page["prompts"]]
     while "nextCursor" in page:
@@ -60,14 +57,12 @@ def every_name(registry: Registry, settings: Settings | None = None) -> list[str
 def got(
     registry: Registry, name: Any, settings: Settings | None = None, *, client: str | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """The answer of `prompts/get`."""
     params = {"name": name, **({"arguments": arguments} if arguments else {})}
     result = asked(prompts.get_prompt, registry, settings or Settings(), params, client)
     return checked(result, "GetPromptResult")
 
 
 def text(result: dict[str, Any]) -> str:
-    """What the first message says."""
     return result["messages"][0]["content"]["text"]
 
 
@@ -202,21 +197,10 @@ def test_what_cannot_be_answered_is_named(tmp_path: Path, params: dict[str, Any]
 
 
 def test_an_unknown_prompt_is_told_a_few_of_many(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills(*(f"s{number:02}" for number in range(30)))))
+    names = [f"s{number:02}" for number in range(30)]
     with pytest.raises(RequestError) as caught:
-        got(registry, "x" * 5000)
-    assert str(caught.value).endswith("known: " + ", ".join(f"s{number:02}" for number in range(10)) + " and more")
-    assert len(str(caught.value)) < 400
-
-
-def test_an_edit_that_no_scan_saw_is_answered_anew(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
-    registry = loaded(tmp_path)
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="All new.")})
-    assert "All new." in text(got(registry, "a"))
-    (tmp_path / "a" / "SKILL.md").unlink()
-    with pytest.raises(RequestError, match="Unknown prompt: 'a'; known: none"):
-        got(registry, "a")
+        got(loaded(plant(tmp_path, skills(*names))), "x" * 5000)
+    assert str(caught.value).endswith(f"known: {', '.join(names[:10])} and more") and len(str(caught.value)) < 400
 
 
 def test_the_authors_values_complete_an_argument(tmp_path: Path) -> None:

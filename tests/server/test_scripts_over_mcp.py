@@ -33,7 +33,6 @@ held.recv(1)  # for ever
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Skills for one test alone."""
     return write_skills(tmp_path)
 
 
@@ -81,7 +80,6 @@ def load(wire: Any) -> str:
 
 
 def call(handle: str, path: str, **more: Any) -> dict[str, Any]:
-    """The parameters of a call."""
     return {"name": "skills_run_script", "arguments": {"path": path, "session": handle, **more}}
 
 

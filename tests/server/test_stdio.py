@@ -19,7 +19,6 @@ from wire import COMMAND, DEADLINE, FIXTURES, META, ROOT, SOON, VERSIONS, Era, W
 
 
 def said(**fields: Any) -> bytes:
-    """A line of a client."""
     return json.dumps({"jsonrpc": "2.0", **fields}).encode()
 
 

@@ -21,13 +21,11 @@ NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills
 
 
 def call(wire: Wire, name: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool; `session` None leaves it out."""
     given = {key: value for key, value in arguments.items() if value is not None}
     return wire.request("tools/call", {"name": name, "arguments": given})
 
 
 def said(result: dict[str, Any]) -> str:
-    """All text of a result."""
     return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
 
 
@@ -53,7 +51,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tools(folder: Path, era: Era) -> Iterator[Wire]:
-    """A server on them."""
     with serving(folder, era=era) as wire:
         yield wire
 

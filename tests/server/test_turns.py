@@ -25,7 +25,6 @@ Read = Callable[[str], Awaitable[Any]]
 
 
 def over_mcp(registry: Registry) -> Read:
-    """`resources/read`, of the client of this name."""
     params = {"uri": "skill://a/data.txt"}
     return lambda owner: retry_when_stale(
         registry, lambda view: resources.read_resource(view, Settings(), Caller(quota_owner=owner), params)
@@ -33,7 +32,6 @@ def over_mcp(registry: Registry) -> Read:
 
 
 def by_tools(registry: Registry) -> Read:
-    """`skills_read`, in the session of this name."""
     runtime = Runtime(registry)
     sessions: dict[str, Any] = {}
 
@@ -47,7 +45,6 @@ def by_tools(registry: Registry) -> Read:
 
 
 def over_rpc(registry: Registry) -> Read:
-    """`read_skill_file`, of the client of this name."""
     methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
     return lambda owner: methods.call("read_skill_file", params, owner)
 

@@ -139,7 +139,6 @@ async def ask_prompts(client: Any) -> None:
 
 
 async def main(version: str, target: dict[str, Any]) -> None:
-    """Connect and ask."""
     where = target.get("url") or StdioTransport(target["command"], target["args"], keep_alive=False)
     mode = "legacy" if version == "2025-11-25" else "auto"
     async with Client(where, mode=mode, extensions=[SkillsClientExtension()]) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
 from server.sdk import ask, attached
+from server.test_tools import NAMES
 from tables import each_row
 from wire import DEADLINE, EXTENSION, META, Wire, WireError, write_skill
 
@@ -34,33 +36,32 @@ pytestmark = pytest.mark.anyio
 SKILL = "skill://summarise-ticket/SKILL.md"
 
 
-def test_the_server_keeps_what_it_has(example: Wire) -> None:
+@pytest.mark.requirement("S76-9", "S76-10", "S76-11", "X-14")
+def test_the_server_keeps_what_it_has_which_dependencies_resolve_against(example: Wire) -> None:
     capabilities = example.open()["capabilities"]
     assert {"tools", "prompts", "resources", "skills", "extensions"} <= capabilities.keys()
-    tools = [tool["name"] for tool in example.request("tools/list")["tools"]]
-    assert tools == ["read_ticket", "skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
-    loaded = example.request("tools/call", {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}})
-    assert loaded["structuredContent"]["active_skills"][0]["name"] == "summarise-ticket"
-    assert [each["name"] for each in example.request("prompts/list")["prompts"]] == ["handover", "summarise-ticket"]
-    said = example.request("prompts/get", {"name": "handover", "arguments": {"number": "7"}})
-    assert "next shift" in said["messages"][0]["content"]["text"]
-    said = example.request("prompts/get", {"name": "summarise-ticket"})
-    assert "<skill " in said["messages"][0]["content"]["text"]
-    called = example.request("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}})
-    assert "green" in called["content"][0]["text"]
-    uris = [each["uri"] for each in example.request("resources/list")["resources"]]
-    assert uris == ["tickets://open", SKILL]
-    templates = [each["uriTemplate"] for each in example.request("resources/templates/list")["resourceTemplates"]]
-    assert templates == ["tickets://{number}", "skill://{+path}"]
-    assert example.request("resources/read", {"uri": "tickets://7"})["contents"][0]["text"].startswith("The printer")
-    assert example.request("resources/read", {"uri": SKILL})["contents"][0]["mimeType"] == "text/markdown"
+    for method, key, field, names in (
+        ("tools/list", "tools", "name", ["read_ticket", *NAMES]),
+        ("prompts/list", "prompts", "name", ["handover", "summarise-ticket"]),
+        ("resources/list", "resources", "uri", ["tickets://open", SKILL]),
+        ("resources/templates/list", "resourceTemplates", "uriTemplate", ["tickets://{number}", "skill://{+path}"]),
+    ):
+        assert [each[field] for each in example.request(method)[key]] == names
+    for method, params, words in (
+        (
+            "tools/call",
+            {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}},
+            '<skill name=\\"summarise',
+        ),
+        ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),
+        ("prompts/get", {"name": "handover", "arguments": {"number": "7"}}, "next shift"),
+        ("prompts/get", {"name": "summarise-ticket"}, "<skill "),
+        ("resources/read", {"uri": "tickets://7"}, '"text": "The printer'),
+        ("resources/read", {"uri": SKILL}, '"mimeType": "text/markdown"'),
+    ):
+        assert words in json.dumps(example.request(method, params))
     with pytest.raises(WireError):
         example.request("resources/read", {"uri": "tickets://none/none"})
-
-
-@pytest.mark.requirement("S76-9", "S76-10", "S76-11", "X-14")
-def test_dependencies_resolve_against_what_the_server_really_has(example: Wire) -> None:
-    example.open()
     kept = {
         "tools": ["read_ticket"],  # close_ticket is not served
         "prompts": [{"type": "ref/prompt", "name": "handover"}],
@@ -92,29 +93,31 @@ async def test_events_of_the_server_s_own_bus_reach_the_same_stream(tmp_path: Pa
             assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
 
 
-async def test_what_the_server_says_of_its_capabilities_stays(tmp_path: Path) -> None:
-    server: Server[Any] = paged_server()
-    declared = {"own": {"x": 1}, "resources": {"own": True, "subscribe": False}, "extensions": {"own/x": {}}}
+async def test_the_lifespan_and_the_capabilities_of_a_server_stay(tmp_path: Path) -> None:
+    steps: list[Any] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> Any:
+        steps.append("begun")
+        yield {"own": 1}
+        steps.append("ended")
 
     async def declare(ctx: Any, call_next: Any) -> Any:
         result = await call_next(ctx)
-        if isinstance(result, dict) and "capabilities" in result:
-            return {**result, "capabilities": {**result["capabilities"], **declared}}
-        return result
-
-    attach(server, Registry([tmp_path]))
-    server.middleware.append(declare)  # within ours
-    seen: list[Any] = []
+        declared = {"own": {"x": 1}, "resources": {"own": True, "subscribe": False}, "extensions": {"own/x": {}}}
+        return result if ctx.method != "initialize" else {**result, "capabilities": declared}
 
     async def look(ctx: Any, call_next: Any) -> Any:
-        seen.append(await call_next(ctx))
-        return seen[-1]
+        steps.append(await call_next(ctx))
+        return steps[-1]
 
-    server.middleware.insert(0, look)
+    server = Server[Any]("mine", lifespan=lifespan)
+    attach(server, Registry([tmp_path]))
+    server.middleware[:] = [look, *server.middleware, declare]
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode="legacy"):
-            capabilities = seen[0]["capabilities"]
-    assert capabilities["own"] == {"x": 1}
+            capabilities = steps[1]["capabilities"]
+    assert (steps[0], steps[-1], capabilities["own"]) == ("begun", "ended", {"x": 1})
     assert capabilities["resources"] == {"own": True, "subscribe": True, "listChanged": True}
     assert capabilities["extensions"].keys() == {"own/x", EXTENSION}
 
@@ -179,25 +182,6 @@ async def test_a_bug_is_told_without_its_internals(
         assert (fault.code, fault.message, fault.data) == (-32603, "Internal error", None)
         assert (await ask(client, "skills/list"))["skills"]
     assert "a secret of ours" in caplog.text
-
-
-async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mode: Any) -> None:
-    write_skill(tmp_path / "a")
-    steps: list[str] = []
-
-    @asynccontextmanager
-    async def lifespan(_: Any) -> Any:
-        steps.append("begun")
-        yield {"own": 1}
-        steps.append("ended")
-
-    server = Server[Any]("mine", lifespan=lifespan)
-    server.extensions["com.example/own"] = {"x": 1}
-    async with attached(tmp_path, mode, to=server) as client:
-        extensions = client.server_capabilities.extensions or {}
-        assert extensions[EXTENSION] == {"directoryRead": True}
-        assert mode == "legacy" or extensions["com.example/own"] == {"x": 1}
-    assert steps == ["begun", "ended"]
 
 
 async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_about_skills(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mcp_skills_server.runtime.scripts.processes import query
 from programs import LOOSE, loose
 from tables import each_row
 from web.http_wire import Stream, client, http_serving
-from wire import DEADLINE, Era, Wire, serving, write_skill
+from wire import DEADLINE, Era, serving, write_skill
 
 HELLO = "import sys, os\nprint('hello', *sys.argv[1:], os.environ.get('TONE', ''))\nsys.exit(3)\n"
 HOLD = """\
@@ -31,30 +31,16 @@ held.recv(1)  # for ever
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_skills(tmp_path)
-
-
-def write_skills(place: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A skill with two scripts and another without."""
-    skill = write_skill(
-        place / "alpha",
-        description="Greets in a tone.\nmetadata:\n  env: TONE",
-        scripts__hello_py=HELLO,
-        scripts__hold_py=HOLD,
-        references__a_py=HELLO,
-    )
-    (skill / "scripts" / "notes.txt").write_text("no program")
+    place = tmp_path_factory.mktemp("skills")
+    files = {"hello_py": HELLO, "hold_py": HOLD, "notes_txt": "no program"}
+    files = {f"scripts__{name}": text for name, text in files.items()}
+    about = "Greets in a tone.\nmetadata:\n  env: TONE"
+    write_skill(place / "alpha", description=about, references__a_py=HELLO, **files)
     write_skill(place / "beta")
     return place
-
-
-@pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    """A server that could run scripts, for tests that share it and run none."""
-    with serving(write_skills(tmp_path_factory.mktemp("skills")), "--allow-scripts", *LOOSE) as wire:
-        yield wire
 
 
 @pytest.fixture
@@ -110,9 +96,10 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
     ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
     ("scripts/hello.py", {"workdir": "../.."}, "workdir"), ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
 ])  # fmt: skip
-def test_what_is_not_run_is_told_with_what_to_do(idle: Wire, path: str, more: dict[str, Any], words: str) -> None:
-    result = idle.request("tools/call", call(load(idle), path, **more))
-    assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
+def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: dict[str, Any], words: str) -> None:
+    with serving(folder, "--allow-scripts", *LOOSE) as wire:
+        result = wire.request("tools/call", call(load(wire), path, **more))
+        assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
 
 
 MAKE = """\
@@ -209,20 +196,16 @@ def refused_start(*words: str) -> str:
     return line
 
 
+@pytest.mark.requirement("SP-30")
 @pytest.mark.parametrize("command", ["serve", "rpc"])
 def test_a_start_without_a_sandbox_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """11.17: it was left out without a word to the client, and scripts read what the server's user can."""
     monkeypatch.setenv("PATH", str(folder))  # no bwrap there
     line = refused_start(command, str(folder), "--allow-scripts")
     assert "need a sandbox" in line and "install a working bubblewrap" in line and "or " in line
-
-
-@pytest.mark.requirement("SP-30")
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root is refused")
-@pytest.mark.parametrize("command", ["serve", "rpc"])
-def test_root_without_a_sandbox_is_refused_at_the_start(folder: Path, command: str) -> None:
-    line = refused_start(command, str(folder), "--allow-scripts", "--sandbox", "off")
-    assert "as root without a sandbox" in line and "run the server as another user" in line
+    if os.geteuid() == 0:
+        line = refused_start(command, str(folder), "--allow-scripts", "--sandbox", "off")
+        assert "as root without a sandbox" in line and "run the server as another user" in line
 
 
 @pytest.mark.needs_program("flock")

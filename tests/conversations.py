@@ -15,11 +15,10 @@ CLIENT = "io.modelcontextprotocol/clientInfo"
 ENVELOPE: Final[dict[str, Any]] = {VERSION: "2026-07-28", CAPABILITIES: {}, CLIENT: {"name": "x", "version": "1"}}
 EXTENSION: Final[dict[str, Any]] = {"extensions": {"io.modelcontextprotocol/skills": {}}}
 HANDSHAKE: Final[dict[str, Any]] = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "x", "version": "1"},
-}
+    "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"},
+}  # fmt: skip
 SKILL = "skill://a/SKILL.md"
+TEMPLATE, ARGUMENT = {"type": "ref/resource", "uri": "skill://{+path}"}, {"name": "path", "value": "a"}
 
 REQUESTS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("initialize", HANDSHAKE),
@@ -47,14 +46,7 @@ REQUESTS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [SKILL, "x"], "promptsListChanged": False}}),
     ("subscriptions/listen", {"notifications": {}}),
     ("completion/complete", {"ref": {"type": "ref/prompt", "name": "b"}, "argument": {"name": "topic", "value": ""}}),
-    (
-        "completion/complete",
-        {
-            "ref": {"type": "ref/resource", "uri": "skill://{+path}"},
-            "argument": {"name": "path", "value": "a"},
-            "context": {"arguments": {"x": "y"}},
-        },
-    ),
+    ("completion/complete", {"ref": TEMPLATE, "argument": ARGUMENT, "context": {"arguments": {"x": "y"}}}),
     ("prompts/list", {}),
     ("prompts/get", {"name": "b", "arguments": {"topic": "tea"}}),
     ("prompts/get", {"name": "a"}),
@@ -88,32 +80,16 @@ NOTIFICATIONS: Final[list[tuple[str, dict[str, Any] | None]]] = [
     ("skills/list", None),
     ("initialize", HANDSHAKE),
 ]
-JUNK = st.one_of(
-    st.sampled_from(
-        [None, True, False, 0, 1, 5, 5.0, 1.5, -1, 2**70, "", "x", "true", "Yes", "5", " 7 ", "1_0", "5.0"]
-    ),
-    st.sampled_from([[], {}, [1], ["x"], {"x": 1}, {"x": "y"}, {"x": {}}, [{}], {"listChanged": "yes"}, {"form": {}}]),
-    st.sampled_from(["2026-07-28", "2025-06-18", "1999-01-01", "debug", "light", {"src": "x", "theme": "light"}]),
-    st.sampled_from([[{"src": "x", "theme": "dim"}], {"name": "x", "version": "1", "title": 5}, {"ttl": "x"}]),
-)
-KEYS = st.sampled_from(
-    [
-        "_meta",
-        "cursor",
-        "name",
-        "uri",
-        "arguments",
-        "inputResponses",
-        "requestState",
-        "task",
-        "ref",
-        "argument",
-        "level",
-    ]
-)
-META_KEYS = st.sampled_from(
-    [VERSION, CAPABILITIES, CLIENT, "io.modelcontextprotocol/logLevel", "progressToken", "other"]
-)
+JUNK = st.sampled_from([
+    None, True, False, 0, 1, 5, 5.0, 1.5, -1, 2**70, "", "x", "true", "Yes", "5", " 7 ", "1_0", "5.0",
+    [], {}, [1], ["x"], {"x": 1}, {"x": "y"}, {"x": {}}, [{}], {"listChanged": "yes"}, {"form": {}},
+    "2026-07-28", "2025-06-18", "1999-01-01", "debug", "light", {"src": "x", "theme": "light"},
+    [{"src": "x", "theme": "dim"}], {"name": "x", "version": "1", "title": 5}, {"ttl": "x"},
+])  # fmt: skip
+KEYS = st.sampled_from([
+    "_meta", "cursor", "name", "uri", "arguments", "inputResponses", "requestState", "task", "ref", "argument", "level",
+])  # fmt: skip
+META_KEYS = st.sampled_from([VERSION, CAPABILITIES, CLIENT, "io.modelcontextprotocol/logLevel", "progressToken"])
 CAPABILITY_KEYS = st.sampled_from(["roots", "sampling", "elicitation", "extensions", "experimental", "tasks", "other"])
 IDS = st.one_of(st.integers(-3, 12), st.sampled_from(["", "x", "7", "7.0", 2**53, 10**30, "é"]))
 

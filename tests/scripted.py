@@ -70,7 +70,6 @@ class Script:
         self._heard = anyio.Event()
 
     async def lines(self) -> AsyncIterator[bytes | None]:
-        """As `Pipes.lines`."""
         for line in self._lines:
             before = len(self.said)
             too_long = len(line) > self.max_line
@@ -89,7 +88,6 @@ class Script:
         """As `Pipes.flush`."""
 
     def send_now(self, raw: bytes) -> bool:
-        """As `Pipes.send_now`."""
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
         self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
@@ -97,7 +95,6 @@ class Script:
 
 
 async def hold(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
-    """Lead the conversation with a server."""
     attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry), views=views)
     async with attachment.running():
         await Connection(script, attachment).run()

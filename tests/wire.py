@@ -96,13 +96,13 @@ class Wire:
     def _params(self, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if self.era == "legacy":
             return None if params is None else dict(params)
-        capabilities = {"extensions": self.extensions} if self.extensions else {}
-        meta = {
-            META + "protocolVersion": VERSIONS["modern"],
-            META + "clientInfo": {"name": self.host, "version": "1"},
-            META + "clientCapabilities": capabilities,
-        }
+        meta = {META + key: value for key, value in self._client("modern", "clientCapabilities").items()}
         return {**(params or {}), "_meta": meta | dict((params or {}).get("_meta", {}))}
+
+    def _client(self, era: Era, capabilities: str) -> dict[str, Any]:
+        declared = {"extensions": self.extensions} if self.extensions else {}
+        info = {"name": self.host, "version": "1"}
+        return {"protocolVersion": VERSIONS[era], "clientInfo": info, capabilities: declared}
 
     def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
         """Send a request and return its id."""
@@ -127,11 +127,7 @@ class Wire:
         return answer["result"]
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, and wait for the result.
-
-        Raises:
-            WireError: the answer is an error.
-        """
+        """Ask, and wait for the result. Raises WireError for an error."""
         result = self.finish(self.start(method, params))
         check(method, params or {}, result, dialect=self.dialect, pure=self.extension, era=self.era)
         return result
@@ -147,13 +143,7 @@ class Wire:
         """Shake hands as the era does, and return the result of it."""
         if self.era == "modern":
             return self.request("server/discover")
-        capabilities = {"extensions": self.extensions} if self.extensions else {}
-        params = {
-            "protocolVersion": VERSIONS["legacy"],
-            "capabilities": capabilities,
-            "clientInfo": {"name": self.host, "version": "1"},
-        }
-        result = self.request("initialize", params)
+        result = self.request("initialize", self._client("legacy", "capabilities"))
         self.notify("notifications/initialized")
         return result
 
@@ -180,10 +170,7 @@ class Wire:
     def pending(self) -> list[dict[str, Any]]:
         """What has been told by now: everything sent before the server answers one more request."""
         self.request("skills/list")
-        out: list[dict[str, Any]] = []
-        while not self.notifications.empty():
-            out.append(self.notifications.get_nowait())
-        return out
+        return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
 
     def every_skill(self) -> list[dict[str, Any]]:
         """All pages of skills/list."""
@@ -221,7 +208,7 @@ class Wire:
         for thread in self._threads:
             thread.join(DEADLINE)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None and not stream.closed:
+            if stream is not None:
                 with suppress(BrokenPipeError):
                     stream.close()
 
@@ -314,13 +301,9 @@ def check(
         assert result["resultType"] == "complete"
         assert result["_meta"][META + "serverInfo"]["name"]
     if method == "skills/list":
-        if dialect == "sep-2076":
-            _validator("sep-2076", "PureListSkillsResult").validate(result)
-        elif pure or dialect == "sep-2640":
-            _validator("sep-2640", "PureListSkillsResult").validate(result)
-        else:
-            _validator("sep-2640", "ListSkillsResult").validate(result)
-            _validator("sep-2076", "ListSkillsResult").validate(result)
+        only = "sep-2640" if pure and dialect == "auto" else dialect
+        for schema in ("sep-2640", "sep-2076") if only == "auto" else (only,):
+            _validator(schema, "ListSkillsResult" if only == "auto" else "PureListSkillsResult").validate(result)
     elif method == "skills/get":
         by_uri = dialect != "sep-2076" and "uri" in params
         _validator("sep-2640" if by_uri else "sep-2076", "GetSkillResult").validate(result)

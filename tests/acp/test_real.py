@@ -33,19 +33,12 @@ def root(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def talking(root: Path, **announced: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
-    """A client that has shaken hands, through a proxy."""
-    client = RealClient()
+    client: Any = RealClient()
     words = [*COMMAND, "acp", "--grace", str(DEADLINE), str(root), "--", *AGENT]
-    async with (
-        acp.spawn_agent_process(
-            client,  # pyright: ignore[reportArgumentType]
-            words[0],
-            *words[1:],
-            observers=[client.observe],
-            # Of its own accord the SDK waits 2 s for the end of the process, as the proxy does for that of the agent.
-            transport_kwargs={"stderr": None, "shutdown_timeout": 2 * DEADLINE},
-        ) as (agent, process)
-    ):
+    # Of its own accord the SDK waits 2 s for the end of the process, as the proxy does for that of the agent.
+    how = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
+    spawned = acp.spawn_agent_process(client, *words, observers=[client.observe], transport_kwargs=how)
+    async with spawned as (agent, process):
         capabilities = ClientCapabilities(field_meta={dialect.META_KEY: announced} if announced else None)
         greeted = await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=capabilities)
         assert greeted.protocol_version == acp.PROTOCOL_VERSION

@@ -45,15 +45,12 @@ def skill(
 
 
 def digest(file: str) -> str:
-    """A digest for a file."""
     return "sha256:" + hashlib.sha256(file.encode()).hexdigest()
 
 
 def subject(one: Skill, *others: Skill, served: Served | None = None, least: Standing = Standing.VALID) -> EntryContext:
-    """A skill beside the others."""
     return EntryContext(one, snapshot(one, *others), least, served or Served())
 
 
 def snapshot(*skills: Skill) -> Snapshot:
-    """A snapshot of these skills."""
     return Snapshot({each.path: each for each in skills})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialects.build import JSON, skill, snapshot
+from dialects.build import skill, snapshot
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import InitializeRequest, Response, SessionEnd, SessionRequest, UpdateForms
 from mcp_skills_server.model import ORIGIN, Snapshot, Standing
@@ -54,14 +54,6 @@ def test_answers_and_what_they_open() -> None:
     assert acp.opened_session_id(SessionRequest(key, None), Response(key, {"sessionId": 5})) is None
 
 
-def test_all_agents_of_version_1_start_servers_and_later_ones_say_so() -> None:
-    assert acp.starts_servers(1, {})
-    assert not acp.starts_servers(2, {"capabilities": {}})
-    assert acp.starts_servers(2, {"capabilities": {"session": {"mcp": {"stdio": {}}}}})
-    assert acp.server("n", ["/x", "y"], 1) == {"name": "n", "command": "/x", "args": ["y"], "env": []}
-    assert acp.server("n", ["/x"], 2)["type"] == "stdio"
-
-
 ADDED: dict[str, Any] = {"name": "skills", "command": "/bin/x", "args": ["serve"], "env": []}
 
 
@@ -69,80 +61,33 @@ def make(name: str) -> dict[str, Any]:
     return {**ADDED, "name": name}
 
 
-@each_row(
-    ("before", "after"),
-    [
-        ({"mcpServers": []}, {"mcpServers": [ADDED]}),
-        ({"mcpServers": [], "cwd": "/x"}, {"mcpServers": [ADDED], "cwd": "/x"}),
-        ({"mcpServers": [{"name": "a"}]}, {"mcpServers": [{"name": "a"}, ADDED]}),
-        ({"mcpServers": None}, {"mcpServers": [ADDED]}),
-        ({}, {"mcpServers": [ADDED]}),
-        ({"_meta": {"mcpServers": []}, "n": 1.5}, {"_meta": {"mcpServers": []}, "n": 1.5, "mcpServers": [ADDED]}),
-        ({"mcpServers": {}}, {"mcpServers": {}}),
-        ({"mcpServers": "x"}, {"mcpServers": "x"}),
-        ([], []),
-        (None, None),
-    ],
-)
+@each_row(("before", "after"), [
+    ({"mcpServers": []}, {"mcpServers": [ADDED]}), ({"mcpServers": None}, {"mcpServers": [ADDED]}),
+    ({}, {"mcpServers": [ADDED]}), ({"mcpServers": {}}, {"mcpServers": {}}), ([], []), (None, None),
+    ({"mcpServers": [{"name": "a"}], "cwd": "/x"}, {"mcpServers": [{"name": "a"}, ADDED], "cwd": "/x"}),
+    ({"mcpServers": [{"name": "skills"}]}, {"mcpServers": [{"name": "skills"}, {**ADDED, "name": "skills-2"}]}),
+    ({"_meta": {"mcpServers": []}, "n": 1.5}, {"_meta": {"mcpServers": []}, "n": 1.5, "mcpServers": [ADDED]}),
+])  # fmt: skip
 def test_a_server_is_added_and_nothing_else_changes(before: Any, after: Any) -> None:
     alone: dict[str, Any] = {"id": 1, "method": "session/new", "params": before}
     assert json.loads(acp.with_server(json.dumps(alone), make)) == {**alone, "params": after}
-    batch = [{"a": 1}, {"method": "session/load", "params": before, "id": None}]
-    assert json.loads(acp.with_server(json.dumps(batch), make)) == [batch[0], {**batch[1], "params": after}]
-
-
-def test_every_setup_of_a_batch_gets_one_and_other_requests_none() -> None:
-    one = '{"id":1,"method":"session/new","params":{"mcpServers":[]}}'
-    other = '{"id":1,"method":"session/prompt","params":{"mcpServers":[]}}'
-    changed = acp.with_server(f"[{one},{other},{one}]", make)
-    assert changed.count('"/bin/x"') == 2 and json.loads(other) in json.loads(changed)
-    assert acp.with_server("[]", make) == "[]" and acp.with_server("5", make) == "5"
-
-
-@given(
-    params=st.dictionaries(st.sampled_from(["cwd", "mcpServers", "_meta", "x\u2028"]) | st.text(), JSON),
-    indent=st.sampled_from([None, 1]),
-    ascii_=st.booleans(),
-)
-def test_whatever_is_in_a_setup_nothing_is_lost(params: dict[str, Any], indent: int | None, ascii_: bool) -> None:
-    message = {"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": params}
-    text = json.dumps(message, indent=indent, ensure_ascii=ascii_)
-    changed = acp.with_server(text, make)
-    servers = params.get("mcpServers")
-    if servers is None or isinstance(servers, list):
-        assert json.loads(changed) == {**message, "params": {**params, "mcpServers": [*(servers or []), ADDED]}}
-    else:
-        assert changed == text
-
-
-GOLDEN = ROOT / "tests" / "golden"
-SEED = """---
-name: pdf-processing
-description: Extract text and tables from PDF files, fill forms, merge documents.
-license: Apache-2.0
-metadata:
-  author: example-org
-  version: "1.0"
----
-"""
+    other = {"id": 1, "method": "session/prompt", "params": {"mcpServers": []}}
+    batch = [{"a": 1}, other, {"method": "session/load", "params": before, "id": None}]
+    assert json.loads(acp.with_server(json.dumps(batch), make)) == [*batch[:2], {**batch[2], "params": after}]
 
 
 def golden(name: str) -> dict[str, Any]:
-    return json.loads((GOLDEN / f"acp.{name}.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / "tests" / "golden" / f"acp.{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.requirement("ACP-1", "ACP-3", "ACP-7")
-def test_metadata_travels_in_meta() -> None:
-    from mcp_skills_server.format import frontmatter
-
-    fields = frontmatter.parse(SEED.encode()).frontmatter
-    entry = acp.entry(skill("pdf-processing", only=fields))
-    assert entry == golden("skill") and acp.why_invalid(entry) is None
-
-
-def test_where_a_skill_of_others_comes_from_travels_with_it() -> None:
-    entry = acp.entry(replace(skill("a", metadata={"k": "v"}), origin="https://example.com"))
-    assert entry.get("_meta") == {"k": "v", ORIGIN: "https://example.com"}
+def test_metadata_and_the_origin_travel_in_meta() -> None:
+    about = "Extract text and tables from PDF files, fill forms, merge documents."
+    metadata = {"author": "example-org", "version": "1.0"}
+    one = skill("pdf-processing", description=about, license="Apache-2.0", metadata=metadata)
+    assert acp.entry(one) == golden("skill") and acp.why_invalid(acp.entry(one)) is None
+    meta = acp.entry(replace(one, origin="https://example.com")).get("_meta")
+    assert meta == {**metadata, ORIGIN: "https://example.com"}
 
 
 @pytest.mark.requirement("ACP-4", "ACP-5", "ACP-6")
@@ -154,21 +99,12 @@ def test_empty_fields_are_left_out() -> None:
 
 
 @pytest.mark.requirement("ACP-6")
-@each_row(
-    ("text", "tools"),
-    [
-        ("Bash Read", ["Bash", "Read"]),
-        ("Bash(git add:*, git commit:*) Read", ["Bash(git add:*, git commit:*)", "Read"]),
-        ("Bash(a (b, c) d),Read,\tWrite ", ["Bash(a (b, c) d)", "Read", "Write"]),
-        ("Bash(never closed Read", ["Bash(never", "closed", "Read"]),
-        ("a) b", ["a)", "b"]),
-        ("", []),
-        (" , ", []),
-        (["Bash(git:*)", " ", 5], ["Bash(git:*)"]),
-        (None, []),
-        (7, []),
-    ],
-)
+@each_row(("text", "tools"), [
+    ("Bash Read", ["Bash", "Read"]), ("a) b", ["a)", "b"]), ("", []), (" , ", []), (None, []), (7, []),
+    ("Bash(git add:*, git commit:*) Read", ["Bash(git add:*, git commit:*)", "Read"]),
+    ("Bash(a (b, c) d),Read,\tWrite ", ["Bash(a (b, c) d)", "Read", "Write"]),
+    ("Bash(never closed Read", ["Bash(never", "closed", "Read"]), (["Bash(git:*)", " ", 5], ["Bash(git:*)"]),
+])  # fmt: skip
 def test_tools_are_split_outside_parentheses(text: Any, tools: list[str]) -> None:
     assert acp.split_tools(text) == tools
 
@@ -197,10 +133,7 @@ def test_splitting_loses_nothing_but_separators(text: str) -> None:
 ])  # fmt: skip
 def test_what_is_no_available_skill_is_refused(change: dict[str, Any], word: str) -> None:
     good = {"name": "a", "description": "Does a."}
-    assert (
-        acp.why_invalid(good) is None
-        and acp.why_invalid({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None
-    )
+    assert acp.why_invalid({**good, "name": "a" * 64, "compatibility": "x" * 500}) is None
     assert word in (acp.why_invalid({**good, **change}) or "")
     assert acp.why_invalid("a") == "it is not an object"
 
@@ -219,7 +152,6 @@ COMMAND = {"name": "create_plan", "description": "Creates a plan."}
 
 
 def the_two() -> Snapshot:
-    """The skills of the draft's example."""
     about = "Generates unit tests for the specified code..."
     return snapshot(
         skill("code-review", description="Performs automated code review on staged changes..."),
@@ -252,20 +184,19 @@ def test_who_does_not_know_the_draft_gets_commands_with_meta_and_what_it_asked_f
 
 
 @pytest.mark.requirement("ACPX-4", "ACP-13", "X-31", "X-32")
-@each_row(
-    ("version", "capabilities", "expected"),
-    [
-        (1, None, UpdateForms()),
-        (1, {"_meta": None}, UpdateForms()),
-        (1, {"_meta": {acp.META_KEY: True}}, UpdateForms()),
-        (1, {"fs": {}, "_meta": {acp.META_KEY: {acp.NESTED: {}}}}, UpdateForms(nested=True)),
-        (1, {"_meta": {acp.META_KEY: {acp.NESTED: False, acp.NOTIFICATION: True}}}, UpdateForms(extension=True)),
-        (2, {}, UpdateForms(nested=True)),
-        (1, {"_meta": acp.capability()}, UpdateForms(nested=True, extension=True)),
-    ],
-)
-def test_what_a_client_takes(version: int, capabilities: object, expected: UpdateForms) -> None:
+@each_row(("version", "capabilities", "expected"), [
+    (1, None, UpdateForms()), (1, {"_meta": {acp.META_KEY: True}}, UpdateForms()), (2, {}, UpdateForms(nested=True)),
+    (1, {"fs": {}, "_meta": {acp.META_KEY: {acp.NESTED: {}}}}, UpdateForms(nested=True)),
+    (1, {"_meta": {acp.META_KEY: {acp.NESTED: False, acp.NOTIFICATION: True}}}, UpdateForms(extension=True)),
+    (1, {"_meta": acp.capability()}, UpdateForms(nested=True, extension=True)),
+])  # fmt: skip
+def test_what_a_client_takes_and_what_an_agent_starts(
+    version: int, capabilities: object, expected: UpdateForms
+) -> None:
     assert acp.accepted_forms(version, capabilities) == expected
+    assert acp.starts_servers(1, {}) and not acp.starts_servers(2, {"capabilities": {}})
+    assert acp.starts_servers(2, {"capabilities": {"session": {"mcp": {"stdio": {}}}}})
+    assert acp.server("n", ["/x"], 2) == {"name": "n", "command": "/x", "args": [], "env": [], "type": "stdio"}
 
 
 def test_what_the_agent_told_itself_is_told_again_with_ours() -> None:

@@ -25,7 +25,6 @@ def described(skill: Skill) -> dict[str, Json]:
 
 
 def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
-    """What `prompts.changed` says of these skills."""
     return prompts.changed({each.path: each for each in before}, {each.path: each for each in after}, chosen, described)
 
 
@@ -52,21 +51,10 @@ def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offere
 
 
 def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
-    entry: dict[str, Json] = {
-        "name": "a",
-        "title": "A",
-        "description": "Does a.",
-        "version": "1",
-        "tags": ["x"],
-        "arguments": [{"name": "topic", "required": True}],
-        "dependencies": {"tools": ["t"]},
-    }
-    assert prompts.descriptor(build.skill("a"), entry) == {
-        "name": "a",
-        "title": "A",
-        "description": "Does a.",
-        "arguments": [{"name": "topic", "required": True}],
-    }
+    arguments: Json = [{"name": "topic", "required": True}]
+    kept: dict[str, Json] = {"name": "a", "title": "A", "description": "Does a.", "arguments": arguments}
+    entry = {**kept, "version": "1", "tags": ["x"], "dependencies": {"tools": ["t"]}}
+    assert prompts.descriptor(build.skill("a", argument_hint="<topic>"), entry) == kept
 
 
 @each_row(("hint", "description"), [
@@ -76,11 +64,6 @@ def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
 def test_a_hint_is_one_optional_argument(hint: Any, description: str | None) -> None:
     wanted = description and [{"name": "arguments", "description": description, "required": False}]
     assert described(build.skill("a", argument_hint=hint)).get("arguments") == wanted
-
-
-def test_declared_arguments_count_more_than_a_hint() -> None:
-    skill = build.skill("a", arguments=[{"name": "topic"}], argument_hint="<topic>")
-    assert described(skill)["arguments"] == [{"name": "topic"}]
 
 
 def test_icons_are_kept_where_hosts_take_them() -> None:
@@ -103,17 +86,6 @@ def test_icons_are_kept_where_hosts_take_them() -> None:
     assert "icons" not in described(build.skill("a", icons=[{"src": "icon.png"}]))
 
 
-@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24")
-def test_every_page_says_how_long_it_holds() -> None:
-    assert prompts.listing([], None, 5) == {
-        "resultType": "complete",
-        "prompts": [],
-        "ttlMs": 5,
-        "cacheScope": "private",
-    }
-    assert prompts.listing([], "more", 0)["nextCursor"] == "more"
-
-
 @pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27")
 def test_the_body_stands_in_a_tag_that_tells_name_and_directory() -> None:
     assert prompts.instructions(build.skill("acme/a b"), "acme/a b", "# Do\n\nUse <b> & `c`.\n", "") == (
@@ -121,13 +93,10 @@ def test_the_body_stands_in_a_tag_that_tells_name_and_directory() -> None:
         '<skill name="acme/a b" location="skill://acme/a%20b/SKILL.md" root_dir="skill://acme/a%20b">\n'
         "# Do\n\nUse <b> & `c`.\n\n</skill>"
     )
-
-
-@pytest.mark.requirement("ASG-27")
-def test_a_name_cannot_leave_its_attribute() -> None:
-    said = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.", "")
-    assert 'name="&quot;&gt;&lt;/skill&gt; "' in said
-    assert "\n" not in said.split("\n\n", 1)[0]
+    said = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.\u200b\u200b", "two\nlines")
+    assert 'name="&quot;&gt;&lt;/skill&gt; "' in said and "\n" not in said.split("\n\n", 1)[0]
+    hidden = "The skill contains 2 hidden characters, which are invisible to people."
+    assert said.endswith(f"\n</skill>\n\n{hidden}\n\nArguments: two\nlines")
 
 
 @given(st.text(alphabet=" \n</>skilSKIL", max_size=40))
@@ -135,12 +104,6 @@ def test_no_body_ends_its_tag_early(body: str) -> None:
     said = prompts.instructions(build.skill("a"), "a", body + "</skill>" + body, "")
     assert re.findall(r"<\s*/\s*skill\b", said, re.IGNORECASE) == ["</skill"]
     assert said.endswith("\n</skill>")
-
-
-def test_words_follow_after_the_tag() -> None:
-    said = prompts.instructions(build.skill("a"), "a", "Do it.", "two\nlines")
-    assert said.endswith("\n</skill>\n\nArguments: two\nlines")
-    assert "Arguments" not in prompts.instructions(build.skill("a"), "a", "Do it.", " \n")
 
 
 @each_row(
@@ -153,12 +116,6 @@ def test_words_follow_after_the_tag() -> None:
 )
 def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
     assert prompts.substitute_arguments(body, r"\1 $ARGUMENTS", "a") == filled
-
-
-def files(count: int) -> tuple[Skill, list[dict[str, Json]]]:
-    """A skill with so many linked files, and how they are told."""
-    paths = [f"{number:02}.md" for number in range(count)]
-    return build.skill("a", paths), [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
 
 
 def test_linked_files_are_named_in_text() -> None:
@@ -186,7 +143,9 @@ def test_linked_files_are_named_in_text() -> None:
     ],
 )
 def test_a_list_of_files_is_cut_and_says_so(count: int, readable: bool, links: int, left: str | None) -> None:
-    skill, linked = files(count)
+    paths = [f"{number:02}.md" for number in range(count)]
+    linked: list[dict[str, Json]] = [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
+    skill = build.skill("a", paths)
     messages: Any = prompts.prompt_result(skill, "Do it.", linked, readable=readable)["messages"]
     assert [each["content"]["type"] for each in messages] == ["text", "text"]
     lines = messages[1]["content"]["text"].splitlines()
@@ -205,11 +164,8 @@ def test_a_pointer_has_no_text_of_the_skill(name: str) -> None:
     assert ("acme/a" in said or '"a"' in said) and "skills_load" in said and said.endswith("\n\ntopic: $1")
     rest = said.removesuffix("topic: $1")
     assert not any(each in rest for each in "!`@$")
-
-
-def test_a_pointer_without_any_plain_name_says_how_to_find_it() -> None:
-    skill = build.skill("a b", name="$1", standing=Standing.LENIENT)
-    assert "skills_search" in prompts.load_prompt(skill, "$1", {})
+    unnamed = build.skill("a b", name="$1", standing=Standing.LENIENT)
+    assert "skills_search" in prompts.load_prompt(unnamed, "$1", {})
 
 
 @each_row(
@@ -229,33 +185,23 @@ def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, su
     assert prompts.suggestions({"name": "x", **said}, begun) == suggested
 
 
-@each_row(
-    ("before", "after", "news"),
-    [
-        ({}, {}, False),
-        ({}, {"description": "Does more."}, True),
-        ({}, {"title": "A"}, True),
-        ({}, {"arguments": [{"name": "x"}]}, True),
-        ({}, {"argument_hint": "<x>"}, True),
-        ({}, {"user_invocable": False}, True),
-        ({"user_invocable": False}, {}, True),
-        ({}, {"license": "MIT"}, False),
-        ({}, {"disable_model_invocation": True}, False),
-        ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
-        ({}, {"name": "b"}, True),
-    ],
-)
+@each_row(("before", "after", "news"), [
+    ({}, {}, False), ({}, {"description": "Does more."}, True), ({}, {"title": "A"}, True),
+    ({}, {"arguments": [{"name": "x"}]}, True), ({}, {"argument_hint": "<x>"}, True),
+    ({}, {"user_invocable": False}, True), ({"user_invocable": False}, {}, True), ({}, {"license": "MIT"}, False),
+    ({}, {"disable_model_invocation": True}, False),
+    ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
+    ({}, {"name": "b"}, True),
+])  # fmt: skip
 def test_only_what_the_list_shows_is_news(before: dict[str, Any], after: dict[str, Any], news: bool) -> None:
     assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is news
 
 
-UNUSABLE, LENIENT = (build.skill("a", standing=each) for each in (Standing.UNUSABLE, Standing.LENIENT))
-
-
 @each_row(("before", "after", "chosen", "news"), [
     ([], [], (), False), ([], [build.skill("a")], (), True), ([build.skill("a")], [], (), True),
-    ([build.skill("a")], [build.skill("b/a")], (), True), ([], [UNUSABLE], (), False),
-    ([UNUSABLE], [LENIENT], (), True), ([LENIENT], [build.skill("a")], (), False),
+    ([build.skill("a")], [build.skill("b/a")], (), True),
+    ([], [build.skill("a", standing=Standing.UNUSABLE)], (), False),
+    ([build.skill("a", standing=Standing.LENIENT)], [build.skill("a")], (), False),
     ([build.skill("a")], [build.skill("a", description="Does more.")], ("b",), False),
     ([], [build.skill("x/b", user_invocable=False)], ("b",), True),
 ])  # fmt: skip
@@ -264,9 +210,3 @@ def test_comings_and_goings_are_news(
 ) -> None:
     """A skill that was not chosen counts by its name alone."""
     assert changed(before, after, *chosen) is news
-
-
-def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:
-    text = prompts.instructions(build.skill("a"), "a", "Do it.\u200b\u200b", "now")
-    assert text.endswith("The skill contains 2 hidden characters, which are invisible to people.\n\nArguments: now")
-    assert "hidden" not in prompts.instructions(build.skill("a"), "a", "Do it.", "")

@@ -18,33 +18,25 @@ from .build import skill
 
 @pytest.mark.requirement("S40-10", "S40-11", "S40C-5")
 def test_a_skill_md_is_described_by_its_frontmatter():
-    one = skill("acme/a", license="MIT", metadata={"version": "1"}, allowed_tools="Read", empty=None)
-    assert resources.descriptor(one, "Title") == {
-        "uri": "skill://acme/a/SKILL.md",
-        "name": "a",
-        "title": "Title",
-        "description": "Does a.",
-        "mimeType": "text/markdown",
-        "size": 8,
-        "_meta": {
-            "io.modelcontextprotocol.skills/license": "MIT",
-            "io.modelcontextprotocol.skills/metadata": {"version": "1"},
-            "io.modelcontextprotocol.skills/allowed-tools": "Read",
-            "io.modelcontextprotocol.skills/empty": None,
-        },
-    }
+    meta = {"license": "MIT", "metadata": {"version": "1"}, "allowed-tools": "Read", "empty": None}
+    one = skill("acme/a", heading="Title", **meta)
+    assert resources.descriptor(one) == {
+        "uri": "skill://acme/a/SKILL.md", "name": "a", "title": "Title", "description": "Does a.",
+        "mimeType": "text/markdown", "size": 8,
+        "_meta": {f"io.modelcontextprotocol.skills/{key}": value for key, value in meta.items()},
+    }  # fmt: skip
 
 
 @pytest.mark.requirement("S40-10")
 def test_what_is_not_said_leaves_no_key():
-    assert set(resources.descriptor(skill("a"), None)) == {"uri", "name", "description", "mimeType", "size"}
+    assert set(resources.descriptor(skill("a"))) == {"uri", "name", "description", "mimeType", "size"}
     bare = skill("acme/a", only={}, standing=Standing.LENIENT)
-    seen = resources.descriptor(bare, None)
+    seen = resources.descriptor(bare)
     assert set(seen) == {"uri", "name", "mimeType", "size"}
     assert seen["name"] == "a"
 
 
-ONE = skill("a", ["notes.md", "LICENSE"], license="MIT")
+ONE = skill("a", ["notes.md", "LICENSE"], heading="T", license="MIT")
 
 
 @pytest.mark.requirement("S40-27", "S40-10")
@@ -52,26 +44,14 @@ ONE = skill("a", ["notes.md", "LICENSE"], license="MIT")
     ("path", "expected"),
     [
         ("references", {"uri": "skill://a/references", "name": "references", "mimeType": "inode/directory"}),
-        ("SKILL.md", resources.descriptor(ONE, "T")),
+        ("SKILL.md", resources.descriptor(ONE)),
         ("notes.md", {"uri": "skill://a/notes.md", "name": "notes.md", "mimeType": "text/markdown", "size": 8}),
         ("LICENSE", {"uri": "skill://a/LICENSE", "name": "LICENSE", "size": 7}),
     ],
 )
 def test_a_child_of_a_directory_tells_type_and_size(path: str, expected: dict[str, Any]):
     found = (ONE, path) if path in ONE.files else None
-    assert resources.child(path, f"skill://a/{path}", found, "T") == expected
-
-
-@pytest.mark.requirement("MCP-23", "MCP-12", "MCP-24")
-def test_listings_say_how_long_they_hold_and_for_whom():
-    frame = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
-    assert resources.listing([{"uri": "x"}], None, 1000) == {**frame, "resources": [{"uri": "x"}]}
-    assert resources.listing([], "", 1000) == {**frame, "resources": [], "nextCursor": ""}
-    templates = resources.template_listing(1000)
-    (template,) = templates.pop("resourceTemplates")
-    assert templates == frame
-    assert template["uriTemplate"] == "skill://{+path}"
-    assert template["name"]
+    assert resources.child(path, f"skill://a/{path}", found) == expected
 
 
 @each_row(("count", "more"), [(0, False), (1, False), (100, False), (101, True), (10_000, True)])
@@ -83,7 +63,7 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
     assert next(asked, count) == min(101, count)
 
 
-@pytest.mark.requirement("MCP-55", "X-3")
+@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24", "MCP-55", "X-3")
 @each_row(
     ("path", "raw", "expected"),
     [
@@ -99,11 +79,11 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
     ],
 )
 def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: bytes, expected: dict[str, str]):
-    assert resources.contents([resources.content(f"skill://a/{path}", path, raw)], 0) == {
-        "resultType": "complete",
-        "contents": [{"uri": f"skill://a/{path}", **expected}],
-        "ttlMs": 0,
-        "cacheScope": "private",
+    frame = {"resultType": "complete", "ttlMs": 7, "cacheScope": "private"}
+    content = {"uri": f"skill://a/{path}", **expected}
+    assert resources.contents([resources.content(f"skill://a/{path}", path, raw)], 7) == {
+        **frame,
+        "contents": [content],
     }
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.format.dependencies import Served, resolve
-from mcp_skills_server.format.uris import segments
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
+from mcp_skills_server.model import Json, Skill, Standing
 from tables import each_row
 
-from .build import PATHS, skill, snapshot, subject
+from .build import skill, snapshot, subject
 
 VALID = Standing.VALID
 ENTRY_KEYS = {"name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"}
@@ -32,40 +31,37 @@ def definition(one: Skill, *others: Skill, linked: dict[str, str] | None = None)
 
 @pytest.mark.requirement("S76-4", "S76-19", "X-14")
 def test_an_entry_tells_all_that_the_frontmatter_says():
+    rules = "skill://acme/refunds/references/rules.md"
+    verbatim: dict[str, Any] = {
+        "title": "Refunds", "version": "1.2", "tags": ["billing", "support"],
+        "arguments": [{"name": "order", "title": "Order", "description": "Its number.", "required": True}],
+    }  # fmt: skip
     refunds = skill(
         "acme/refunds",
         ["assets/icon.png", "references/rules.md"],
-        title="Refunds",
-        version="1.2",
-        tags=["billing", "support"],
         icons=[{"src": "assets/icon.png", "sizes": "48x48"}],
-        arguments=[{"name": "order", "title": "Order", "description": "Its number.", "required": True}],
-        dependencies={
-            "tools": ["search"],
-            "prompts": ["reply"],
-            "resources": ["skill://acme/refunds/references/rules.md"],
-        },
+        dependencies={"tools": ["search"], "prompts": ["reply"], "resources": [rules]},
+        **verbatim,
     )
     assert entry(refunds, served=Served(tools=["search"], prompts=["reply"])) == {
         "name": "refunds",
-        "title": "Refunds",
         "description": "Does refunds.",
-        "version": "1.2",
-        "tags": ["billing", "support"],
         "icons": [{"src": "skill://acme/refunds/assets/icon.png", "sizes": "48x48", "mimeType": "image/png"}],
-        "arguments": [{"name": "order", "title": "Order", "description": "Its number.", "required": True}],
         "dependencies": {
             "tools": ["search"],
             "prompts": [{"type": "ref/prompt", "name": "reply"}],
-            "resources": [{"type": "ref/resource", "uri": "skill://acme/refunds/references/rules.md"}],
+            "resources": [{"type": "ref/resource", "uri": rules}],
         },
+        **verbatim,
     }
 
 
 @pytest.mark.requirement("S76-4")
 def test_what_a_skill_does_not_say_leaves_no_key():
     assert entry(skill("a")) == {"name": "a", "description": "Does a."}
-    assert entry(skill("a", only={}, standing=Standing.LENIENT), least=Standing.LENIENT) == {"name": "a"}
+    bare = skill("a", only={}, standing=Standing.LENIENT)
+    assert entry(bare, least=Standing.LENIENT) == {"name": "a"}
+    assert definition(bare) == {"instructions": "Do it.", "files": []}
 
 
 @pytest.mark.requirement("S76-4")
@@ -92,10 +88,7 @@ def test_icons_of_the_bundle_become_uris(icons: Json, expected: list[Json] | Non
         ([{"name": "a"}], [{"name": "a"}]),
         ([{"name": "a", "required": False, "default": "x", "other": 1}], [{"name": "a", "required": False}]),
         ([{"name": "a", "title": "", "description": 3, "required": "yes"}], [{"name": "a"}]),
-        (
-            [{"name": "a", "title": "1"}, {"name": "b"}, {"name": "a", "title": "2"}],
-            [{"name": "a", "title": "1"}, {"name": "b"}],
-        ),
+        ([{"name": "a"}, {"name": "b"}, {"name": "a", "title": "2"}], [{"name": "a"}, {"name": "b"}]),
         ([{"title": "no name"}, {"name": ""}, "a", None], None),
         ({"a": {}}, None),
         (None, None),
@@ -121,11 +114,8 @@ def dependencies(declared: Json, *others: Skill, served: Served | None = None, l
     ("skill://unusable/SKILL.md", False), ("file:///other", False), ("references/x.md", False),
 ])  # fmt: skip
 def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool):
-    others = (
-        skill("acme/b", ["notes.md"]),
-        skill("lenient", standing=Standing.LENIENT),
-        skill("unusable", standing=Standing.UNUSABLE),
-    )
+    weak = skill("lenient", standing=Standing.LENIENT), skill("unusable", standing=Standing.UNUSABLE)
+    others = (skill("acme/b", ["notes.md"]), *weak)
     served = Served(resources=["file:///data/{id}"])
     expected = [{"type": "ref/resource", "uri": target}]
     for declared in ([target], [{"uri": target, "type": "ref/resource"}]):
@@ -136,94 +126,41 @@ def test_resources_that_cannot_be_read_are_left_out(target: str, resolves: bool)
 
 @pytest.mark.requirement("S76-6", "S76-7", "S76-19")
 def test_a_definition_holds_instructions_and_files():
-    one = skill("acme/a", ["notes.md"], dependencies={"resources": ["skill://acme/a/notes.md"]}, title="T", version="1")
+    notes = {"uri": "skill://acme/a/notes.md"}
+    one = skill("acme/a", ["notes.md"], dependencies={"resources": [notes["uri"]]}, title="T", version="1")
+    file = {"name": "notes.md", "title": "The notes", **notes, "mimeType": "text/markdown", "required": False}
     assert definition(one, linked={"notes.md": "The notes"}) == {
         "description": "Does a.",
         "instructions": "Do it.",
-        "dependencies": {"resources": [{"type": "ref/resource", "uri": "skill://acme/a/notes.md"}]},
-        "files": [
-            {
-                "name": "notes.md",
-                "title": "The notes",
-                "uri": "skill://acme/a/notes.md",
-                "mimeType": "text/markdown",
-                "required": False,
-            }
-        ],
+        "dependencies": {"resources": [{"type": "ref/resource", **notes}]},
+        "files": [file],
     }
 
 
-@pytest.mark.requirement("S76-6")
-def test_a_definition_without_a_description_or_files_says_so_by_absence():
-    bare = skill("a", only={"name": "a"}, standing=Standing.LENIENT)
-    assert definition(bare) == {"instructions": "Do it.", "files": []}
-
-
-def names_of_files(one: Skill, linked: dict[str, str]) -> list[Any]:
-    return [each["name"] for each in sep2076.files(one, linked) if isinstance(each, dict)]
-
-
 @pytest.mark.requirement("S76-6", "S76-19", "X-14")
-def test_linked_files_come_first_in_order_of_appearance_then_the_others_by_path():
-    one = skill("a", ["b.md", "a.md", "scripts/run.py", "LICENSE"])
-    assert names_of_files(one, {"scripts/run.py": "", "b.md": "B"}) == ["scripts/run.py", "b.md", "LICENSE", "a.md"]
-    assert names_of_files(one, {}) == ["LICENSE", "a.md", "b.md", "scripts/run.py"]
-
-
-@pytest.mark.requirement("S76-6")
-def test_a_file_tells_what_the_frontmatter_and_the_link_say():
+def test_files_tell_what_the_frontmatter_and_the_link_say_the_linked_ones_first():
+    about = {"title": "X", "description": "About x.", "required": True}
     said = [
-        {"path": "x.md", "title": "X", "description": "About x.", "required": True},
-        {"path": "x.md", "title": "second"},
-        {"path": "y", "required": "yes", "title": 3},
-        {"path": "gone.md", "required": True},
-        {"title": "no path"},
-    ]
+        {"path": "x.md", **about}, {"path": "x.md", "title": "second"}, {"path": "y", "required": "yes", "title": 3},
+        {"path": "gone.md", "required": True}, {"title": "no path"},
+    ]  # fmt: skip
     one = skill("a", ["x.md", "y", "z.md"], only={"name": "a", "files": said})
     assert sep2076.files(one, {"z.md": "Link to z", "x.md": "Link to x"}) == [
         {"name": "z.md", "title": "Link to z", "uri": "skill://a/z.md", "mimeType": "text/markdown", "required": False},
-        {
-            "name": "x.md",
-            "title": "X",
-            "uri": "skill://a/x.md",
-            "description": "About x.",
-            "mimeType": "text/markdown",
-            "required": True,
-        },
+        {"name": "x.md", "uri": "skill://a/x.md", "mimeType": "text/markdown", **about},
         {"name": "y", "uri": "skill://a/y", "required": False},
     ]
 
 
-@pytest.mark.requirement("S76-12", "S76-6", "S40-17")
-@given(st.sets(PATHS, max_size=6), st.randoms(use_true_random=False))
-def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files: set[str], random: Any):
-    one = skill("acme/a", files)
-    here = snapshot(one)
-    others = [path for path in one.files if path != SKILL_MD]
-    linked = dict.fromkeys(random.sample(others, random.randint(0, len(others))), "text")
-    seen = [each for each in sep2076.files(one, linked) if isinstance(each, dict)]
-    assert sorted(str(each["name"]) for each in seen) == others
-    for each in seen:
-        parts = segments(str(each["uri"]))
-        assert parts is not None
-        assert here.find(parts, VALID) == (one, each["name"])
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            ["title", "description", "version", "tags", "icons", "arguments", "dependencies", "files", "metadata"]
-        ),
-        st.recursive(
-            st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(st.sampled_from(["name", "src", "path", "uri", "tools", "resources", "title"]), inner)
-            ),
-            max_leaves=8,
-        ),
-    )
+KEYS = st.sampled_from(["name", "src", "path", "uri", "tools", "resources", "title"])
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner),
+    max_leaves=8,
 )
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ENTRY_KEYS - {"name"} | {"files", "metadata"})), ODD))
 def test_no_frontmatter_is_too_odd_to_be_shown(fields: dict[str, Any]):
     one = skill("a", ["x.md"], only={"name": "a", **fields}, standing=Standing.LENIENT)
     seen = entry(one, least=Standing.LENIENT)

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.dialects import sep2076, sep2640
+from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError, clipped
-from mcp_skills_server.format.uris import segments, uri
-from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.model import Skill, Standing
 from tables import each_row
 
-from .build import JSON, PATHS, digest, skill, snapshot, subject
+from .build import JSON, digest, skill, snapshot
 
 
 def entry(one: Skill) -> Any:
     return sep2640.entry(one)
-
-
-@pytest.mark.requirement("S40-1", "S40C-1")
-def test_the_settings_are_a_plain_object_that_says_what_is_there():
-    assert sep2640.settings() == {"directoryRead": True}
-    assert sep2640.settings() is not sep2640.settings()
 
 
 @pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18", "S40-14", "S40-6")
@@ -52,30 +44,6 @@ def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]
     assert entry(skill("a", only=fields))["frontmatter"] == before
 
 
-@pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
-@given(PATHS, st.sets(PATHS, max_size=6))
-def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_size(path: str, files: set[str]):
-    one = skill(path, files)
-    resources = entry(one)["resources"]
-    assert [each["uri"] for each in resources] == [uri(path, file) for file in one.files]
-    assert len({each["uri"] for each in resources}) == len({SKILL_MD, *files})
-    assert uri(path, SKILL_MD) in {each["uri"] for each in resources}
-    for each in resources:
-        assert set(each) == {"uri", "digest", "size"}
-        assert each["uri"].startswith(uri(path) + "/")
-        assert re.fullmatch("sha256:[0-9a-f]{64}", each["digest"])
-        assert type(each["size"]) is int and each["size"] >= 0
-        assert segments(each["uri"]) is not None
-
-
-@pytest.mark.requirement("S40-23", "S40-25")
-def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
-    skills = [skill("a"), skill("acme/a"), skill("out", ["in/SKILL.md"]), skill("out/in")]
-    here = snapshot(*skills)
-    for each in skills:
-        assert sep2640.find(here, uri(each.path, SKILL_MD)) is each
-
-
 @pytest.mark.requirement("S40-5", "S40-24", "S40C-5", "X-2")
 @each_row("target", [
     "skill://absent/SKILL.md", "skill://acme/a/notes.md", "skill://acme/a", "skill://acme/a/", "skill://acme",
@@ -89,32 +57,3 @@ def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
     with pytest.raises(RequestError) as caught:
         sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"]), *broken), target)
     assert str(caught.value) == f"Unknown skill URI: {clipped(target)}"
-
-
-@pytest.mark.requirement("S40-23", "S40-26")
-def test_get_answers_the_very_entry_of_the_list_without_a_cursor():
-    seen = entry(skill("a", ["b.md"]))
-    assert sep2640.one(seen) == {"skill": seen}
-
-
-@pytest.mark.requirement("X-10", "S40-12", "S76-4")
-def test_the_two_dialects_share_no_key_of_an_entry():
-    everything = skill(
-        "a",
-        ["i.png"],
-        title="T",
-        version="1",
-        tags=["t"],
-        icons=[{"src": "i.png"}],
-        arguments=[{"name": "x"}],
-        dependencies={"resources": ["skill://a/i.png"]},
-    )
-    by_uri = entry(everything)
-    by_name = sep2076.entry(subject(everything))
-    assert set(by_uri) == {"uri", "frontmatter", "resources"}
-    assert set(by_name) == {
-        "name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"
-    }  # fmt: skip
-    union = by_uri | by_name
-    assert {key: union[key] for key in by_uri} == by_uri
-    assert {key: union[key] for key in by_name} == by_name

@@ -21,17 +21,17 @@ def names(dialects: tuple[Dialect, ...]) -> list[str]:
     return [each.name for each in dialects]
 
 
-def test_a_choice_is_a_row_or_all_of_them() -> None:
+@pytest.mark.requirement("S40-5", "S40-33", "S76-5", "X-2", "X-12")
+def test_a_choice_is_a_row_or_all_of_them_with_the_strictest_standing() -> None:
     assert table.names() == ["auto", "sep-2076", "sep-2640"]
-    assert [names(table.select_dialects(name).dialects) for name in table.names()] == NAMES
+    chosen = [table.select_dialects(name) for name in table.names()]
+    assert [names(each.dialects) for each in chosen] == NAMES
+    assert [each.least for each in chosen] == [Standing.VALID, Standing.LENIENT, Standing.VALID]
+    method = {"skillsListChanged": "notifications/skills/list_changed"}
+    assert [each.notifications for each in chosen] == [method, method, {}]
+    assert table.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
     with pytest.raises(UsageError, match=r"'sep-1'.*auto, sep-2076, sep-2640"):
         table.select_dialects("sep-1")
-
-
-@pytest.mark.requirement("S40-5", "X-2")
-def test_what_is_spoken_together_wants_the_strictest_standing() -> None:
-    assert table.select_dialects("auto").least is table.select_dialects("sep-2640").least is Standing.VALID
-    assert table.select_dialects("sep-2076").least is Standing.LENIENT
 
 
 @pytest.mark.requirement("X-9")
@@ -40,17 +40,16 @@ def test_a_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
     assert names(auto.for_client([EXTENSION, "other"])) == ["sep-2640"]
     assert names(auto.for_client(["other"])) == names(auto.for_client([])) == NAMES[0]
     assert names(table.select_dialects("sep-2076").for_client([EXTENSION])) == ["sep-2076"]
+    assert auto.native_standing("claude-code", [EXTENSION]) is Standing.VALID
+    assert auto.native_standing("claude-code", ["other"]) is auto.native_standing("mcp-inspector", [EXTENSION]) is None
 
 
 @pytest.mark.requirement("S76-1", "S40-1", "S40-4")
 def test_capabilities_are_added_to_what_is_there() -> None:
     there: dict[str, Any] = {"tools": {}, "extensions": {"x": {}}}
     mine = {EXTENSION: {"directoryRead": True}}
-    assert table.select_dialects("auto").with_capabilities(there) == {
-        "tools": {},
-        **SKILLS,
-        "extensions": {"x": {}, **mine},
-    }
+    both = {"tools": {}, **SKILLS, "extensions": {"x": {}, **mine}}
+    assert table.select_dialects("auto").with_capabilities(there) == both
     assert table.select_dialects("sep-2076").with_capabilities(there) == there | SKILLS
     assert table.select_dialects("sep-2640").with_capabilities({}) == {"extensions": mine}
 
@@ -82,33 +81,5 @@ def test_a_parameter_says_for_which_dialect_a_request_is(choice: str, params: di
 @pytest.mark.requirement("S40-20", "S40-23")
 def test_a_result_has_the_frame_of_every_dialect() -> None:
     framed = {"resultType": "complete", "skills": [], "ttlMs": 7, "cacheScope": "private"}
-    assert (
-        table.select_dialects("auto").with_envelope({"skills": []}, 7)
-        == table.select_dialects("sep-2640").with_envelope({"skills": []}, 7)
-        == framed
-    )
-    assert table.select_dialects("sep-2076").with_envelope({"skills": []}, 7) == {"skills": []}
-
-
-@pytest.mark.requirement("S40-33", "X-12")
-def test_a_dialect_has_its_own_notifications() -> None:
-    method = {"skillsListChanged": "notifications/skills/list_changed"}
-    assert table.select_dialects("auto").notifications == table.select_dialects("sep-2076").notifications == method
-    assert table.select_dialects("sep-2640").notifications == {}
-
-
-@pytest.mark.requirement("S76-5")
-def test_a_listing_has_a_cursor_only_where_it_goes_on() -> None:
-    assert table.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
-    assert table.listing([], None) == {"skills": []}
-
-
-def test_an_entry_of_several_has_the_keys_of_all_and_the_values_of_the_last() -> None:
-    assert table.merge_entries([{"a": 1, "b": 1}, {"b": 2, "c": 2}]) == {"a": 1, "b": 2, "c": 2}
-
-
-def test_a_host_shows_skills_by_itself_once_it_declares_the_extension() -> None:
-    auto = table.select_dialects("auto")
-    assert auto.native_standing("claude-code", [EXTENSION]) is Standing.VALID
-    assert auto.native_standing("claude-code", ["other"]) is None
-    assert auto.native_standing("mcp-inspector", [EXTENSION]) is None
+    results = [table.select_dialects(name).with_envelope({"skills": []}, 7) for name in table.names()]
+    assert results == [framed, {"skills": []}, framed]

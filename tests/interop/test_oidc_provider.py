@@ -34,7 +34,6 @@ pytestmark = pytest.mark.skipif(not (MODULE.exists() and NODE.exists()), reason=
 
 @contextmanager
 def issuer(port: int) -> Iterator[str]:
-    """Its URL, for a server on this port."""
     own = f"http://127.0.0.1:{port}"
     words = [str(NODE), str(SCRIPT), str(MODULE), f"{own}/mcp", f"{own}/ui/oauth/callback"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

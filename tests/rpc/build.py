@@ -13,14 +13,12 @@ from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from wire import ROOT
+from wire import ROOT, write_skill
 
 ACTIONS = ROOT / "fixtures" / "actions"
 
 
 class CallFailedError(Exception):
-    """A JSON-RPC error."""
-
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
         self.code: int = error["code"]
@@ -29,8 +27,6 @@ class CallFailedError(Exception):
 
 
 class Desk:
-    """Messages in, answers out."""
-
     def __init__(
         self,
         *roots: Path | MirroredRoot,
@@ -46,7 +42,6 @@ class Desk:
         self.rpc = Rpc(self.methods, max_message)
 
     async def send(self, raw: bytes | Any) -> Any:
-        """What a message is answered with; None for nothing."""
         seen = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
         return None if seen is None else json.loads(seen)
 
@@ -63,21 +58,14 @@ class Desk:
         return seen["result"]
 
     async def names(self, **params: Any) -> list[str]:
-        """The skills of a list, as `name version`."""
         return [f"{each['name']} {each['version']}" for each in (await self.call("list_skills", **params))["skills"]]
 
 
 def write(directory: Path, toml: str | bytes | None = None, *, name: str | None = None, **files: str) -> Path:
     """A skill with a skill.toml; further arguments are files, `code__main_py="..."` for code/main.py."""
-    directory.mkdir(parents=True, exist_ok=True)
-    text = f"---\nname: {name or directory.name}\ndescription: Does a thing.\n---\n\n# Thing\n"
-    (directory / "SKILL.md").write_text(text, encoding="utf-8")
+    write_skill(directory, name=name, description="Does a thing.", **files)
     if toml is not None:
         (directory / "skill.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
-    for key, content in files.items():
-        path = directory / key.replace("__", "/").replace("_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
     return directory
 
 

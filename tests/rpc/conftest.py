@@ -7,5 +7,4 @@ import pytest
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The loop that the server runs on."""
     return "asyncio"

@@ -58,7 +58,6 @@ def desk(box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, **chos
 
 
 def left(temporary: Path) -> list[Path]:
-    """Work directories that are still there."""
     return [*temporary.rglob("session-*")]
 
 
@@ -71,7 +70,6 @@ def appears(temporary: Path, name: str) -> None:
 
 
 async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
-    """A run, whose shape is checked."""
     reported = await desk.call(method, **params)
     assert set(reported) == (FIELDS if reported["status"] == "completed" else FIELDS | {"error"})
     assert reported["run_id"].startswith("run_") and reported["summary"] and "\n" not in reported["summary"]
@@ -79,7 +77,6 @@ async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
 
 
 async def failed(desk: Desk, method: str = "execute_skill", **params: Any) -> tuple[str, str]:
-    """Type and message of a run that fails."""
     reported = await run(desk, method, **params)
     assert reported["status"] == "failed" and reported["output"] is None
     return reported["error"]["type"], reported["error"]["message"]
@@ -98,8 +95,7 @@ def shell(top: Path, code: str, **more: Any) -> Path:
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
-    given = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
-    served = desk(box, ACTIONS, secrets=given)
+    served = desk(box, ACTIONS, secrets={"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}})
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}
@@ -127,16 +123,16 @@ async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None
     served = desk(box, ACTIONS)
     blobs = [(await served.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
     reported = await run(served, name="text.line-count", input_blobs=blobs)
-    assert (reported["status"], reported["output"], reported["logs_preview"]) == (
-        "completed",
-        {"lines": 3},
-        "counted\n",
-    )
+    assert reported["status"] == "completed"
+    assert (reported["output"], reported["logs_preview"]) == ({"lines": 3}, "counted\n")
 
 
 async def test_arguments_reach_a_program_as_a_file(tmp_path: Path) -> None:
     shell(tmp_path, 'cat "$SKILL_WORKSPACE/args.json"')
-    args = {"é": ["\n", None, 1.5], "deep": {"er": True}}
+    deep: Any = 1
+    for _ in range(50):
+        deep = [deep]
+    args = {"é": ["\n", None, 1.5], "deep": deep}
     assert (await run(desk("off", tmp_path), name="thing", args=args))["output"] == args
     assert (await run(desk("off", tmp_path), name="thing"))["output"] == {}
 
@@ -199,16 +195,12 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
     ],
 )
 async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, said: str) -> None:
-    write(
-        tmp_path / "thing", toml("thing", runtime=runtime), code__main_py="", code__main_sh="", code__notes_txt="Notes."
-    )
+    files = {"code__main_py": "", "code__main_sh": "", "code__notes_txt": "Notes."}
+    write(tmp_path / "thing", toml("thing", runtime=runtime), **files)
     reported = await failed(desk("off", tmp_path), name="thing")
     assert reported[0] == kind and said in reported[1]
-
-
-@each_row("name", ["weather", "writing.tone", "skills.protocol.guide"])
-async def test_an_instruction_is_not_executed(name: str) -> None:
-    assert (await failed(desk("off", ACTIONS), name=name))[0] == "not_executable"
+    for name in ("weather", "writing.tone", "skills.protocol.guide"):  # instructions
+        assert (await failed(desk("off", ACTIONS), name=name))[0] == "not_executable"
 
 
 @pytest.mark.requirement("SP-33")
@@ -235,23 +227,13 @@ async def test_a_sandboxed_action_can_do_little(box: Any, tmp_path: Path) -> Non
     code = (
         "import os, socket\n"
         "def main(args):\n"
-        "    try:\n        open('/skills/acme.thing/new', 'w')\n        written = True\n"
-        "    except OSError:\n        written = False\n"
         "    open('/workspace/new', 'w').close()\n"
-        "    return {'user': os.getuid(), 'home': os.environ['HOME'], 'skills': os.listdir('/skills'),\n"
-        "            'written': written, 'net': [name for _, name in socket.if_nameindex()],\n"
-        "            'dir': os.environ['SKILL_DIR']}\n"
+        "    return [os.getuid(), os.environ['HOME'], os.listdir('/skills'), os.environ['SKILL_DIR'],\n"
+        "            os.access('/skills/acme.thing', os.W_OK), [name for _, name in socket.if_nameindex()]]\n"
     )
     write(tmp_path / "thing", toml("acme.thing", runtime=PYTHON), code__main_py=code, name="thing")
     reported = await run(desk(box, tmp_path), name="acme.thing")
-    assert reported["output"] == {
-        "user": 65534,
-        "home": "/workspace",
-        "skills": ["acme.thing"],
-        "written": False,
-        "net": ["lo"],
-        "dir": "/skills/acme.thing",
-    }
+    assert reported["output"] == [65534, "/workspace", ["acme.thing"], "/skills/acme.thing", False, ["lo"]]
 
 
 # What a run leaves, made by an enemy
@@ -271,15 +253,10 @@ async def test_neither_links_nor_pipes_nor_directories_become_blobs(box: Any, tm
     assert (await served.call("read_blob", blob_id=blob))["content"] == "f\n"
 
 
-@each_row(
-    "left",
-    [
-        "ln -s /etc/passwd result.json",
-        "mkfifo result.json",
-        "mkdir result.json",
-        "rm -rf output_blobs; ln -s / output_blobs",
-    ],
-)
+@each_row("left", [
+    "ln -s /etc/passwd result.json", "mkfifo result.json", "mkdir result.json",
+    "rm -rf output_blobs; ln -s / output_blobs",
+])  # fmt: skip
 async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: str) -> None:
     code = f"os.chdir(os.environ['SKILL_WORKSPACE'])\n    os.system('{left}')\n    os._exit(0)\n"
     python(tmp_path, f"import os\ndef main(args):\n    {code}")
@@ -295,54 +272,41 @@ async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, st
     assert reported["status"] == status and (reported["output"] is None or len(reported["output"]) == length)
 
 
-async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(tmp_path: Path) -> None:
-    shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
-    reported = await run(desk("off", tmp_path), name="thing")
-    assert len(reported["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
-    assert "some files in output_blobs are above the limits" in reported["logs_preview"]
-    shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
-    assert len((await run(desk("off", tmp_path, blobs=BlobStore(most_bytes=100)), name="thing"))["output_blobs"]) == 2
-
-
-async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> None:
-    blobs = BlobStore(most_bytes=100)
-    for number in range(4):  # as much as each of four owners may have
+@each_row(("loop", "most_bytes", "owners", "kept"), [
+    ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, execution.MAX_OUTPUT_BLOBS),
+    ("1 2 3; do head -c 40 /dev/zero > f$i; done", 100, 0, 2),
+    ("1; do echo more > f$i; done", 100, 4, 0),  # each of four owners has as much as it may
+])  # fmt: skip
+async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(
+    tmp_path: Path, loop: str, most_bytes: int, owners: int, kept: int
+) -> None:
+    shell(tmp_path, f'cd "$SKILL_WORKSPACE/output_blobs"; for i in {loop}')
+    blobs = BlobStore(most_bytes=most_bytes)
+    for number in range(owners):
         blobs.add(b"x" * 25, "text/plain", f"owner {number}")
-    shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')
     reported = await run(desk("off", tmp_path, blobs=blobs), name="thing")
-    assert (reported["status"], reported["output_blobs"]) == ("completed", [])
+    assert (reported["status"], len(reported["output_blobs"])) == ("completed", kept)
     assert "some files in output_blobs are above the limits" in reported["logs_preview"]
 
 
-async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
+async def test_blobs_of_a_call_are_there_and_not_too_many() -> None:
     served = desk("off", ACTIONS)
-    for params in ({"input_blobs": ["blob:1"]}, {"input_blobs": ["../../etc/passwd"]}):
+    for method, params in (
+        ("execute_skill", {"name": "text.line-count", "input_blobs": ["blob:1"]}),
+        ("execute_skill", {"name": "text.line-count", "input_blobs": ["../../etc/passwd"]}),
+        ("read_blob", {"blob_id": "blob:1"}),
+    ):
         with pytest.raises(CallFailedError, match="Unknown blob") as caught:
-            await served.call("execute_skill", name="text.line-count", **params)
+            await served.call(method, **params)
         assert caught.value.code == -32602
-    with pytest.raises(CallFailedError, match="Unknown blob") as caught:
-        await served.call("read_blob", blob_id="blob:1")
     assert caught.value.data == {"blob_id": "blob:1"}
-
-
-async def test_too_many_blobs_are_refused() -> None:
-    served = desk("off", ACTIONS)
-    names = [(await served.call("create_blob", content="a\n"))["blob_id"] for _ in range(execution.MAX_INPUT_BLOBS + 1)]
+    made = [await served.call("create_blob", content="a\ud800\n") for _ in range(execution.MAX_INPUT_BLOBS + 1)]
+    names = [each["blob_id"] for each in made]
+    assert (await served.call("read_blob", blob_id=names[0]))["content"] == "a\ufffd\n"
     with pytest.raises(CallFailedError, match="at most 64 blobs"):
         await served.call("execute_skill", name="text.line-count", input_blobs=names)
-    assert (await run(served, name="text.line-count", input_blobs=names[:1] * 100))["status"] == "completed"
-    reported = await run(served, name="text.line-count", input_blobs=names[:-1])
+    reported = await run(served, name="text.line-count", input_blobs=names[:-1] * 2)
     assert (reported["status"], reported["output"]) == ("completed", {"lines": 64})
-
-
-async def test_a_blob_is_text_of_whole_characters() -> None:
-    served = desk("off", ACTIONS)
-    for content, kept in (("é", "é"), ("a\ud800b", "a\ufffdb"), ("\U0001f600", "\U0001f600")):
-        blob = (await served.call("create_blob", content=content))["blob_id"]
-        assert (await served.call("read_blob", blob_id=blob))["content"] == kept
-
-
-# Turns
 
 
 async def test_what_waits_takes_no_room_on_disk(
@@ -388,16 +352,7 @@ async def test_a_run_whose_caller_is_gone_leaves_nothing(box: Any, tmp_path: Pat
     assert not LINUX or zoo.running(mark) == []
 
 
-# Code that comes with the call
-
-
-@pytest.mark.requirement("X-27")
-async def test_code_of_others_needs_a_leave_of_its_own() -> None:
-    kind, said = await failed(desk("off", ACTIONS), "run_code", language="python", code="1")
-    assert kind == "execution_disabled" and "--allow-code" in said
-
-
-@pytest.mark.requirement("SP-26")
+@pytest.mark.requirement("SP-26", "X-27")
 @each_row(
     ("language", "code", "entrypoint", "output"),
     [
@@ -412,8 +367,11 @@ async def test_code_runs_in_the_known_languages(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
     served = desk(box, ACTIONS, allow_code=True)
-    reported = await run(served, "run_code", language=language, code=code, entrypoint=entrypoint, args={"a": "b"})
+    given = {"language": language, "code": code, "entrypoint": entrypoint, "args": {"a": "b"}}
+    reported = await run(served, "run_code", **given)
     assert (reported["status"], reported["output"]) == ("completed", output), reported
+    kind, said = await failed(desk(box, ACTIONS), "run_code", **given)
+    assert kind == "execution_disabled" and "--allow-code" in said
 
 
 @pytest.mark.requirement("SP-26", "SP-32")
@@ -421,29 +379,12 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     served = desk(box, ACTIONS, allow_code=True)
     blob = (await served.call("create_blob", content="from a blob"))["blob_id"]
     code = (
-        "import os\nfrom pathlib import Path\n"
-        "def f(args):\n"
-        "    skills = Path(os.environ['SKILL_DIR'])\n"
-        "    work = Path(os.environ['SKILL_WORKSPACE'])\n"
-        "    return {'there': sorted(each.name for each in skills.iterdir()),\n"
-        "            'table': (skills / 'weather/resources/table.md').read_text()[:16],\n"
-        "            'blob': (work / 'blobs' / args['blob'][5:]).read_text()}\n"
+        "cd $SKILL_DIR; ls; head -c 16 weather/resources/table.md; "
+        'cat "$SKILL_WORKSPACE/blobs/$(ls $SKILL_WORKSPACE/blobs)"'
     )
-    reported = await run(
-        served,
-        "run_code",
-        language="python",
-        code=code,
-        entrypoint="f",
-        args={"blob": blob},
-        mount_skills=["weather", "salesforce.leads.sync", "weather"],
-        input_blobs=[blob],
-    )
-    assert reported["output"] == {
-        "there": ["salesforce.leads.sync", "weather"],
-        "table": "# Table of 1.2.0",
-        "blob": "from a blob",
-    }, reported
+    mounted = ["weather", "salesforce.leads.sync", "weather", "skills.protocol.guide"]
+    reported = await run(served, "run_code", language="sh", code=code, mount_skills=mounted, input_blobs=[blob])
+    assert reported["output"] == "salesforce.leads.sync\nweather\n# Table of 1.2.0from a blob", reported
 
 
 @each_row(
@@ -455,34 +396,11 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
         ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
         ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
         ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
-        ({"language": "python", "code": "\ud800"}, "execution_failed", ""),
     ],
 )
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
     reported = await failed(desk("off", ACTIONS, allow_code=True), "run_code", **{"code": "x", **params})
     assert reported[0] == kind and re.search(said, reported[1])
-
-
-async def test_a_mounted_skill_must_be_there() -> None:
-    served = desk("off", ACTIONS, allow_code=True)
-    with pytest.raises(CallFailedError, match="Unknown skill 'gone'"):
-        await served.call("run_code", language="sh", code="true", mount_skills=["gone"])
-    reported = await run(
-        served, "run_code", language="sh", code="ls $SKILL_DIR", mount_skills=["skills.protocol.guide"]
-    )
-    assert reported["output"] == ""
-
-
-async def test_arguments_that_are_nested_too_deeply_have_an_answer(tmp_path: Path) -> None:
-    shell(tmp_path, "echo 1")
-    served = desk("off", tmp_path)
-    args: Any = 1
-    for _ in range(300):
-        args = [args]
-    assert (await run(served, name="thing", args={"a": args}))["status"] == "completed"
-
-
-# Skills of others
 
 
 async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tmp_path: Path) -> None:
@@ -509,13 +427,14 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     assert (await run(desk("off", *roots, **own, **allowed), name="thing"))["output"] == "theirs"
 
 
-async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> None:
+async def test_sixteen_skills_are_mounted_that_are_there_and_not_one_more(tmp_path: Path) -> None:
     names = [f"thing-{number:02}" for number in range(17)]
     for name in names:
         write(tmp_path / name, toml(name))
     served = desk("off", tmp_path, allow_code=True)
-    with pytest.raises(CallFailedError, match="at most 16 skills can be mounted"):
-        await served.call("run_code", language="sh", code="true", mount_skills=names)
+    for wrong, said in ((names, "at most 16 skills can be mounted"), (["gone"], "Unknown skill 'gone'")):
+        with pytest.raises(CallFailedError, match=said):
+            await served.call("run_code", language="sh", code="true", mount_skills=wrong)
     reported = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
     assert reported["status"] == "completed"
 

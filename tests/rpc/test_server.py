@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -10,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialects.build import JSON
+from mcp_skills_server.dialects.skills_protocol import METHODS
 from mcp_skills_server.rpc import server
 from mcp_skills_server.rpc.messages import MAX_BATCH
+from mcp_skills_server.transport import Pipes
 from rpc.build import ACTIONS, Desk
 from tables import each_row
 
@@ -25,23 +29,32 @@ def desk() -> Desk:
 
 
 def send(desk: Desk, message: Any) -> Any:
-    """What a message is answered with."""
     return anyio.run(desk.send, message)
 
 
-def code(answer: Any) -> int:
-    """The code of an answer that must be an error with the id null."""
-    assert set(answer) == {"jsonrpc", "id", "error"} and answer["id"] is None
-    return answer["error"]["code"]
+CALL = {"jsonrpc": "2.0", "method": "m", "id": 1}
 
 
-@pytest.mark.requirement("SP-16", "SP-20")
+@pytest.mark.requirement("SP-16", "SP-17", "SP-18", "SP-20")
 @each_row(
-    ("raw", "expected"),
-    [(b"{", -32700), (b"\xff", -32700), (b"[]", -32600), (b"null", -32600), (b"{}", -32600)],
+    ("message", "code", "identifier"),
+    [
+        *[(raw, -32700, None) for raw in (b"", b"nonsense", b"{", b'{"a": NaN}', b"\xff")],
+        *[(message, -32600, None) for message in (None, 1, "a", True, [], {}, {"jsonrpc": "2.0"}, {"method": "m"})],
+        *[({**CALL, "id": identifier}, -32600, None) for identifier in (True, False, [], {}, [1])],
+        ({**CALL, "jsonrpc": "1.0"}, -32600, 1),
+        ({**CALL, "jsonrpc": 2.0}, -32600, 1),
+        ({**CALL, "method": 1}, -32600, 1),
+        ({"jsonrpc": "2.0", "id": 1, "result": {}}, -32600, 1),
+        ({**CALL, "params": "text"}, -32600, 1),
+        ({**CALL, "params": ["a"]}, -32602, 1),
+        *[({**CALL, "id": identifier}, -32601, identifier) for identifier in ("1", "", "é", 0, -7, 1.5, 10**30, None)],
+    ],
 )
-def test_what_is_no_call_has_an_answer(desk: Desk, raw: bytes, expected: int) -> None:
-    assert code(send(desk, raw)) == expected
+def test_what_is_no_call_has_an_answer_of_its_id(desk: Desk, message: Any, code: int, identifier: Any) -> None:
+    answer = send(desk, message)
+    assert set(answer) == {"jsonrpc", "id", "error"} and "\n" not in answer["error"]["message"]
+    assert (answer["error"]["code"], answer["id"]) == (code, identifier)
 
 
 def test_a_notification_has_no_answer_whatever_becomes_of_it(desk: Desk) -> None:
@@ -79,7 +92,7 @@ def test_a_batch_lets_others_go_on(desk: Desk) -> None:
 
 def test_a_batch_has_a_bound(desk: Desk) -> None:
     assert len(send(desk, [LIST] * MAX_BATCH)) == MAX_BATCH
-    assert code(send(desk, [LIST] * (MAX_BATCH + 1))) == -32600
+    assert send(desk, [LIST] * (MAX_BATCH + 1))["error"]["code"] == -32600
 
 
 def test_what_a_batch_is_answered_has_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +105,7 @@ def test_what_a_batch_is_answered_has_a_bound(desk: Desk, monkeypatch: pytest.Mo
 def test_a_message_that_is_too_long_is_told() -> None:
     desk = Desk(ACTIONS, max_message=100)
     assert "result" in send(desk, json.dumps(LIST).encode().ljust(100))
-    assert code(send(desk, json.dumps(LIST).encode().ljust(101))) == -32600
+    assert send(desk, json.dumps(LIST).encode().ljust(101))["error"]["code"] == -32600
 
 
 def test_a_bug_is_an_answer_and_a_traceback_in_the_log(
@@ -127,25 +140,17 @@ def test_no_answer_has_anything_of_mcp(desk: Desk) -> None:
         assert not {"_meta", "resultType", "content", "structuredContent"} & set(answer["result"])
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5)
-    | st.sampled_from(["weather", "1.2.0", "SKILL.md", "full", "names", "blob:1", "python"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-)  # fmt: skip
+VALUES = JSON | st.sampled_from(["weather", "1.2.0", "SKILL.md", "full", "names", "blob:1", "python", 1])
 NAMES = [
     "name", "version", "path", "detail", "limit", "cursor", "namespace", "args", "language", "code", "blob_id",
     "content",
-]  # fmt: skip
-METHODS = [
-    "list_skills", "describe_skill", "read_skill_file", "execute_skill", "run_code", "create_blob", "read_blob",
-    "load_skills_protocol_guide", "gone",
 ]  # fmt: skip
 CALLS = st.fixed_dictionaries(
     {},
     optional={
         "jsonrpc": st.just("2.0") | VALUES,
         "id": VALUES,
-        "method": st.sampled_from(METHODS) | VALUES,
+        "method": st.sampled_from([*METHODS, "gone"]) | VALUES,
         "params": st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4) | VALUES,
         "more": VALUES,
     },
@@ -178,3 +183,35 @@ def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) 
 def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> None:
     answer = send(desk, raw)
     assert answer is None or well_formed(answer)
+
+
+# The loop between pipes and messages; as a process it is tested with the command
+
+
+class Held(Pipes):
+    def __init__(self, lines: list[bytes | None]) -> None:
+        self._lines = lines
+        self.sent: list[Any] = []
+
+    async def lines(self) -> AsyncIterator[bytes | None]:
+        for line in self._lines:
+            yield line
+
+    async def send(self, raw: bytes) -> None:
+        assert raw.endswith(b"\n") and raw.count(b"\n") == 1
+        self.sent.append(json.loads(raw))
+
+    async def serve(self, work: Callable[[], Awaitable[None]], _: Any = None) -> None:
+        await work()
+
+
+def test_the_loop_ends_with_stdin_when_more_lines_than_it_answers_at_once_are_answered(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [json.dumps({**LIST, "id": number}).encode() for number in range(9)]
+    pipes = Held([*calls, None, b"[]", json.dumps(NOTE).encode()])
+    monkeypatch.setattr(server, "Pipes", lambda _max_line: pipes)
+    monkeypatch.setattr(server, "_AT_ONCE", 2)
+    anyio.run(server.serve, desk.rpc)
+    seen = [each["error"]["code"] if "error" in each else each["id"] for each in pipes.sent]
+    assert sorted(seen) == [-32600, -32600, *range(9)]

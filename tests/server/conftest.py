@@ -13,7 +13,6 @@ from wire import ROOT, Era, Wire
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The loop that the server runs on."""
     return "asyncio"
 
 

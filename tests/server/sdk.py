@@ -25,8 +25,6 @@ class Ask(types.Request[dict[str, Any], str]):
 
 
 class Answer(types.Result):
-    """Its result, as it came."""
-
     model_config = ConfigDict(extra="allow")
 
 

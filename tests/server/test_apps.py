@@ -34,10 +34,7 @@ SKILLS = FIXTURES / "acme"
 Asking = Wire | HttpClient
 
 
-@pytest.fixture(params=["stdio", "http"])
-def transport(request: pytest.FixtureRequest) -> str:
-    """Both transports, one after the other."""
-    return request.param
+both_transports = pytest.mark.parametrize("transport", ["stdio", "http"])
 
 
 @contextmanager
@@ -51,16 +48,14 @@ def asking(transport: str, era: Era, *options: str) -> Iterator[Asking]:
             yield asks
 
 
+@both_transports
 def test_a_client_that_shows_views_finds_them_at_the_tools(transport: str, era: Era) -> None:
     with asking(transport, era, "--page-size", "1") as asks:
         asks.extensions = {**SHOWS_VIEWS, "com.example/other": {}}
         assert asks.open()["capabilities"]["extensions"][EXTENSION] == {}
         tools = {tool["name"]: tool.get("_meta") for tool in asks.request("tools/list")["tools"]}
-        shown = {name: meta for name, meta in tools.items() if meta is not None}
-        assert shown == {
-            "skills_list": {"ui": {"resourceUri": CATALOGUE}},
-            "skills_load": {"ui": {"resourceUri": SKILL}},
-        }
+        shown = {name: meta["ui"]["resourceUri"] for name, meta in tools.items() if meta is not None}
+        assert shown == {"skills_list": CATALOGUE, "skills_load": SKILL}
         first = asks.request("resources/list")
         assert first["resources"][:2] == VIEWS
         assert len(first["resources"]) == 3
@@ -73,7 +68,10 @@ def test_a_client_that_shows_views_finds_them_at_the_tools(transport: str, era: 
             assert html.startswith("<!doctype html>") and "http" not in html
 
 
-def test_for_any_other_client_nothing_changes_and_each_has_the_whole_text(transport: str, era: Era) -> None:
+@both_transports
+def test_for_any_other_client_or_without_tools_nothing_changes_and_each_has_the_whole_text(
+    transport: str, era: Era
+) -> None:
     texts: list[str] = []
     for extensions in ({}, SHOWS_VIEWS):
         with asking(transport, era) as asks:
@@ -84,22 +82,18 @@ def test_for_any_other_client_nothing_changes_and_each_has_the_whole_text(transp
             assert schemes == ({"ui", "skill"} if extensions else {"skill"})
             loaded = asks.request("tools/call", {"name": "skills_load", "arguments": {"names": ["refunds"]}})
             texts.append(loaded["content"][0]["text"].replace(loaded["structuredContent"]["session"], "S"))
-    assert texts[0] == texts[1]
-    assert "# Refunds" in texts[0]
-
-
-@each_row("settings", [{}, {"mimeTypes": ["text/plain"]}, {"mimeTypes": MIME_TYPE}, {"mimeTypes": None}])
-def test_a_client_that_does_not_show_html_declares_no_views(settings: dict[str, Any]) -> None:
-    assert not apps.is_declared({EXTENSION: settings})
-
-
-def test_without_tools_there_are_no_views(transport: str, era: Era) -> None:
+    assert texts[0] == texts[1] and "# Refunds" in texts[0]
     with asking(transport, era, "--no-tools") as asks:
         asks.extensions = SHOWS_VIEWS
         assert EXTENSION not in asks.open()["capabilities"]["extensions"]
         assert all(each["uri"].startswith("skill://") for each in asks.request("resources/list")["resources"])
         with pytest.raises(WireError):
             asks.request("resources/read", {"uri": CATALOGUE})
+
+
+@each_row("settings", [{}, {"mimeTypes": ["text/plain"]}, {"mimeTypes": MIME_TYPE}, {"mimeTypes": None}])
+def test_a_client_that_does_not_show_html_declares_no_views(settings: dict[str, Any]) -> None:
+    assert not apps.is_declared({EXTENSION: settings})
 
 
 def test_a_server_that_skills_are_attached_to_has_the_views_beside_its_own(example: Wire) -> None:

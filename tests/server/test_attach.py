@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -23,9 +25,8 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SkillFile
 from server.sdk import ask, attached
+from server.test_tools import NAMES
 from tables import each_row
 from wire import DEADLINE, EXTENSION, META, Wire, WireError, write_skill
 
@@ -35,41 +36,36 @@ pytestmark = pytest.mark.anyio
 SKILL = "skill://summarise-ticket/SKILL.md"
 
 
-def test_the_server_keeps_what_it_has(example: Wire) -> None:
+@pytest.mark.requirement("S76-9", "S76-10", "S76-11", "X-14")
+def test_the_server_keeps_what_it_has_which_dependencies_resolve_against(example: Wire) -> None:
     capabilities = example.open()["capabilities"]
     assert {"tools", "prompts", "resources", "skills", "extensions"} <= capabilities.keys()
-    tools = [tool["name"] for tool in example.request("tools/list")["tools"]]
-    assert tools == ["read_ticket", "skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
-    loaded = example.request("tools/call", {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}})
-    assert loaded["structuredContent"]["active_skills"][0]["name"] == "summarise-ticket"
-    assert [each["name"] for each in example.request("prompts/list")["prompts"]] == ["handover", "summarise-ticket"]
-    said = example.request("prompts/get", {"name": "handover", "arguments": {"number": "7"}})
-    assert "next shift" in said["messages"][0]["content"]["text"]
-    said = example.request("prompts/get", {"name": "summarise-ticket"})
-    assert "<skill " in said["messages"][0]["content"]["text"]
-    called = example.request("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}})
-    assert "green" in called["content"][0]["text"]
-    uris = [each["uri"] for each in example.request("resources/list")["resources"]]
-    assert uris == ["tickets://open", SKILL]
-    templates = [each["uriTemplate"] for each in example.request("resources/templates/list")["resourceTemplates"]]
-    assert templates == ["tickets://{number}", "skill://{+path}"]
-    assert example.request("resources/read", {"uri": "tickets://7"})["contents"][0]["text"].startswith("The printer")
-    assert example.request("resources/read", {"uri": SKILL})["contents"][0]["mimeType"] == "text/markdown"
+    for method, key, field, names in (
+        ("tools/list", "tools", "name", ["read_ticket", *NAMES]),
+        ("prompts/list", "prompts", "name", ["handover", "summarise-ticket"]),
+        ("resources/list", "resources", "uri", ["tickets://open", SKILL]),
+        ("resources/templates/list", "resourceTemplates", "uriTemplate", ["tickets://{number}", "skill://{+path}"]),
+    ):
+        assert [each[field] for each in example.request(method)[key]] == names
+    for method, params, words in (
+        (
+            "tools/call",
+            {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}},
+            '<skill name=\\"summarise',
+        ),
+        ("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}}, "green"),
+        ("prompts/get", {"name": "handover", "arguments": {"number": "7"}}, "next shift"),
+        ("prompts/get", {"name": "summarise-ticket"}, "<skill "),
+        ("resources/read", {"uri": "tickets://7"}, '"text": "The printer'),
+        ("resources/read", {"uri": SKILL}, '"mimeType": "text/markdown"'),
+    ):
+        assert words in json.dumps(example.request(method, params))
     with pytest.raises(WireError):
         example.request("resources/read", {"uri": "tickets://none/none"})
-
-
-@pytest.mark.requirement("S76-9", "S76-10", "S76-11", "X-14")
-def test_dependencies_resolve_against_what_the_server_really_has(example: Wire) -> None:
-    example.open()
     kept = {
         "tools": ["read_ticket"],  # close_ticket is not served
         "prompts": [{"type": "ref/prompt", "name": "handover"}],
-        "resources": [
-            {"type": "ref/resource", "uri": "tickets://open"},
-            {"type": "ref/resource", "uri": "tickets://{number}"},
-            {"type": "ref/resource", "uri": SKILL},
-        ],
+        "resources": [{"type": "ref/resource", "uri": uri} for uri in ("tickets://open", "tickets://{number}", SKILL)],
     }
     assert example.every_skill()[0]["dependencies"] == kept
     assert example.request("skills/get", {"name": "summarise-ticket"})["dependencies"] == kept
@@ -97,29 +93,31 @@ async def test_events_of_the_server_s_own_bus_reach_the_same_stream(tmp_path: Pa
             assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
 
 
-async def test_what_the_server_says_of_its_capabilities_stays(tmp_path: Path) -> None:
-    server: Server[Any] = paged_server()
-    declared = {"own": {"x": 1}, "resources": {"own": True, "subscribe": False}, "extensions": {"own/x": {}}}
+async def test_the_lifespan_and_the_capabilities_of_a_server_stay(tmp_path: Path) -> None:
+    steps: list[Any] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> Any:
+        steps.append("begun")
+        yield {"own": 1}
+        steps.append("ended")
 
     async def declare(ctx: Any, call_next: Any) -> Any:
         result = await call_next(ctx)
-        if isinstance(result, dict) and "capabilities" in result:
-            return {**result, "capabilities": {**result["capabilities"], **declared}}
-        return result
-
-    attach(server, Registry([tmp_path]))
-    server.middleware.append(declare)  # within ours
-    seen: list[Any] = []
+        declared = {"own": {"x": 1}, "resources": {"own": True, "subscribe": False}, "extensions": {"own/x": {}}}
+        return result if ctx.method != "initialize" else {**result, "capabilities": declared}
 
     async def look(ctx: Any, call_next: Any) -> Any:
-        seen.append(await call_next(ctx))
-        return seen[-1]
+        steps.append(await call_next(ctx))
+        return steps[-1]
 
-    server.middleware.insert(0, look)
+    server = Server[Any]("mine", lifespan=lifespan)
+    attach(server, Registry([tmp_path]))
+    server.middleware[:] = [look, *server.middleware, declare]
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode="legacy"):
-            capabilities = seen[0]["capabilities"]
-    assert capabilities["own"] == {"x": 1}
+            capabilities = steps[1]["capabilities"]
+    assert (steps[0], steps[-1], capabilities["own"]) == ("begun", "ended", {"x": 1})
     assert capabilities["resources"] == {"own": True, "subscribe": True, "listChanged": True}
     assert capabilities["extensions"].keys() == {"own/x", EXTENSION}
 
@@ -150,17 +148,12 @@ async def test_lists_of_a_lowlevel_server_are_joined_page_by_page(tmp_path: Path
         assert client.server_capabilities.resources is not None
         pages: list[list[str]] = []
         cursor: str | None = None
-        while True:
+        while cursor is not None or not pages:
             page = await client.session.list_resources(params=types.PaginatedRequestParams(cursor=cursor))
             pages.append([resource.uri for resource in page.resources])
             cursor = page.next_cursor
-            if cursor is None:
-                break
-        assert pages == [
-            ["own://1"],
-            ["own://2", "skill://a/SKILL.md", "skill://b/SKILL.md"],
-            ["skill://c/SKILL.md"],
-        ]
+        second = ["own://2", "skill://a/SKILL.md", "skill://b/SKILL.md"]
+        assert pages == [["own://1"], second, ["skill://c/SKILL.md"]]
         assert (await client.read_resource("own://1")).contents[0].uri == "own://1"
         assert (await client.read_resource("skill://a/SKILL.md")).contents[0].mime_type == "text/markdown"
         with pytest.raises(MCPError, match="own: not found"):
@@ -185,30 +178,10 @@ async def test_a_bug_is_told_without_its_internals(
     async with attached(registry, mode) as client:
         with pytest.raises(MCPError) as caught:
             await ask(client, "skills/get", name="a")
-        assert (caught.value.error.code, caught.value.error.message) == (-32603, "Internal error")
-        assert caught.value.error.data is None
+        fault = caught.value.error
+        assert (fault.code, fault.message, fault.data) == (-32603, "Internal error", None)
         assert (await ask(client, "skills/list"))["skills"]
     assert "a secret of ours" in caplog.text
-
-
-async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mode: Any) -> None:
-    write_skill(tmp_path / "a")
-    steps: list[str] = []
-
-    @asynccontextmanager
-    async def lifespan(_: Any) -> Any:
-        steps.append("begun")
-        yield {"own": 1}
-        steps.append("ended")
-
-    server = Server[Any]("mine", lifespan=lifespan)
-    server.extensions["com.example/own"] = {"x": 1}
-    async with attached(tmp_path, mode, to=server) as client:
-        extensions = client.server_capabilities.extensions or {}
-        assert extensions[EXTENSION] == {"directoryRead": True}
-        if mode == "auto":
-            assert extensions["com.example/own"] == {"x": 1}
-    assert steps == ["begun", "ended"]
 
 
 async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_about_skills(tmp_path: Path) -> None:
@@ -228,27 +201,6 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
         async with client.listen(resources_list_changed=True) as events:
             write_skill(tmp_path / "b")
             assert repr(await anext(events)) == "ResourcesListChanged()" and asked == [True]
-
-
-@pytest.mark.requirement("S40-24", "S76-8")
-async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
-    tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_skill(tmp_path / "a", notes_md="x")
-    registry = Registry([tmp_path])
-
-    def unreadable(file: SkillFile) -> bytes:
-        raise StaleFileError(str(tmp_path / file.location), "Permission denied")
-
-    monkeypatch.setattr(registry, "read", unreadable)
-    async with attached(registry, mode) as client:
-        with pytest.raises(MCPError) as caught:
-            await ask(client, "skills/get", name="a")
-        assert caught.value.error.code == -32602 and "cannot be read" in caught.value.error.message
-        shown = await ask(client, "skills/get", uri="skill://a/SKILL.md")
-        uris = [each["uri"] for each in shown["skill"]["resources"]]
-        assert uris == ["skill://a/SKILL.md", "skill://a/notes.md"]
-    assert "Permission denied" in caplog.text and "Traceback" not in caplog.text
 
 
 # While the skills are being read for the first time
@@ -295,16 +247,12 @@ async def test_names_are_told_before_the_first_scan(held: tuple[Registry, thread
 
 async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
     registry, go = held
+    params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
     async with attached(registry, "legacy") as client, anyio.create_task_group() as tasks:
-
-        async def subscribe() -> None:
-            params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
-            await client.session.send_request(types.SubscribeRequest(params=params), types.EmptyResult)
-
-        tasks.start_soon(subscribe)
+        # Fails if the subscription was judged before the skills were known.
+        tasks.start_soon(client.session.send_request, types.SubscribeRequest(params=params), types.EmptyResult)
         await anyio.wait_all_tasks_blocked()
         go.set()
-        # Ends with an error if the subscription was judged before the skills were known.
 
 
 async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, mode: Any) -> None:
@@ -341,36 +289,38 @@ async def test_a_corrected_list_of_tools_is_announced(tmp_path: Path, held: tupl
 
 
 @each_row(
-    ("name", "times"),
-    [("codex-mcp-client", 1), ("claude-code", 1), ("github-copilot-developer", 1), ("another", 1), ("mcp", 2)],
-)
-async def test_a_host_gets_the_body_once(tmp_path: Path, name: str, times: int) -> None:
+    ("name", "bodies", "in_instructions", "in_tools"),
+    [
+        ("gemini-cli-mcp-client", 1, 0, 1), ("opencode", 1, 0, 1), ("codex-mcp-client", 1, 0, 1),
+        ("claude-code", 1, 1, 0), ("github-copilot-developer", 1, 1, 1), ("another", 1, 1, 1), ("mcp", 2, 1, 1),
+    ],
+)  # fmt: skip
+async def test_a_host_gets_the_list_where_its_model_looks_and_the_body_once(
+    tmp_path: Path, name: str, bodies: int, in_instructions: int, in_tools: int
+) -> None:
     """Hosts that show both had it twice; `mcp` is the SDK's own name, below frameworks that show one or the other."""
-    write_skill(tmp_path / "a", body="# A\n\nThis is how it is done.\n")
+    write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.", body="This is how.\n")
     for mode in ("legacy", "auto"):
         async with attached(tmp_path, mode, host=name) as client:
+            assert str(client.instructions).count("Brews tea.") == in_instructions
+            tools = (await client.list_tools()).tools
+            assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
             got = await client.call_tool("skills_load", {"names": ["a"]})
-            assert str(got.model_dump()).count("This is how it is done.") == times
+            assert str(got.model_dump()).count("This is how.") == bodies
 
 
-@each_row("server", [object(), None, Server, "mine"])
-def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
-    with pytest.raises(TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"):
-        attach(server, Registry([tmp_path]))
-
-
-async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(tmp_path: Path) -> None:
+async def test_a_server_is_taken_even_if_it_is_held_as_fastmcp_holds_it_and_all_else_is_refused(tmp_path: Path) -> None:
     """With the package itself `make interop` tries it."""
     write_skill(tmp_path / "a")
-
-    class Outer:
-        def __init__(self) -> None:
-            self._mcp_server = Server[Any]("mine")
-
-    outer = Outer()
+    outer = SimpleNamespace(_mcp_server=Server[Any]("mine"))
     attach(outer, Registry([tmp_path]), watch=False)
-    async with Client(outer._mcp_server, mode="auto") as client:  # pyright: ignore[reportPrivateUsage]
+    async with Client(outer._mcp_server, mode="auto") as client:
         assert [each.name for each in (await client.list_prompts()).prompts] == ["a"]
+    for other in (object(), None, Server, "mine"):
+        with pytest.raises(
+            TypeError, match=r"^attach\(\) does not support builtins\.\w+; give it a Server .* FastMCP .*$"
+        ):
+            attach(other, Registry([tmp_path]))
 
 
 @each_row("name", ["Cline", "cline-cli", "qwen-code-mcp-client", "copilot-cli"])
@@ -395,27 +345,6 @@ async def test_a_host_that_cuts_results_gets_a_long_body_in_short_parts(tmp_path
     assert all(line in seen for line in lines)
 
 
-@each_row(
-    ("name", "in_instructions", "in_tools"),
-    [
-        ("gemini-cli-mcp-client", 0, 1),
-        ("opencode", 0, 1),
-        ("codex-mcp-client", 0, 1),
-        ("claude-code", 1, 0),
-        ("another", 1, 1),
-    ],
-)
-async def test_a_host_gets_the_list_where_its_model_looks(
-    tmp_path: Path, name: str, in_instructions: int, in_tools: int
-) -> None:
-    write_skill(tmp_path / "a", description="Brews tea. Use when somebody is thirsty.")
-    for mode in ("legacy", "auto"):
-        async with attached(tmp_path, mode, host=name) as client:
-            assert str(client.instructions).count("Brews tea.") == in_instructions
-            tools = (await client.list_tools()).tools
-            assert "".join(str(each.description) for each in tools).count("Brews tea.") == in_tools
-
-
 SKILL_OF_TOOL = "mcp-skills-server/skill"
 
 
@@ -428,7 +357,6 @@ def tools_server() -> MCPServer[Any]:
 
 
 async def metas(client: Client) -> dict[str, Any]:
-    """Return the `_meta` of each tool of the server's own that has any."""
     tools = (await client.session.list_tools()).tools
     return {tool.name: tool.meta for tool in tools if tool.meta is not None}
 
@@ -440,13 +368,7 @@ async def test_a_tool_names_its_skill_to_who_has_it(tmp_path: Path, mode: Any, t
     registry = Registry([tmp_path])
     views = Views(registry, Grants([Grant(("local",), (Pattern("our money/**"),))], local=True))
     uri = "skill://our%20money/refunds/SKILL.md"
-    named = {
-        "refund": "our money/refunds",
-        "credit": uri,
-        "invoice": "invoices",
-        "other": "our money/new",
-        "absent": uri,
-    }
+    named = {"refund": "our money/refunds", "credit": uri, "invoice": "invoices", "other": "our money/new"}
     options = {"settings": Settings(tools=tools), "views": views, "tool_skills": named}
     async with attached(registry, mode, to=tools_server(), **options) as client:
         assert await metas(client) == {"refund": {"own": 1, SKILL_OF_TOOL: uri}, "credit": {SKILL_OF_TOOL: uri}}
@@ -460,22 +382,16 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
         write_skill(tmp_path / name)
     named = {"refund": "refunds", "credit": "refunds", "invoice": "invoices", "absent": "refunds"}
     async with attached(tmp_path, mode, to=tools_server(), tool_skills=named) as client:
-        for names, note in (
-            (["refunds"], "Tools that these skills document: credit (refunds), refund (refunds)."),
-            (["greetings"], None),
+        for tool, given, notes in (
+            (
+                "skills_load",
+                {"names": ["refunds"]},
+                ["Tools that these skills document: credit (refunds), refund (refunds)."],
+            ),
+            ("skills_load", {"names": ["greetings"]}, []),
+            ("skills_unload", {"all": True}, []),
         ):
-            result = await client.call_tool("skills_load", {"names": names})
-            assert result.structured_content is not None
-            assert result.structured_content.get("note") == note
-            assert [block.text for block in result.content[1:] if isinstance(block, types.TextContent)] == [
-                *filter(None, [note])
-            ]
-        result = await client.call_tool("skills_unload", {"all": True})
-        assert result.structured_content is not None and "note" not in result.structured_content
+            result: Any = await client.call_tool(tool, given)
+            assert result.structured_content.get("note") == (notes or [None])[0]
+            assert [block.text for block in result.content[1:]] == notes
         assert (await client.call_tool("refund")).content[0] == types.TextContent(text="done")
-
-
-async def test_without_being_asked_to_no_tool_names_a_skill(tmp_path: Path, mode: Any) -> None:
-    write_skill(tmp_path / "refund")
-    async with attached(tmp_path, mode, to=tools_server()) as client:
-        assert await metas(client) == {"refund": {"own": 1}}

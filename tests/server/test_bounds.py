@@ -37,27 +37,23 @@ def registry(tmp_path: Path) -> Registry:
     return loaded(tmp_path)
 
 
-def _reference(value: str) -> dict[str, Any]:
-    return {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": value}}
-
-
-_METHODS: dict[str, Callable[[Registry, str], object]] = {
-    "resources/read": lambda registry, text: asked(resources.read_resource, registry, uri=text),
-    "resources/directory/read": lambda registry, text: asked(resources.read_directory, registry, uri=text),
-    "skills/get by uri": lambda registry, text: asked(skills.get_skill, registry, uri=text),
-    "skills/get by name": lambda registry, text: asked(skills.get_skill, registry, name=text),
-    "prompts/get": lambda registry, text: asked(prompts.get_prompt, registry, name=text),
-    "completion": lambda registry, text: asked(resources.complete, registry, **_reference(text)),
-    "cursor": lambda registry, text: asked(resources.list_resources, registry, cursor=text),
-    "canonical": lambda registry, text: resources.canonical(View(registry), Settings(), text),
-}
+_TEMPLATE = {"type": "ref/resource", "uri": "skill://{+path}"}
+_METHODS: list[tuple[Any, Callable[[str], dict[str, Any]]]] = [
+    (resources.read_resource, lambda text: {"uri": text}),
+    (resources.read_directory, lambda text: {"uri": text}),
+    (skills.get_skill, lambda text: {"uri": text}),
+    (skills.get_skill, lambda text: {"name": text}),
+    (prompts.get_prompt, lambda text: {"name": text}),
+    (resources.complete, lambda text: {"ref": _TEMPLATE, "argument": {"name": "path", "value": text}}),
+    (resources.list_resources, lambda text: {"cursor": text}),
+]
 
 
 @each_row("shape", ["/a", "%2e", "%E2%82%AC/", "acme/", "\u20ac"])
-@each_row("method", _METHODS)
-def test_a_method_takes_steps_as_long_as_what_it_is_asked(registry: Registry, method: str, shape: str):
+@each_row(("handler", "params"), _METHODS)
+def test_a_method_takes_steps_as_long_as_what_it_is_asked(registry: Registry, handler: Any, params: Any, shape: str):
     def call(times: int) -> Callable[[], object]:
-        return lambda: _METHODS[method](registry, "skill://acme" + shape * times)
+        return lambda: asked(handler, registry, **params("skill://acme" + shape * times))
 
     assert growth(call, 400) <= 5
 
@@ -75,12 +71,11 @@ def test_a_tool_takes_steps_as_many_as_it_has_names(registry: Registry, tool: st
     assert growth(call, 16) <= 5 * 4  # as many names, each as many times as long
 
 
-@each_row("method", [*_METHODS][:5])
-def test_a_uri_of_80_kb_is_answered_as_an_unknown_one(registry: Registry, method: str) -> None:
-    for target in ("skill://acme" + "/a" * 40_000, "skill://none/SKILL.md"):
-        with pytest.raises(RequestError) as caught:
-            _METHODS[method](registry, target)
-        assert len(str(caught.value)) < 1000
+@each_row(("handler", "params"), _METHODS[:5])
+def test_a_uri_of_80_kb_is_answered_in_short(registry: Registry, handler: Any, params: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        asked(handler, registry, **params("skill://acme" + "/a" * 40_000))
+    assert len(str(caught.value)) < 1000
 
 
 def test_an_argument_in_many_places_is_refused_by_its_limit(tmp_path: Path) -> None:

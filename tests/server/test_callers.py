@@ -1,4 +1,4 @@
-"""Who a request is from, out of scopes as a transport and its guard leave them."""
+"""The principal and the quota owner of a request, from the ASGI scope."""
 
 from __future__ import annotations
 
@@ -12,26 +12,18 @@ from mcp_skills_server.server.sdk import principal, quota_owner
 
 def scope(name: str | None, address: str | None) -> dict[str, Any]:
     out: dict[str, Any] = {"client": None if address is None else (address, 1234)}
-    return (
-        out if name is None else {**out, "user": AuthenticatedUser(AccessToken(token="t", client_id=name, scopes=[]))}
-    )
+    if name is not None:
+        out["user"] = AuthenticatedUser(AccessToken(token="t", client_id=name, scopes=[]))
+    return out
 
 
-def test_nobody_has_to_prove_anything_over_a_pipe() -> None:
-    assert principal({}) is None and quota_owner({}) is None
-
-
-def test_a_bearer_is_bound_and_counted_by_the_token_and_not_by_the_address() -> None:
+def test_a_request_counts_for_its_token_else_for_its_address_else_for_nobody() -> None:
     one, moved, other = scope("a", "192.0.2.1"), scope("a", "192.0.2.2"), scope("b", "192.0.2.1")
     assert principal(one) is not None and principal(one) == principal(moved) != principal(other)
-    assert quota_owner(one) is not None and quota_owner(one) == quota_owner(moved) != quota_owner(other)
-
-
-def test_who_proves_nothing_is_counted_by_the_address_and_bound_to_nothing() -> None:
-    one, other = scope(None, "192.0.2.1"), scope(None, "192.0.2.2")
-    assert principal(one) is None
-    assert quota_owner(one) is not None and quota_owner(one) == quota_owner(scope(None, "192.0.2.1")) != quota_owner(
-        other
-    )
-    assert quota_owner(scope(None, None)) is None
-    assert quota_owner(one) != quota_owner(scope("192.0.2.1", None))  # a token may be called like an address
+    assert quota_owner(one) == quota_owner(moved) != quota_owner(other)
+    plain = scope(None, "192.0.2.1")
+    assert principal(plain) is None and quota_owner(plain) is not None
+    assert quota_owner(plain) == quota_owner(scope(None, "192.0.2.1")) != quota_owner(scope(None, "192.0.2.2"))
+    assert quota_owner(plain) != quota_owner(scope("192.0.2.1", None))  # a token may be called like an address
+    for pipe in ({}, scope(None, None)):
+        assert principal(pipe) is None and quota_owner(pipe) is None

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 
 from server.sdk import ask
 from server.test_tools import NAMES
-from wire import COMMAND, DEADLINE, FIXTURES, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES
 
 pytestmark = pytest.mark.anyio
 
@@ -54,27 +54,3 @@ async def test_a_host_lists_gets_reads_and_calls(mode: Any) -> None:
         assert "meeting-notes" in [prompt.name for prompt in (await client.list_prompts()).prompts]
         prompt: Any = await client.get_prompt("meeting-notes", {"topic": "tea"})
         assert "tea" in prompt.messages[0].content.text
-
-
-async def test_a_legacy_host_hears_of_changes(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    reported = anyio.Event()
-
-    async def hear(message: Any) -> None:
-        if getattr(message, "method", None) == "notifications/resources/list_changed":
-            reported.set()
-
-    async with connected(tmp_path, "legacy", message_handler=hear) as client:
-        await ask(client, "skills/list")
-        write_skill(tmp_path / "b")
-        await reported.wait()
-
-
-async def test_a_modern_host_hears_of_changes(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    wanted: Any = {"resources_list_changed": True, "resource_subscriptions": ["skill://a/SKILL.md"]}
-    async with connected(tmp_path, "auto") as client, client.listen(**wanted) as events:
-        assert events.honored.resources_list_changed is True
-        write_skill(tmp_path / "a", description="Another description, of some length.")
-        seen = {type(await anext(events)).__name__, type(await anext(events)).__name__}
-        assert seen == {"ResourcesListChanged", "ResourceUpdated"}

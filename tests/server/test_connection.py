@@ -22,12 +22,10 @@ LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
 
 @pytest.fixture(scope="module")
 def registry() -> Registry:
-    """The fixtures, read."""
     return loaded(FIXTURES / "acme")
 
 
 def said(*messages: dict[str, Any]) -> list[bytes]:
-    """Lines of a client."""
     return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in messages]
 
 
@@ -39,7 +37,6 @@ class Deaf(Script):
         self._after = after
 
     def send_now(self, raw: bytes) -> bool:
-        """As `Pipes.send_now`."""
         if len(self.said) >= self._after:
             raise BrokenPipeError
         return super().send_now(raw)
@@ -100,9 +97,8 @@ def test_few_answers_are_made_at_once_beside_streams(registry: Registry, monkeyp
 def test_a_legacy_client_shakes_hands_before_it_asks(registry: Registry) -> None:
     ask = {"method": "skills/list"}
     hello = {"id": 2, "method": "initialize", "params": HANDSHAKE}
-    early, ping, _, late = talk(
-        said({"id": 1, **ask}, {"id": 0, "method": "ping"}, hello, {"id": 3, **ask}), registry, Settings(), patient=True
-    )
+    lines = said({"id": 1, **ask}, {"id": 0, "method": "ping"}, hello, {"id": 3, **ask})
+    early, ping, _, late = talk(lines, registry, Settings(), patient=True)
     assert early["error"]["code"] == -32602 and "send `initialize` first" in early["error"]["message"]
     assert ping["result"] == {} and late["result"]["skills"]
 
@@ -111,22 +107,20 @@ def test_an_id_that_is_under_way_is_refused_whatever_is_asked(registry: Registry
     listen = {"id": 5, "method": "subscriptions/listen", "params": LISTEN}
     get = {"method": "skills/list", "params": {"_meta": ENVELOPE}}
     heard = talk(said(listen, {"id": 5, **get}, {"id": "5", **get}), registry, Settings(), patient=True)
-    assert [each["error"]["code"] for each in heard if "error" in each and each["id"] == 5] == [-32600]
+    (refused,) = [each["error"] for each in heard if "error" in each and each["id"] == 5]
+    assert refused["code"] == -32600 and "the id 5 is already in progress" in refused["message"]
     assert [each for each in heard if each.get("id") == "5" and "result" in each]
 
 
 def test_after_another_handshake_it_is_another_client_that_asks(registry: Registry) -> None:
     get = {"method": "skills/get", "params": {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md"}}
     knowing = {**HANDSHAKE, "capabilities": {"extensions": {"io.modelcontextprotocol/skills": {}}}}
-    heard = talk(
-        said(
-            {"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, **get},
-            {"id": 3, "method": "initialize", "params": knowing}, {"id": 4, **get},
-        ),
-        registry, Settings(), patient=True,
+    lines = said(
+        {"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, **get},
+        {"id": 3, "method": "initialize", "params": knowing}, {"id": 4, **get},
     )  # fmt: skip
-    found = {each["id"]: each["result"] for each in heard}
-    assert found[2] != found[4]
+    _, first, _, second = talk(lines, registry, Settings(), patient=True)
+    assert first["result"] != second["result"]
 
 
 def test_a_bug_is_told_without_its_words(
@@ -135,7 +129,7 @@ def test_a_bug_is_told_without_its_words(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("mcp_skills_server.server.skills.page_of", broken)
+    monkeypatch.setattr("mcp_skills_server.server.requests.page_of", broken)
     lines = said({"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"})
     answer = talk(lines, registry, Settings(), patient=True)[-1]
     assert answer["error"] == {"code": -32603, "message": "Internal error"}

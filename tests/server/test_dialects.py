@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from catalog.forest import loaded
-from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError
+from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot
 from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
 from mcp_skills_server.model import Json, Standing
-from mcp_skills_server.server.notify import Notifier, Stream, notices
 from server.sdk import ask, attached
-from wire import DEADLINE, write_skill
+from wire import write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -70,34 +67,6 @@ async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) ->
         registry.refresh()
         # What an entry varies with is looked at again: d was the second, and is the third now.
         assert (await ask(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
-
-
-async def test_a_name_that_no_row_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown dialect 'tiny'"):
-        Settings(dialect="tiny")
-
-
-@pytest.mark.usefixtures("tiny")
-async def test_a_row_is_notified(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    registry, settings = loaded(tmp_path), Settings(dialect="tiny")
-    write_skill(tmp_path / "b")
-    method = "notifications/tiny/list_changed"
-    assert (method, None) in notices(registry.refresh(), settings, tools=False)
-    sent: list[dict[str, Any]] = []
-    notifier = Notifier(settings)
-
-    async def send(said: str, params: dict[str, Any] | None) -> None:
-        sent.append({"method": said, "params": params})
-        if len(sent) == 1:
-            notifier.publish([("notifications/other", None), (method, None)])
-            notifier.close()
-
-    wanted = {"tinyListChanged": True, "skillsListChanged": True}
-    with anyio.fail_after(DEADLINE):
-        await notifier.listen(Stream(1, send, shared=False), wanted)
-    assert sent[0]["params"]["notifications"] == {"tinyListChanged": True}
-    assert [each["method"] for each in sent[1:]] == [method]
 
 
 @pytest.mark.usefixtures("tiny")

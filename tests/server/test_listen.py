@@ -23,8 +23,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Listening:
-    """One client's `subscriptions/listen`."""
-
     def __init__(self, *uris: str) -> None:
         self.wanted: list[dict[str, Any]] = [{"resourceSubscriptions": list(uris), "junk": Junk("x" * 10_000)}]
         self.told: list[tuple[str, Any]] = []
@@ -32,17 +30,14 @@ class Listening:
         self.result: dict[str, Any] | None = None
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """As the front's."""
         self.told.append((method, params))
         self.acknowledged.set()
 
     async def run(self, notifier: Notifier, owner: Owner) -> None:
-        """Listen until the end."""
         self.result = await notifier.listen(Stream("listening", self.send, shared=False), self.wanted.pop(), owner)
 
     @property
     def kept(self) -> list[str]:
-        """The URIs that were acknowledged."""
         return self.told[0][1]["notifications"].get("resourceSubscriptions", [])
 
 
@@ -52,7 +47,6 @@ class Junk(str):
 
 @asynccontextmanager
 async def opening(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
-    """What opens a stream, which is acknowledged then."""
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
 
@@ -81,19 +75,15 @@ async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
 
 async def test_the_uris_of_one_stream_are_bounded_in_number_and_in_all() -> None:
     notifier = Notifier(Settings())
-    for uris, said in (
-        ([f"skill://a/{number}" for number in range(1025)], "at most 1024"),
-        ([f"skill://a/{number}{'x' * 4000}" for number in range(9)], "at most 32,768 characters"),
-    ):
+    many, long = ([f"skill://a/{number}{'x' * length}" for number in range(1025)] for length in (0, 4000))
+    for uris, said in ((many, "at most 1024"), (long[:9], "at most 32,768 characters")):
         with pytest.raises(RequestError, match=said):
             await Listening(*uris).run(notifier, None)
     async with opening(notifier) as start:
-        assert len((await start(Listening(*[f"skill://a/{number}" for number in range(1024)]), None)).kept) == 1024
+        assert len((await start(Listening(*many[1:]), None)).kept) == 1024
 
 
-async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_opens_too_many_streams_has_its_own_oldest_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "MOST_STREAMS", 8)
     notifier = Notifier(Settings())
     async with opening(notifier) as start:
@@ -185,9 +175,7 @@ class Client:
         self.sent: list[str] = []
 
     def add_exit_callback(self, work: Callable[[], object]) -> None:
-        """As the front's."""
         self.ends.callback(work)
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
-        """As the front's."""
         self.sent.append(method)

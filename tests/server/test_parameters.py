@@ -31,52 +31,41 @@ def test_what_clients_say_fits(era: Era) -> None:
 
 
 @each_row(
-    ("method", "params", "said"),
+    ("era", "method", "params", "said"),
     [
-        ("resources/read", None, "params.uri is missing"),
-        ("resources/read", {"uri": 5}, "params.uri must be a string"),
-        ("resources/list", {"cursor": 5}, "params.cursor must be a string"),
-        ("resources/list", {"cursor": None}, None),
-        ("resources/list", {"anything": 5}, None),
-        ("tools/call", {"name": "x", "arguments": []}, "params.arguments must be an object"),
-        ("tools/call", {"name": "x", "task": {"ttl": "5"}}, "params.task.ttl must be an integer"),
-        ("tools/call", {"name": "x", "task": {"ttl": True}}, "params.task.ttl must be an integer"),
-        ("tools/call", {"name": "x", "task": {"ttl": 5.0}}, None),
-        ("prompts/get", {"name": "x", "arguments": {"a": 5}}, "params.arguments.a must be a string"),
-        ("completion/complete", {"ref": {"type": "x"}, "argument": ARGUMENT}, "params.ref.type must be one of"),
-        ("completion/complete", {"ref": REFERENCE, "argument": {"name": "x"}}, "params.argument.value is missing"),
-        ("ping", {"_meta": 5}, "params._meta must be an object"),
-        ("ping", {"_meta": {"progressToken": True}}, "params._meta.progressToken must be a string"),
-        ("initialize", {**HANDSHAKE, "capabilities": {"roots": {"listChanged": "yes"}}}, "must be a boolean"),
-        ("initialize", {**HANDSHAKE, "clientInfo": {"name": "x"}}, "params.clientInfo.version is missing"),
-        ("logging/setLevel", {"level": "info"}, "Method not found"),
+        (LEGACY, "resources/read", None, "params.uri is missing"),
+        (LEGACY, "resources/read", {"uri": 5}, "params.uri must be a string"),
+        (LEGACY, "resources/list", {"cursor": 5}, "params.cursor must be a string"),
+        (LEGACY, "resources/list", {"cursor": None}, None),
+        (LEGACY, "resources/list", {"anything": 5}, None),
+        (LEGACY, "tools/call", {"name": "x", "arguments": []}, "params.arguments must be an object"),
+        (LEGACY, "tools/call", {"name": "x", "task": {"ttl": "5"}}, "params.task.ttl must be an integer"),
+        (LEGACY, "tools/call", {"name": "x", "task": {"ttl": True}}, "params.task.ttl must be an integer"),
+        (LEGACY, "tools/call", {"name": "x", "task": {"ttl": 5.0}}, None),
+        (LEGACY, "prompts/get", {"name": "x", "arguments": {"a": 5}}, "params.arguments.a must be a string"),
+        (LEGACY, "completion/complete", {"ref": {"type": "x"}, "argument": ARGUMENT}, "params.ref.type must be one of"),
+        (LEGACY, "completion/complete", {"ref": REFERENCE, "argument": {"name": "x"}}, "params.argument.value is miss"),
+        (LEGACY, "ping", {"_meta": 5}, "params._meta must be an object"),
+        (LEGACY, "ping", {"_meta": {"progressToken": True}}, "params._meta.progressToken must be a string"),
+        (LEGACY, "initialize", {**HANDSHAKE, "capabilities": {"roots": {"listChanged": "yes"}}}, "must be a boolean"),
+        (LEGACY, "initialize", {**HANDSHAKE, "clientInfo": {"name": "x"}}, "params.clientInfo.version is missing"),
+        (LEGACY, "logging/setLevel", {"level": "info"}, "Method not found"),
+        (MODERN, "skills/list", {"_meta": {**ENVELOPE, CAPABILITIES: {"sampling": 5}}}, "sampling must be an object"),
+        (MODERN, "skills/list", {"_meta": {**ENVELOPE, "io.modelcontextprotocol/logLevel": "loud"}},
+         "logLevel must be one of alert, critical"),
+        (MODERN, "skills/list",
+         {"_meta": {**ENVELOPE, CLIENT: {"name": "x", "version": "1", "icons": [{"src": "x", "theme": "dim"}]}}},
+         "icons[0].theme must be"),
+        (MODERN, "subscriptions/listen", {"notifications": {"toolsListChanged": "yes"}, "_meta": ENVELOPE},
+         "Invalid params: params.notifications.toolsListChanged must be a boolean"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named(method: str, params: dict[str, Any] | None, said: str | None) -> None:
-    found = reason(LEGACY, method, params)
+def test_what_does_not_fit_is_named(era: Era, method: str, params: dict[str, Any] | None, said: str | None) -> None:
+    found = reason(era, method, params)
     assert found is said or (said is not None and found is not None and said in found)
 
 
-@each_row(
-    ("meta", "said"),
-    [
-        ({CAPABILITIES: {"sampling": 5}}, "sampling must be an object"),
-        ({CLIENT: {"name": "x", "version": "1", "icons": [{"src": "x", "theme": "dim"}]}}, "icons[0].theme must be"),
-        ({"io.modelcontextprotocol/logLevel": "loud"}, "logLevel must be one of alert, critical"),
-    ],
-)  # fmt: skip
-def test_an_envelope_that_does_not_fit_is_named(meta: dict[str, Any], said: str) -> None:
-    found = reason(MODERN, "skills/list", {"_meta": {**ENVELOPE, **meta}})
-    assert found is not None and said in found
-
-
-def test_a_flag_of_a_stream_is_a_boolean() -> None:
-    given = {"notifications": {"toolsListChanged": "yes", "resourceSubscriptions": ["x"]}, "_meta": ENVELOPE}
-    found = reason(MODERN, "subscriptions/listen", given)
-    assert found == "Invalid params: params.notifications.toolsListChanged must be a boolean"
+def test_an_item_of_an_array_is_named_and_a_client_may_have_no_name() -> None:
     assert shape_error(["x", 5], [str], "uris") == "uris[1] must be a string"
-
-
-def test_a_client_that_says_nothing_of_itself_has_no_name() -> None:
     meta = {key: value for key, value in ENVELOPE.items() if key != CLIENT}
     assert eras.client_of_envelope({"_meta": meta}).name is None

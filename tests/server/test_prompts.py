@@ -16,15 +16,12 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served, resolve
-from mcp_skills_server.model import Changes
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Caller, Handler, Params, Settings
 from tables import each_row
 from wire import FIXTURES, SCHEMAS
 
-ANYBODY = Caller()
 SCHEMA = json.loads((SCHEMAS / "prompts.schema.json").read_text(encoding="utf-8"))
 TYPES = {"ListPromptsResult": types.ListPromptsResult, "GetPromptResult": types.GetPromptResult}
 
@@ -39,24 +36,15 @@ def checked(result: dict[str, Any], definition: str) -> dict[str, Any]:
 def asked(
     handler: Handler, registry: Registry, settings: Settings, params: Params, client: str | None = None
 ) -> dict[str, Any]:
-    """What a handler answers to a request."""
-
-    async def ask() -> dict[str, Any]:
-        return await retry_when_stale(
-            registry, lambda view: handler(view, settings, ANYBODY._replace(client=client), params)
-        )
-
-    return anyio.run(ask)
+    return anyio.run(retry_when_stale, registry, lambda view: handler(view, settings, Caller(client=client), params))
 
 
 def listed(registry: Registry, settings: Settings | None = None, **params: Any) -> dict[str, Any]:
-    """One page of `prompts/list`."""
     result = asked(prompts.list_prompts, registry, settings or Settings(), params)
     return checked(result, "ListPromptsResult")
 
 
 def every_name(registry: Registry, settings: Settings | None = None) -> list[str]:
-    """The names of all pages."""
     page = listed(registry, settings)
     out = [each["name"] for each in page["prompts"]]
     while "nextCursor" in page:
@@ -69,26 +57,13 @@ def every_name(registry: Registry, settings: Settings | None = None) -> list[str
 def got(
     registry: Registry, name: Any, settings: Settings | None = None, *, client: str | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """The answer of `prompts/get`."""
     params = {"name": name, **({"arguments": arguments} if arguments else {})}
     result = asked(prompts.get_prompt, registry, settings or Settings(), params, client)
     return checked(result, "GetPromptResult")
 
 
 def text(result: dict[str, Any]) -> str:
-    """What the first message says."""
     return result["messages"][0]["content"]["text"]
-
-
-def completed(registry: Registry, name: str, argument: str, value: str = "") -> list[str]:
-    """The values that complete an argument."""
-    reference = {"ref": {"type": "ref/prompt", "name": name}, "argument": {"name": argument, "value": value}}
-    result = asked(prompts.complete_argument, registry, Settings(), reference)
-    types.CompleteResult.model_validate(result, by_name=False)
-    return result["completion"]["values"]
-
-
-# prompts/list
 
 
 @pytest.mark.requirement("ASG-25", "MCP-12", "MCP-23", "MCP-24")
@@ -98,13 +73,9 @@ def test_every_skill_is_a_prompt_with_its_arguments_and_icons() -> None:
     assert (page["resultType"], page["ttlMs"], page["cacheScope"]) == ("complete", 7, "private")
     notes = next(each for each in page["prompts"] if each["name"] == "meeting-notes")
     assert notes["title"] == "Meeting notes"
-    assert [(each["name"], each["required"]) for each in notes["arguments"]] == [
-        ("topic", True),
-        ("audience", False),
-        ("deadline", False),
-    ]
-    assert "default" not in notes["arguments"][1]
-    assert notes["icons"][0]["sizes"] == ["16x16"]
+    required = {"topic": True, "audience": False, "deadline": False}
+    assert {each["name"]: each["required"] for each in notes["arguments"]} == required
+    assert "default" not in notes["arguments"][1] and notes["icons"][0]["sizes"] == ["16x16"]
 
 
 @pytest.mark.requirement("MCP-21", "MCP-22", "MCP-26")
@@ -118,22 +89,10 @@ def test_pages_are_full_and_in_the_order_of_paths(tmp_path: Path) -> None:
     assert [each["name"] for each in second["prompts"]] == ["d", "e"]
     assert "nextCursor" not in second
     assert listed(registry, Settings(prompt_page_size=2)) == first
-
-
-def test_a_cursor_outlives_the_skill_it_names(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a", "b", "c"))
-    registry = loaded(tmp_path)
-    cursor = listed(registry, Settings(prompt_page_size=2))["nextCursor"]
-    (tmp_path / "b" / "SKILL.md").unlink()
+    (tmp_path / "c" / "SKILL.md").unlink()
     registry.refresh()
-    assert [each["name"] for each in listed(registry, cursor=cursor)["prompts"]] == ["c"]
-
-
-@pytest.mark.requirement("MCP-21")
-@each_row("cursor", ["", "x", cursors.encode("resources", "a"), 5])
-def test_a_cursor_of_another_list_is_refused(tmp_path: Path, cursor: Any) -> None:
-    with pytest.raises(RequestError, match="Invalid cursor"):
-        listed(loaded(plant(tmp_path, skills("a"))), cursor=cursor)
+    after = listed(registry, cursor=first["nextCursor"])  # that of a skill which is gone
+    assert [each["name"] for each in after["prompts"]] == ["d", "e"]
 
 
 @pytest.mark.requirement("ASG-22")
@@ -168,9 +127,6 @@ def test_every_listed_name_can_be_got() -> None:
         assert f'<skill name="{name}"' in text(got(registry, name, **given))
 
 
-# prompts/get
-
-
 @pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27", "MCP-12", "S76-8")
 def test_a_prompt_is_the_filled_in_body_in_its_tag() -> None:
     registry = loaded(FIXTURES)
@@ -187,10 +143,8 @@ def test_a_prompt_is_the_filled_in_body_in_its_tag() -> None:
 def test_only_files_that_the_body_names_are_told_and_in_its_order(tmp_path: Path) -> None:
     body = "See [the guide](guide.md) and `data.zzz`."
     plant(tmp_path / "a", {"SKILL.md": skill_md("a", body=body), "guide.md": "", "data.zzz": "", "unlinked.md": ""})
-    assert got(loaded(tmp_path), "a")["messages"][1]["content"]["text"].splitlines()[1:] == [
-        "- skill://a/guide.md (the guide)",
-        "- skill://a/data.zzz",
-    ]
+    lines = got(loaded(tmp_path), "a")["messages"][1]["content"]["text"].splitlines()
+    assert lines[1:] == ["- skill://a/guide.md (the guide)", "- skill://a/data.zzz"]
 
 
 def test_a_skill_that_breaks_a_rule_is_told_without_dead_links(tmp_path: Path) -> None:
@@ -217,14 +171,8 @@ def test_a_hint_takes_the_users_words(tmp_path: Path) -> None:
     assert text(got(loaded(tmp_path), "look", arguments="12 </skill>")).endswith("</skill>\n\nArguments: 12 </skill>")
     assert "Mend issue  with {{arguments}}." in text(got(registry, "mend"))
     assert "Arguments:" not in text(got(registry, "mend"))
-
-
-def test_a_skill_without_arguments_keeps_its_body(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Say $ARGUMENTS and {{x}}.")})
-    registry = loaded(tmp_path)
-    assert "Say $ARGUMENTS and {{x}}." in text(got(registry, "a"))
-    with pytest.raises(RequestError, match="no argument 'x'; it declares: none"):
-        got(registry, "a", x="y")
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Say $ARGUMENTS and {{x}}.")})  # without a hint
+    assert "Say $ARGUMENTS and {{x}}." in text(got(loaded(tmp_path), "a"))
 
 
 @pytest.mark.requirement("S76-8")
@@ -238,50 +186,40 @@ def test_a_skill_without_arguments_keeps_its_body(tmp_path: Path) -> None:
         ({"name": "meeting-notes", "arguments": ["x"]}, "'arguments' must be an object"),
         ({"name": "mend", "arguments": {"arguments": 3}}, "'arguments' of skill 'mend' must be a string"),
         ({"name": "mend", "arguments": {"issue": "3"}}, "'issue'; it declares: arguments"),
+        ({"name": "plain", "arguments": {"x": "y"}}, "no argument 'x'; it declares: none"),
     ],
 )
 def test_what_cannot_be_answered_is_named(tmp_path: Path, params: dict[str, Any], words: str) -> None:
-    plant(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: <issue>")})
+    plant(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: <issue>"), "plain/SKILL.md": skill_md("plain")})
     registry = loaded(FIXTURES / "meeting-notes", tmp_path)
     with pytest.raises(RequestError, match=words):
         asked(prompts.get_prompt, registry, Settings(), params)
 
 
 def test_an_unknown_prompt_is_told_a_few_of_many(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills(*(f"s{number:02}" for number in range(30)))))
+    names = [f"s{number:02}" for number in range(30)]
     with pytest.raises(RequestError) as caught:
-        got(registry, "x" * 5000)
-    assert str(caught.value).endswith("known: " + ", ".join(f"s{number:02}" for number in range(10)) + " and more")
-    assert len(str(caught.value)) < 400
-
-
-def test_an_edit_that_no_scan_saw_is_answered_anew(tmp_path: Path) -> None:
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
-    registry = loaded(tmp_path)
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="All new.")})
-    assert "All new." in text(got(registry, "a"))
-    (tmp_path / "a" / "SKILL.md").unlink()
-    with pytest.raises(RequestError, match="Unknown prompt: 'a'; known: none"):
-        got(registry, "a")
-
-
-# completion/complete
+        got(loaded(plant(tmp_path, skills(*names))), "x" * 5000)
+    assert str(caught.value).endswith(f"known: {', '.join(names[:10])} and more") and len(str(caught.value)) < 400
 
 
 def test_the_authors_values_complete_an_argument(tmp_path: Path) -> None:
     declared = "arguments: [{name: tone, enum: [warm, Wry, cold]}, {name: topic}]"
     plant(tmp_path, {"a/SKILL.md": skill_md("a", declared), "b/SKILL.md": skill_md("b", "argument-hint: <x>")})
     registry = loaded(tmp_path)
-    assert completed(registry, "a", "tone", "w") == ["warm", "Wry"]
-    assert completed(registry, "a", "topic") == []
-    assert completed(registry, "b", "arguments") == []
+
+    def completed(name: str, argument: str, value: str = "") -> list[str]:
+        reference = {"ref": {"type": "ref/prompt", "name": name}, "argument": {"name": argument, "value": value}}
+        result = asked(prompts.complete_argument, registry, Settings(), reference)
+        types.CompleteResult.model_validate(result, by_name=False)
+        return result["completion"]["values"]
+
+    assert completed("a", "tone", "w") == ["warm", "Wry"]
+    assert completed("a", "topic") == completed("b", "arguments") == []
     with pytest.raises(RequestError, match="'a' has no argument 'tnoe'; it has: tone, topic"):
-        completed(registry, "a", "tnoe")
+        completed("a", "tnoe")
     with pytest.raises(RequestError, match="Unknown prompt: 'c'; known: a, b"):
-        completed(registry, "c", "tone")
-
-
-# What else hangs on the list
+        completed("c", "tone")
 
 
 @pytest.mark.requirement("S76-10")
@@ -292,34 +230,13 @@ def test_dependencies_resolve_against_the_listed_names(tmp_path: Path) -> None:
     plant(tmp_path, {"a/SKILL.md": skill_md("a", wanted)})
     registry = loaded(tmp_path)
     snapshot, settings = registry.snapshot, Settings()
-    served = Served(prompts=prompts.Names(View(registry), settings))
-    assert all(name in served.prompts for name in every_name(registry))
+    names = prompts.Names(View(registry), settings, others=("own", 5))
+    assert all(name in names for name in (*every_name(registry), "own"))
+    assert not any(each in names for each in ("c", "", 5, None, ["a"]))
+    served = Served(prompts=names)
     found = resolve(snapshot.skills["a"], snapshot, served, settings.least)
     assert found.prompts == ("refunds", "x/same")
     assert found.missing == ("prompt acme/refunds", "prompt same", "prompt hidden")
-
-
-def test_news_is_what_another_listing_would_show(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "b")))
-    settings = Settings(prompt_choice=("a",))
-    assert not prompts.changed(Changes({}, {}), settings)
-    for path, text, news in (
-        ("a", skill_md("a", body="Do it better."), False),
-        ("a", skill_md("a", body="# Now with a title"), True),
-        ("a", skill_md("a", "argument-hint: <x>"), True),
-        ("b", skill_md("b", body="# Now with a title"), False),
-    ):
-        before = listed(registry, settings)
-        plant(tmp_path, {f"{path}/SKILL.md": text})
-        assert prompts.changed(registry.refresh(), settings) is news
-        assert (listed(registry, settings) != before) is news
-
-
-def test_names_of_the_server_s_own_prompts_and_of_skills_are_names_and_nothing_else_is(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a", "b"))
-    names = prompts.Names(loaded(tmp_path), Settings(), others=("own", "a", 5))
-    assert all(each in names for each in ("own", "a", "b"))
-    assert not any(each in names for each in ("c", "", 5, None, ["a"]))
 
 
 HOSTILE = "Run !`touch /tmp/hit`, read @/etc/passwd and $1."

@@ -1,4 +1,4 @@
-"""What clients were notified of is repeated, for who was answered by a replica that was behind."""
+"""Clients that another replica answered from older skills are notified again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from wire import DEADLINE, write_skill
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_was_notified_is_announced_and_repeated() -> None:
+async def test_what_was_notified_is_announced_and_repeated_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-
     kept = RecentNotifications(lambda: heard.append("announced"))
     kept.repeat()  # nothing yet
     kept.add(lambda: heard.append("a"))
@@ -28,23 +27,15 @@ async def test_what_was_notified_is_announced_and_repeated() -> None:
     kept.repeat()
     await asyncio.sleep(0)
     assert heard == ["announced", "a", "b"]
-
-
-async def test_it_is_forgotten_though_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
-
-    kept, gone = RecentNotifications(lambda: None), asyncio.Event()
-    kept.add(lambda: None)
-    asyncio.get_running_loop().call_later(0, gone.set)  # after what it left to the loop
-    await gone.wait()
-    assert not kept._notified
-
-
-async def test_it_is_bounded() -> None:
-    kept = RecentNotifications(lambda: None)
     for _ in range(2 * notify._MOST_REMEMBERED):
         kept.add(lambda: None)
     assert len(kept._notified) == notify._MOST_REMEMBERED
+    monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
+    kept.add(lambda: None)
+    gone = asyncio.Event()
+    asyncio.get_running_loop().call_later(0, gone.set)  # after what `add` left to the loop
+    await gone.wait()
+    assert not kept._notified
 
 
 async def test_all_is_news_to_clients_of_a_replica_that_has_just_started(tmp_path: Path) -> None:

@@ -29,9 +29,8 @@ def truncate(place: Path, text: str) -> None:
 
 def rename(place: Path, text: str) -> None:
     """As a careful editor does it."""
-    new = place.with_name(".new")
-    new.write_text(text)
-    new.rename(place)
+    place.with_name(".new").write_text(text)
+    place.with_name(".new").rename(place)
 
 
 def unlink(place: Path, text: str) -> None:
@@ -41,16 +40,16 @@ def unlink(place: Path, text: str) -> None:
 
 
 @contextmanager
-def rewritten(work: Callable[[Path, str], None], *places: Path, every_s: float = _EVERY_S) -> Iterator[list[int]]:
-    """Rewrite these files, each time with another length; yields how often that was done so far."""
+def rewritten(work: Callable[[Path, str], None], skill: Path, every_s: float = _EVERY_S) -> Iterator[list[int]]:
+    """Rewrite the files of a skill, each time with another length; yields how often that was done so far."""
     stop, done = threading.Event(), [0]
 
     def go_on() -> None:
         while not stop.wait(every_s):
             done[0] += 1
-            for place in places:
-                head = "---\nname: busy\ndescription: Is rewritten all the time, in tests.\n---\n\n"
-                work(place, (head if place.name == "SKILL.md" else "") + "# Busy\n\n" + "x" * (done[0] % 500) + "\n")
+            body = "# Busy\n\n" + "x" * (done[0] % 500) + "\n"
+            work(skill / "SKILL.md", "---\nname: busy\ndescription: Is rewritten all the time.\n---\n\n" + body)
+            work(skill / "guide.md", body)
 
     thread = threading.Thread(target=go_on, daemon=True)
     thread.start()
@@ -82,7 +81,7 @@ def test_a_rewritten_skill_is_never_missing(tmp_path: Path, work: Callable[[Path
     write_skill(tmp_path / "calm")
     with serving(tmp_path) as wire:
         assert answers(wire, uri)
-        with rewritten(work, busy / "SKILL.md", busy / "guide.md") as done:
+        with rewritten(work, busy) as done:
             answered: list[bool] = []
             while len(answered) < 100 or done[0] < 150:
                 answered.append(answers(wire, uri))
@@ -111,7 +110,7 @@ def test_what_is_served_has_a_listed_digest(tmp_path: Path, work: Callable[[Path
             assert digest == before[uri] or before[uri] != after[uri]
             return digest in {before[uri], after[uri]}
 
-        with rewritten(work, busy / "SKILL.md", busy / "guide.md", every_s=0.02):
+        with rewritten(work, busy, every_s=0.02):
             verdicts = [is_proved(uri) for _ in range(10) for uri in listed()]
             assert any(verdicts)
         assert all(is_proved(uri) for uri in listed())

@@ -18,35 +18,24 @@ SLOW = {
 }  # fmt: skip
 """Not anyio: watchfiles imports it in the thread of the watch, behind the first scan."""
 LATE = {
-    "filelock", "sqlite3", "tomllib", "yaml",
-    *(
-        f"mcp_skills_server.{name}"
-        for name in (
-            "dialects.wellknown", "format.archive", "format.frontmatter",
-            "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
-        )
-    ),
+    "filelock", "tomllib", "yaml", "dialects.wellknown", "format.archive", "format.frontmatter",
+    "runtime.search_index", "runtime.scripts", "runtime.search", "sources", "validation",
 }  # fmt: skip
-"""What a start over folders that an index knows does without: it is loaded when something is read, run or searched."""
+"""What only a start that reads, runs or searches something loads. The index is read with sqlite3."""
 
 
-def test_a_server_over_stdio_imports_no_sdk() -> None:
-    names = {name.split(".")[0] for name in loaded()}
-    assert "asyncio" in names and not names & SLOW
-
-
-def test_a_start_over_known_folders_loads_nothing_that_reads_a_skill(tmp_path: Path) -> None:
-    registry = Registry([FIXTURES], index=Index(tmp_path / "index", least=1))
+def test_a_start_imports_no_sdk_and_none_over_known_folders_loads_what_reads_a_skill(tmp_path: Path) -> None:
+    registry = Registry([FIXTURES], index=Index(tmp_path / "known" / "index", least=1))
     registry.load()
     registry.keep_index()
-    assert loaded("--cache-dir", str(tmp_path)) & LATE <= {"sqlite3"}, "which the index is read with"
-
-
-def loaded(*options: str) -> set[str]:
-    """The modules that a server has loaded by the time it has answered a handshake and listed its skills."""
     requests = [{"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"}]
     said = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in requests)
-    command = [sys.executable, "-X", "importtime", "-m", "mcp_skills_server", "serve", str(FIXTURES), *options]
-    done = subprocess.run(command, input=said, capture_output=True, timeout=DEADLINE, check=True)
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
-    return set(re.findall(r"^import time:.*\|\s+([\w.]+)", done.stderr.decode(), re.MULTILINE))
+    for cache in ("new", "known"):
+        served = ["mcp_skills_server", "serve", str(FIXTURES), "--cache-dir", str(tmp_path / cache)]
+        command = [sys.executable, "-X", "importtime", "-m", *served]
+        done = subprocess.run(command, input=said, capture_output=True, timeout=DEADLINE, check=True)
+        assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
+        imported = r"^import time:.*\|\s+(?:mcp_skills_server\.)?([\w.]+)"
+        names = set(re.findall(imported, done.stderr.decode(), re.MULTILINE))
+        assert "asyncio" in names and not {name.split(".")[0] for name in names} & SLOW
+        assert cache == "new" or not names & LATE

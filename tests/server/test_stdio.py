@@ -19,60 +19,50 @@ from wire import COMMAND, DEADLINE, FIXTURES, META, ROOT, SOON, VERSIONS, Era, W
 
 
 def said(**fields: Any) -> bytes:
-    """A line of a client."""
     return json.dumps({"jsonrpc": "2.0", **fields}).encode()
 
 
-@pytest.mark.requirement("MCP-50", "MCP-51")
-def test_stdout_carries_one_message_a_line_and_nothing_else(era: Era) -> None:
+@pytest.mark.requirement("MCP-15", "MCP-50", "MCP-51")
+def test_stdout_carries_one_message_a_line_with_the_id_as_it_was_sent(era: Era) -> None:
+    sent = ["text", "", 0, -5, 2**53]
     with serving(FIXTURES, "--log-level", "debug", era=era) as wire:
-        wire.every_skill()
+        for identifier in sent:
+            wire.send_line(said(id=identifier, method="skills/list", params=wire._params({})))
         assert wire.close() == 0
-        for line in wire.lines:
-            assert line.endswith(b"\n") and json.loads(line)["jsonrpc"] == "2.0"
+        assert all(line.endswith(b"\n") and json.loads(line)["jsonrpc"] == "2.0" for line in wire.lines)
+        answered = [json.loads(line).get("id") for line in wire.lines]
+        assert all(answered.count(identifier) == 1 for identifier in sent)
 
 
 def test_a_line_without_end_costs_no_memory_and_the_next_request_works() -> None:
     with serving(FIXTURES) as wire:
         wire.request("skills/list")
-        before = _resident(wire.process.pid)
+        memory = Path(f"/proc/{wire.process.pid}/statm")
+        before = int(memory.read_text().split()[1])
         assert wire.process.stdin is not None
         for _ in range(64):
             wire.process.stdin.write(b"x" * (1 << 20))
         wire.send_line(b"")
         assert wire.request("skills/list")["skills"]
-        assert _resident(wire.process.pid) - before < 48 << 20
-
-
-def _resident(pid: int) -> int:
-    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.requirement("MCP-15")
-def test_ids_come_back_as_they_were_sent() -> None:
-    sent = ["text", "", 0, -5, 2**53]
-    with serving(FIXTURES) as wire:
-        for identifier in sent:
-            wire.send_line(said(id=identifier, method="skills/list"))
-        wire.close()
-        answered = [json.loads(line).get("id") for line in wire.lines]
-        assert all(answered.count(identifier) == 1 for identifier in sent)
+        assert (int(memory.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE") < 48 << 20
 
 
 @pytest.mark.requirement("MCP-2", "MCP-3", "MCP-7", "MCP-9")
-def test_a_modern_connection_refuses_what_is_of_no_era_or_of_the_other() -> None:
-    with serving(FIXTURES, era="modern") as wire:
-        half = {META + "protocolVersion": VERSIONS["modern"]}
-        wire.send_line(said(id="half", method="skills/list", params={"_meta": half}))
-        assert wire.answer("half")["error"]["code"] == -32602
-        with pytest.raises(WireError) as caught:
-            wire.request("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}})
-        assert caught.value.code == -32022
-        assert caught.value.data == {"requested": "2031-01-01", "supported": [VERSIONS["modern"]]}
-        with pytest.raises(WireError) as caught:
-            wire.request("initialize", HANDSHAKE)
-        assert caught.value.code == -32022 and caught.value.data["supported"] == [VERSIONS["modern"]]
+@each_row(
+    ("method", "params", "code", "requested"),
+    [
+        ("skills/list", {"_meta": {META + "clientCapabilities": 5}}, -32602, None),
+        ("skills/list", {"_meta": {META + "protocolVersion": "2031-01-01"}}, -32022, "2031-01-01"),
+        ("initialize", HANDSHAKE, -32022, HANDSHAKE["protocolVersion"]),
+    ],
+)
+def test_a_modern_connection_refuses_what_is_of_no_era_or_of_the_other(
+    method: str, params: dict[str, Any], code: int, requested: str | None
+) -> None:
+    with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
+        wire.request(method, params)
+    data = None if requested is None else {"requested": requested, "supported": [VERSIONS["modern"]]}
+    assert (caught.value.code, caught.value.data) == (code, data)
 
 
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
@@ -92,11 +82,9 @@ def test_listen_streams_end_as_the_protocol_says(end: str) -> None:
         stream = wire.listen(skillsListChanged=True)
         assert (wire.close() if end == "stdin" else wire.signal(signal.SIGTERM)) == 0
         result = wire.finish(stream, 1)
-        assert result["resultType"] == "complete"
-        assert result["_meta"]["io.modelcontextprotocol/subscriptionId"] == stream
+        assert (result["resultType"], result["_meta"][META + "subscriptionId"]) == ("complete", stream)
         cancelled = wire.notification(1)
-        assert cancelled["method"] == "notifications/cancelled"
-        assert cancelled["params"]["requestId"] == stream
+        assert (cancelled["method"], cancelled["params"]["requestId"]) == ("notifications/cancelled", stream)
 
 
 @each_row("method", [None, "ping", "skills/list"])
@@ -123,5 +111,4 @@ def test_every_older_version_is_spoken(version: str) -> None:
         seen = wire.request("initialize", {**HANDSHAKE, "protocolVersion": version})
         assert seen["protocolVersion"] == version
         wire.notify("notifications/initialized")
-        assert wire.request("skills/list")["skills"]
-        assert wire.request("resources/list")["resources"]
+        assert wire.request("skills/list")["skills"] and wire.request("resources/list")["resources"]

@@ -21,13 +21,11 @@ NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills
 
 
 def call(wire: Wire, name: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool; `session` None leaves it out."""
     given = {key: value for key, value in arguments.items() if value is not None}
     return wire.request("tools/call", {"name": name, "arguments": given})
 
 
 def said(result: dict[str, Any]) -> str:
-    """All text of a result."""
     return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
 
 
@@ -53,15 +51,17 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tools(folder: Path, era: Era) -> Iterator[Wire]:
-    """A server on them."""
     with serving(folder, era=era) as wire:
         yield wire
 
 
 @pytest.mark.requirement(
-    "ASG-27", "RT-2", "RT-10", "RT-11", "RT-13", "RT-14", "RT-15", "RT-16", "RT-17", "RT-22", "X-15", "X-30", "WK1-13"
-)
+    "ASG-20", "ASG-21", "ASG-27", "RT-2", "RT-3", "RT-4", "RT-5", "RT-10", "RT-11", "RT-13", "RT-14", "RT-15", "RT-16",
+    "RT-17", "RT-22", "X-15", "X-30", "WK1-13",
+)  # fmt: skip
 def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
+    seen = tools.open()["instructions"]
+    assert "MUST call skills_load" in seen and "<name>alpha</name>" in seen and "<name>Odd</name>" in seen
     assert call(tools, "skills_read", path="SKILL.md")["isError"]
     loaded = call(tools, "skills_load", names=["alpha"])
     assert active(loaded) == ["alpha"]
@@ -89,39 +89,31 @@ def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
 
 
 @pytest.mark.requirement("MCP-10", "MCP-11", "X-15")
-def test_only_a_legacy_connection_remembers_and_a_handle_counts_in_both_eras(folder: Path, era: Era) -> None:
-    with serving(folder, era=era) as wire:
-        handle = call(wire, "skills_load", names=["alpha"])["structuredContent"]["session"]
-        without = call(wire, "skills_read", path="SKILL.md")
-        assert bool(without.get("isError")) == (era == "modern")
-        assert "Do alpha." in said(call(wire, "skills_read", path="SKILL.md", session=handle))
-        other = call(wire, "skills_read", path="SKILL.md", session="made-up")
-        assert other["isError"] and "skills_load" in said(other)
+def test_only_a_legacy_connection_remembers_and_a_handle_counts_in_both_eras(tools: Wire) -> None:
+    handle = call(tools, "skills_load", names=["alpha"])["structuredContent"]["session"]
+    without = call(tools, "skills_read", path="SKILL.md")
+    assert bool(without.get("isError")) == (tools.era == "modern")
+    assert "Do alpha." in said(call(tools, "skills_read", path="SKILL.md", session=handle))
+    other = call(tools, "skills_read", path="SKILL.md", session="made-up")
+    assert other["isError"] and "skills_load" in said(other)
 
 
 @pytest.mark.requirement("X-30", "RT-9")
-@each_row(
-    ("name", "arguments", "words"),
-    [
-        ("skills_launch", {}, "skills_load"),
-        ("skills_load", {}, "names"),
-        ("skills_load", {"names": ["alpha", "alhpa"]}, "alpha"),
-        ("skills_load", {"names": ["alpha"], "session": 5}, "session"),
-        ("skills_read", {"path": "SKILL.md"}, "skills_load"),
-        ("skills_run_script", {"path": "scripts/run.py"}, "--allow-scripts"),
-    ],
-)
-def test_a_model_s_error_is_a_result(tools: Wire, name: str, arguments: dict[str, Any], words: str) -> None:
+@each_row(("name", "arguments", "words"), [
+    ("skills_launch", {}, "skills_load"), ("skills_load", {}, "names"), ("skills_read", {"path": "x"}, "skills_load"),
+    ("skills_load", {"names": ["alpha", "alhpa"]}, "alpha"),
+    ("skills_load", {"names": ["alpha"], "session": 5}, "session"),
+    ("skills_run_script", {"path": "scripts/run.py"}, "--allow-scripts"),
+])  # fmt: skip
+def test_a_model_s_error_is_a_result_but_for_a_tool_that_is_none_of_ours(
+    tools: Wire, name: str, arguments: dict[str, Any], words: str
+) -> None:
     result = tools.request("tools/call", {"name": name, "arguments": arguments})
     assert result["isError"] is True
     assert words in said(result) and "structuredContent" not in result and "Traceback" not in said(result)
-
-
-def test_a_tool_that_is_not_ours_at_all_is_unknown_to_the_protocol(tools: Wire) -> None:
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError, match=r"make_coffee.*skills_load") as caught:
         call(tools, "make_coffee")
     assert caught.value.code == -32602
-    assert "make_coffee" in caught.value.message and "skills_load" in caught.value.message
 
 
 @pytest.mark.requirement("RT-8")
@@ -147,14 +139,6 @@ def test_the_operator_s_bounds_and_choices_hold(folder: Path, era: Era) -> None:
         assert caught.value.code == -32602 and "known: almond, alpha" in caught.value.message
 
 
-@pytest.mark.requirement("RT-3", "RT-4", "RT-5", "ASG-20", "ASG-21")
-def test_the_handshake_tells_the_rule_and_the_skills(folder: Path, era: Era) -> None:
-    with serving(folder, era=era, opened=False) as wire:
-        seen = wire.open()["instructions"]
-        assert "MUST call skills_load" in seen
-        assert "<name>alpha</name>" in seen and "<name>Odd</name>" in seen
-
-
 def test_skills_loaded_lately_have_descriptions_before_others(tmp_path: Path, era: Era) -> None:
     for number in range(60):
         write_skill(tmp_path / "skills" / f"s{number}", description=f"{'Does much. ' * 40}Use when {number} is there.")
@@ -164,9 +148,8 @@ def test_skills_loaded_lately_have_descriptions_before_others(tmp_path: Path, er
         before = re.findall(r"^- (s\d+): ", wire.open()["instructions"], re.MULTILINE)
     other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
     now = time.time()
-    UsageStore(str(store)).add(
-        Batch({Count(day_of(now), "load", other, "", "", "", "tools"): Tally(1, now)}, questions={})
-    )
+    loads = {Count(day_of(now), "load", other, "", "", "", "tools"): Tally(1, now)}
+    UsageStore(str(store)).add(Batch(loads, questions={}))
     with serving(tmp_path / "skills", *counting, era=era, opened=False) as wire:
         after = re.findall(r"^- (s\d+): Use when", wire.open()["instructions"], re.MULTILINE)
     assert before and other in after
@@ -185,9 +168,7 @@ def test_results_say_what_came_and_went_since_the_model_was_told(folder: Path, e
             wire.until(TOOLS)
         for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
             seen = call(wire, name, **given)
-            assert (
-                "1 added and 1 removed" in said(seen) and "1 added and 1 removed" in seen["structuredContent"]["note"]
-            )
+            assert all("1 added and 1 removed" in text for text in (said(seen), seen["structuredContent"]["note"]))
 
 
 @pytest.mark.requirement("ASG-23", "MCP-26")

@@ -21,22 +21,10 @@ from mcp_skills_server.server.requests import Caller, Settings
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
-LARGE, SMALL = 2 << 20, 300 << 10
-"""Bytes: both are read off the event loop, and the second takes no turn."""
-ASKED = 6
 Read = Callable[[str], Awaitable[Any]]
 
 
-@pytest.fixture(params=[LARGE, SMALL], ids=["large", "small"])
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Registry:
-    """A skill `a` with one file `data.txt`."""
-    folder = write_skill(tmp_path / "a")
-    (folder / "data.txt").write_text("x" * 1023 + "\n" + ("y" * 1023 + "\n") * (request.param // 1024 - 1))
-    return loaded(tmp_path)
-
-
 def over_mcp(registry: Registry) -> Read:
-    """`resources/read`, of the client of this name."""
     params = {"uri": "skill://a/data.txt"}
     return lambda owner: retry_when_stale(
         registry, lambda view: resources.read_resource(view, Settings(), Caller(quota_owner=owner), params)
@@ -44,7 +32,6 @@ def over_mcp(registry: Registry) -> Read:
 
 
 def by_tools(registry: Registry) -> Read:
-    """`skills_read`, in the session of this name."""
     runtime = Runtime(registry)
     sessions: dict[str, Any] = {}
 
@@ -58,18 +45,18 @@ def by_tools(registry: Registry) -> Read:
 
 
 def over_rpc(registry: Registry) -> Read:
-    """`read_skill_file`, of the client of this name."""
     methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
     return lambda owner: methods.call("read_skill_file", params, owner)
 
 
 @pytest.mark.parametrize("way", [over_mcp, by_tools, over_rpc])
 async def test_large_files_are_read_in_turns(
-    way: Callable[[Registry], Read], registry: Registry, monkeypatch: pytest.MonkeyPatch
+    way: Callable[[Registry], Read], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = registry.snapshot.skills["a"].files["data.txt"].size >= LARGE
+    write_skill(tmp_path / "a", data_txt="x\n" * (1 << 20))
+    registry = loaded(tmp_path)
     read, real, lock = way(registry), registry.read, threading.Lock()
-    now, most, together, loop = 0, 0, threading.Barrier(3), anyio.lowlevel.current_token()
+    now, most, loop = 0, 0, anyio.lowlevel.current_token()
 
     def counted(file: SkillFile) -> bytes:
         nonlocal now, most
@@ -78,10 +65,7 @@ async def test_large_files_are_read_in_turns(
         with lock:
             now += 1
             most = max(most, now)
-        if large:
-            from_thread.run(wait_all_tasks_blocked, token=loop)  # whoever may read too is reading by then
-        else:
-            together.wait(DEADLINE)
+        from_thread.run(wait_all_tasks_blocked, token=loop)  # whoever may read too is reading by then
         try:
             return real(file)
         finally:
@@ -92,9 +76,9 @@ async def test_large_files_are_read_in_turns(
         await read(owner)  # what is done once is done
     monkeypatch.setattr(registry, "read", counted)
     with anyio.fail_after(DEADLINE):
-        for owners, expected in (("a" * ASKED, 1), ("abc" * 2, 2)):
+        for owners, expected in (("aaaaaa", 1), ("abcabc", 2)):
             most = 0
             async with anyio.create_task_group() as tasks:
                 for owner in owners:
                     tasks.start_soon(read, owner)
-            assert most == expected if large else most > 2
+            assert most == expected

@@ -23,15 +23,13 @@ _MOST_BYTES: Final = 16 << 20
 """The most bytes of stored agent updates, over all sessions."""
 _LONGEST_ID: Final = 1024
 """The maximum length of a session id, in characters; other sessions are ignored."""
-_KINDS: Final = (acp.COMMANDS_UPDATE, acp.SKILLS_UPDATE, acp.EXTENSION_METHOD)
 
 
 class Conversation:
     """A conversation of one editor and one agent, with thread-safe methods.
 
     Args:
-        command: of the MCP server for sessions, with an absolute program path; empty for
-            none.
+        command: of the MCP server for sessions, with an absolute program path; empty for none.
         may_add: called when a session is opened; returns True if that server is useful.
     """
 
@@ -58,17 +56,12 @@ class Conversation:
             for each in requests:
                 if each.key is not None:
                     _put(self._pending, each.key, each)
-            version, can = self._version, self._starts_servers
-        if not (
-            self._command
-            and can
-            and any(isinstance(each, SessionRequest) for each in requests)
-            and self._may_add()
-        ):
+            version, can = self._version, self._starts_servers and bool(self._command)
+        opens = any(isinstance(each, SessionRequest) for each in requests)
+        if not (can and opens and self._may_add()):
             return line
-        return acp.with_server(text, lambda name: acp.server(name, self._command, version)).encode(
-            "utf-8"
-        )
+        changed = acp.with_server(text, lambda name: acp.server(name, self._command, version))
+        return changed.encode("utf-8")
 
     def after_agent_lines(self, lines: bytes) -> bytes:
         """Return the lines to send to the client after these whole lines of the agent, if any."""
@@ -95,12 +88,8 @@ class Conversation:
                     _put(self._open, session_id, None)
                     yield session_id
                 self._agent_updates.keep(self._expected())
-            elif (
-                isinstance(request, acp.SessionEnd)
-                and request.session_id is not None
-                and response.result is not None
-            ):
-                self._open.pop(request.session_id, None)
+            elif isinstance(request, acp.SessionEnd) and response.result is not None:
+                self._open.pop(request.session_id or "", None)
                 self._agent_updates.keep(self._expected())
 
     def _record_handshake(self, request: acp.InitializeRequest, response: Response) -> None:
@@ -113,11 +102,9 @@ class Conversation:
         """Store the agent's own updates, which overwrote ours, and yield them."""
         expected = self._expected()
         for each in acp.parse_updates(message):
-            if (
-                each.kind in acp.merged_kinds(self._forms)
-                and len(each.session_id) <= _LONGEST_ID
-                and expected(each.session_id)
-            ):
+            is_short = len(each.session_id) <= _LONGEST_ID
+            is_merged = each.kind in acp.merged_kinds(self._forms)
+            if is_merged and is_short and expected(each.session_id):
                 self._agent_updates.put(each.session_id, each.kind, each.fields)
                 if each.session_id in self._open:
                     yield each
@@ -175,7 +162,7 @@ class _AgentUpdates:
                 break
             self._bytes -= len(self._texts[key] or "")
             self._texts[key] = None
-        if len(self._texts) > len(_KINDS) * _MOST:
+        if len(self._texts) > len(acp.KINDS) * _MOST:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
@@ -185,7 +172,7 @@ class _AgentUpdates:
             ValueError, RecursionError: one of them cannot be repeated.
         """
         out: dict[str, Mapping[str, Any]] = {}
-        for kind in _KINDS:
+        for kind in acp.KINDS:
             if (session_id, kind) in self._texts:
                 text = self._texts[session_id, kind]
                 if text is None:

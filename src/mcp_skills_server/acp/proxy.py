@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -88,16 +88,12 @@ class AgentProcess:
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            if (
-                isinstance(error, PermissionError)
-                and not os.path.dirname(program)
-                and not shutil.which(program, os.F_OK)
-            ):
+            is_denied = isinstance(error, PermissionError) and not os.path.dirname(program)
+            if is_denied and not shutil.which(program, os.F_OK):
                 # caused by a folder of PATH without permission
                 reason = os.strerror(errno.ENOENT)
-            raise NotStartedError(
-                f"{printable(command[0])}: the agent cannot be started: {reason}"
-            ) from None
+            message = f"{printable(command[0])}: the agent cannot be started: {reason}"
+            raise NotStartedError(message) from None
         self.stdin = cast("IO[bytes]", self._process.stdin).fileno()
         self.stdout = cast("IO[bytes]", self._process.stdout).fileno()
         self.ended = Event()
@@ -166,7 +162,7 @@ class AgentProcess:
         except ProcessLookupError:
             return False
         except PermissionError:
-            return True
+            pass
         return True
 
 
@@ -252,8 +248,9 @@ def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> i
     """
     early: list[int] = []
     signal_handler: list[Callable[[int], None]] = [early.append]
-    for number in _signals():
-        signal.signal(number, lambda number, _: signal_handler[0](number))
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda number, _: signal_handler[0](number))
     try:
         agent = AgentProcess(command)
     except NotStartedError as error:
@@ -266,20 +263,14 @@ def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> i
     return proxy.run()
 
 
-def _signals() -> Iterable[signal.Signals]:
-    return [
-        getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
-    ]
-
-
 class _Proxy:
     def __init__(self, agent: AgentProcess, offer: SkillsOffer | None, grace: float) -> None:
         self._agent = agent
         self._offer = offer
         self._grace = grace
-        self._conversation = (
-            Conversation(offer.command, self._has_skills) if offer is not None else None
-        )
+        self._conversation: Conversation | None = None
+        if offer is not None:
+            self._conversation = Conversation(offer.command, self._has_skills)
         self._from_editor, self._to_editor = claim_stdio()
         self._shutdown = Shutdown(self._from_editor)
         # Lock of the pipe to the editor, and of the three fields below.
@@ -443,9 +434,8 @@ class _Proxy:
             found = acp.available(views.of(None).snapshot)
             for path, reason in found.left_out:
                 if (path, reason) not in left_out:
-                    logger.warning(
-                        "%s is not announced to the editor: %s", printable(path), printable(reason)
-                    )
+                    shown = printable(path), printable(reason)
+                    logger.warning("%s is not announced to the editor: %s", *shown)
             left_out = set(found.left_out)
             with self._writing, suppress(OSError):
                 self._pending_skills = found.skills
@@ -465,14 +455,11 @@ class _Proxy:
     def _run_shutdown(self) -> None:
         self._shutdown.wait()
         began = self._gone = time.monotonic()
-        while True:
+        while not self._agent.ended.wait(0.02):
+            # Poll: a signal may end the grace period early, and output of the agent extends it.
             since = max(began, self._active)
             if self._shutdown.at_once:
                 since = began
-            left = since + self._grace - time.monotonic()
-            if left <= 0:
-                break
-            # Poll: a signal may end the grace period early, and output of the agent extends it.
-            if self._agent.ended.wait(min(left, 0.1)):
+            if time.monotonic() - since >= self._grace:
+                self._agent.end()
                 return
-        self._agent.end()

@@ -30,11 +30,9 @@ class AgentConnection(Protocol):
 
     async def session_update(self, session_id: str, update: Any, /) -> None:
         """Send `session/update`."""
-        ...
 
     async def ext_notification(self, method: str, params: dict[str, Any], /) -> None:
         """Send an extension notification; the connection prefixes the method with `_`."""
-        ...
 
 
 class AcpSkills:
@@ -95,8 +93,7 @@ class AcpSkills:
         self, session_id: str, commands: Sequence[Any] = ()
     ) -> list[tuple[str, dict[str, Any]]]:
         """Return (method, params) of notifications with all skills and the agent's own commands."""
-        theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
-        return acp.notifications(session_id, self._skills(), self._forms, theirs)
+        return acp.notifications(session_id, self._skills(), self._forms, _update(commands))
 
     def announce(
         self, connection: AgentConnection, session_id: str, commands: Sequence[Any] = ()
@@ -108,8 +105,7 @@ class AcpSkills:
         place would remove the skills at the client.
         """
         self._loop = asyncio.get_running_loop()
-        theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
-        self._sessions[session_id] = (connection, theirs)
+        self._sessions[session_id] = (connection, _update(commands))
         self._announced.pop(session_id, None)
         self._begin()
 
@@ -139,18 +135,15 @@ class AcpSkills:
             if not self._loaded:
                 return  # the end of the first scan calls this again
             skills = self._skills()
-            for session_id in [
-                each for each in self._sessions if self._announced.get(each) != skills
-            ]:
-                if session_id not in self._sessions:
+            for session_id in list(self._sessions):
+                if session_id not in self._sessions or self._announced.get(session_id) == skills:
                     continue
                 self._announced[session_id] = skills
                 try:
                     await self._send(*self._sessions[session_id], session_id, skills)
                 except Exception as error:
-                    logger.warning(
-                        "skills are not announced to session %s: %s", printable(session_id), error
-                    )
+                    shown = printable(session_id)
+                    logger.warning("skills are not announced to session %s: %s", shown, error)
 
     async def _send(
         self,
@@ -165,11 +158,14 @@ class AcpSkills:
         forms = UpdateForms(nested=False, extension=self._forms.extension)
         for method, params in acp.notifications(session_id, skills, forms, theirs):
             if method == acp.UPDATE:
-                await connection.session_update(
-                    session_id, AvailableCommandsUpdate.model_validate(params["update"])
-                )
+                update = AvailableCommandsUpdate.model_validate(params["update"])
+                await connection.session_update(session_id, update)
             else:
                 await connection.ext_notification(method.removeprefix("_"), params)
+
+
+def _update(commands: Sequence[Any]) -> dict[str, Any]:
+    return {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
 
 
 def _plain(value: Any) -> Any:

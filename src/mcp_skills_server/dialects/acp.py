@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 from mcp_skills_server.format import hidden, identity
@@ -28,6 +28,8 @@ DETAILS: Final = f"{META_KEY}/availableSkills"
 UPDATE: Final = "session/update"
 COMMANDS_UPDATE: Final = "available_commands_update"
 SKILLS_UPDATE: Final = "available_skills_update"
+KINDS: Final = (COMMANDS_UPDATE, SKILLS_UPDATE, EXTENSION_METHOD)
+"""The updates of skills and commands, by `sessionUpdate` or method."""
 SETUPS: Final = frozenset(("session/new", "session/load", "session/resume", "session/fork"))
 """The requests that create, load, resume or fork a session."""
 
@@ -38,7 +40,7 @@ Key: TypeAlias = tuple[str, object]
 """A request id with its type: 1, "1", true and null differ, but 1 and 1.0 are equal as in
 JavaScript."""
 _SERVER_NAME: Final = "skills"
-"""The base name of the added MCP server; `_names` numbers it if it is taken."""
+"""The base name of the added MCP server, numbered if it is taken."""
 _NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _FIELDS: Final = frozenset(
     ("name", "description", "license", "compatibility", "allowedTools", "_meta")
@@ -47,10 +49,9 @@ _FIELDS: Final = frozenset(
 
 def messages_of(message: object) -> list[Params]:
     """Return the JSON objects in one message or in a batch."""
+    several = [message]
     if isinstance(message, list):
         several = cast("list[object]", message)
-    else:
-        several = [message]
     return [cast("Params", each) for each in several if isinstance(each, dict)]
 
 
@@ -71,7 +72,7 @@ def list_in(holder: Mapping[str, Any], key: str) -> list[Any]:
 
 def as_version(value: object) -> int | None:
     """Return the value if it is a protocol version (an integer), else None."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:
         return value
     return None
 
@@ -115,10 +116,9 @@ def parse_requests(message: object) -> list[Request]:
         method, params = each.get("method"), as_dict(each.get("params"))
         if "id" not in each or not isinstance(method, str):
             continue
-        key, given = _key(each["id"]), params.get("sessionId")
-        session_id = None
-        if isinstance(given, str):
-            session_id = given
+        key, session_id = _key(each["id"]), params.get("sessionId")
+        if not isinstance(session_id, str):
+            session_id = None
         if method == "initialize":
             announced = params.get("capabilities", params.get("clientCapabilities"))
             version = as_version(params.get("protocolVersion")) or 1
@@ -198,36 +198,26 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
         ValueError: the text is not JSON.
     """
     message: Any = json.loads(text)
-    setups = [
-        params for each in messages_of(message) if (params := _setup_params(each)) is not None
-    ]
-    for params in setups:
-        servers = list_in(params, "mcpServers")
-        taken = {name for other in servers if isinstance(name := as_dict(other).get("name"), str)}
-        params["mcpServers"] = [
-            *servers,
-            make(next(name for name in _names() if name not in taken)),
-        ]
-    if setups:
+    is_changed = False
+    for each in messages_of(message):
+        params = each.get("params")
+        if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
+            continue
+        params = cast("Params", params)
+        if isinstance(params.get("mcpServers"), list | None):
+            servers = list_in(params, "mcpServers")
+            taken = [as_dict(other).get("name") for other in servers]
+            params["mcpServers"] = [*servers, make(_free_name(taken))]
+            is_changed = True
+    if is_changed:
         return json.dumps(message)
     return text
 
 
-def _setup_params(message: object) -> Params | None:
-    """Return the params of a session-opening request with a valid list of MCP servers, or None."""
-    each = as_dict(message)
-    params = each.get("params")
-    if "id" not in each or each.get("method") not in SETUPS or not isinstance(params, dict):
-        return None
-    params = cast("Params", params)
-    if isinstance(params.get("mcpServers"), list | None):
-        return params
-    return None
-
-
-def _names() -> Iterator[str]:
-    yield _SERVER_NAME
-    yield from (f"{_SERVER_NAME}-{number}" for number in count(2))
+def _free_name(taken: Sequence[object]) -> str:
+    names = {each for each in taken if isinstance(each, str)}
+    numbered = (f"{_SERVER_NAME}-{number}" for number in count(2))
+    return next(name for name in chain([_SERVER_NAME], numbered) if name not in names)
 
 
 class AvailableSkill(TypedDict):
@@ -325,9 +315,7 @@ def why_invalid(value: object) -> str | None:
     if not isinstance(compatibility, str) or len(compatibility) > limits.MAX_COMPATIBILITY:
         return f"its compatibility is not a string of at most {limits.MAX_COMPATIBILITY} characters"
     tools = fields.get("allowedTools", [])
-    if not isinstance(tools, list) or not all(
-        isinstance(each, str) for each in cast("list[object]", tools)
-    ):
+    if not isinstance(tools, list) or texts(cast("list[Json]", tools)) != tools:
         return "its allowedTools is not a list of strings"
     if not isinstance(fields.get("_meta", {}), dict):
         return "its _meta is not an object"
@@ -394,18 +382,12 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
     names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
-    meta["availableSkills"] = [
-        *names,
-        *(each["name"] for each in skills if each["name"] not in names),
-    ]
+    ours = [each["name"] for each in skills if each["name"] not in names]
+    meta["availableSkills"] = [*names, *ours]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
     commands = list_in(theirs, "availableCommands")
-    return {
-        **theirs,
-        "sessionUpdate": COMMANDS_UPDATE,
-        "availableCommands": commands,
-        "_meta": meta,
-    }
+    out = {**theirs, "sessionUpdate": COMMANDS_UPDATE, "availableCommands": commands}
+    return {**out, "_meta": meta}
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
@@ -446,10 +428,9 @@ def notifications(
 
 def merged_kinds(forms: UpdateForms) -> frozenset[str]:
     """Return the kinds of agent updates after which a merged update is sent to the client."""
+    found = {COMMANDS_UPDATE}
     if forms.nested:
         found = {SKILLS_UPDATE}
-    else:
-        found = {COMMANDS_UPDATE}
     if forms.extension:
         found.add(EXTENSION_METHOD)
     return frozenset(found)
@@ -467,13 +448,7 @@ def message(method: str, params: Params) -> bytes:
 
 
 class AgentUpdate(NamedTuple):
-    """An agent's update of commands or skills.
-
-    Attributes:
-        session_id: the session that it is for.
-        kind: its `sessionUpdate`, or the method of the extension notification.
-        fields: the update itself.
-    """
+    """An agent's update of commands or skills; `kind` is one of `KINDS`."""
 
     session_id: str
     kind: str
@@ -490,10 +465,6 @@ def parse_updates(message: object) -> list[AgentUpdate]:
         if method == UPDATE:
             update = as_dict(params.get("update", params))
             kind = update.get("sessionUpdate")
-        if isinstance(session_id, str) and kind in (
-            COMMANDS_UPDATE,
-            SKILLS_UPDATE,
-            EXTENSION_METHOD,
-        ):
+        if isinstance(session_id, str) and kind in KINDS:
             out.append(AgentUpdate(session_id, kind, update))
     return out

@@ -49,15 +49,14 @@ def server_card(endpoint: str, name: str, version: str, versions: Sequence[str])
     place = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
     if not place.replace(".", "").isdecimal():
         place = ".".join(reversed(place.split(".")))  # reverse DNS
+    remote: dict[str, Json] = {"type": "streamable-http", "url": endpoint}
     return {
         "$schema": _SCHEMA,
         "name": f"{place}/{name}",
         "version": version,
         "title": _TITLE,
         "description": "Serves Agent Skills (directories with a SKILL.md) to every MCP host.",
-        "remotes": [
-            {"type": "streamable-http", "url": endpoint, "supportedProtocolVersions": [*versions]}
-        ],
+        "remotes": [{**remote, "supportedProtocolVersions": [*versions]}],
     }
 
 

@@ -20,11 +20,8 @@ Result: TypeAlias = "dict[str, Json]"
 class EntryContext(NamedTuple):
     """A skill with the context that its entry depends on.
 
-    Attributes:
-        skill: the skill.
-        snapshot: the skills among which it is served.
-        least: the lowest standing of a served skill.
-        served: the server's other tools, prompts and resources.
+    `snapshot` and `least` select the skills among which it is served; `served` are the server's
+    other tools, prompts and resources.
     """
 
     skill: Skill
@@ -40,13 +37,9 @@ class EntryResult(NamedTuple):
 
 
 class InstructionsResult(NamedTuple):
-    """A `skills/get` result made of the skill's instructions, with arguments filled in.
+    """A `skills/get` result made of the skill's instructions, with arguments filled in."""
 
-    Attributes:
-        write: makes the result from the skill, its instructions, and the link text by path of each
-            file that they link to.
-    """
-
+    # from the skill, its instructions, and the link text by path of each linked file
     write: Callable[[EntryContext, str, Mapping[str, str]], Result]
 
 
@@ -58,18 +51,14 @@ class Dialect:
         name: its value of `--dialect`.
         least: the lowest standing of a skill that it lists.
         capabilities: its additions to the server's capabilities.
-        extensions: its additions to `extensions` there. A client that declares one of them gets
-            this dialect alone.
+        extensions: its additions to `extensions` there; a client that declares one gets it alone.
         entry: encodes a skill for `skills/list`.
         needs_served: returns True if a skill's entry depends on the server's other features.
         parameter: the parameter of `skills/get` that identifies a skill.
-        find: returns the skill that the parameter identifies, with at least this standing. Raises
-            RequestError if there is none.
+        find: returns the skill of a parameter, with at least this standing, or raises RequestError.
         result: the kind of result of `skills/get`.
-        with_envelope: wraps a result of `skills/list` or `skills/get`, with its time to live in
-            milliseconds. None if results need no wrapper.
-        notifications: the method of the list-changed notification, by its key in the filter of
-            `subscriptions/listen`.
+        with_envelope: wraps a result of `skills/list` or `skills/get` with its lifetime in ms.
+        notifications: the list-changed method, by its key in the filter of `subscriptions/listen`.
     """
 
     name: str

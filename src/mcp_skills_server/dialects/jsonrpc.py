@@ -103,11 +103,9 @@ def error(
 ) -> dict[str, Any]:
     """Return an error response."""
     fields: dict[str, Any] = {"code": code, "message": message}
-    return {
-        "jsonrpc": "2.0",
-        "id": id_,
-        "error": fields if data is None else {**fields, "data": data},
-    }
+    if data is not None:
+        fields["data"] = data
+    return {"jsonrpc": "2.0", "id": id_, "error": fields}
 
 
 def dump(value: object) -> bytes:
@@ -121,12 +119,7 @@ def dump(value: object) -> bytes:
 
 @dataclass(slots=True)
 class Message:
-    """A valid message.
-
-    Attributes:
-        fields: the whole message.
-        kind: "request", "notification" or "response".
-    """
+    """A valid message; its kind is "request", "notification" or "response"."""
 
     fields: dict[str, Any]
     kind: str
@@ -139,13 +132,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class InvalidMessage:
-    """The error response to an invalid message.
-
-    Attributes:
-        code: of JSON-RPC.
-        message: for people, one line.
-        id: the request's id, or None if it was unreadable.
-    """
+    """The error response to an invalid message; `id` is None if it was unreadable."""
 
     code: int
     message: str
@@ -180,11 +167,9 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
         id_ = fields.get("id")  # the id of a response is the server's own
-        return InvalidMessage(
-            INVALID_REQUEST,
-            f"Invalid Request: {wrong}",
-            id_ if kind != "response" and _is_id(id_) else None,
-        )
+        if kind == "response" or not _is_id(id_):
+            id_ = None
+        return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {wrong}", id_)
     longest = None
     if kind == "request":
         longest = MAX_BYTES_BY_METHOD.get(fields["method"])
@@ -197,9 +182,8 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
 
 def too_long(most: int) -> InvalidMessage:
     """Return the refusal of a message that exceeds `most` bytes, whose rest was not read."""
-    return InvalidMessage(
-        INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes"
-    )
+    reason = f"Invalid Request: the message has more than {most:,} bytes"
+    return InvalidMessage(INVALID_REQUEST, reason)
 
 
 def _why_invalid_call(fields: Mapping[str, Any]) -> str | None:
@@ -216,14 +200,11 @@ def _why_invalid_call(fields: Mapping[str, Any]) -> str | None:
 
 def _why_invalid_response(fields: Mapping[str, Any]) -> str | None:
     result, error = fields.get("result"), fields.get("error")
+    id_ = fields.get("id")
     if fields.get("jsonrpc") == "2.0":
-        if "error" not in fields and isinstance(result, dict) and _is_id(fields.get("id")):
+        if "error" not in fields and isinstance(result, dict) and _is_id(id_):
             return None
-        if (
-            "result" not in fields
-            and isinstance(error, dict)
-            and (fields.get("id") is None or _is_id(fields["id"]))
-        ):
+        if "result" not in fields and isinstance(error, dict) and (id_ is None or _is_id(id_)):
             given = cast(dict[str, Any], error)
             if type(given.get("code")) is int and isinstance(given.get("message"), str):
                 return None
@@ -241,10 +222,9 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
     for _ in range(MOST_LEVELS):
         inner: list[object] = []
         for each in level:
+            held = cast(list[object], each)
             if isinstance(each, dict):
                 held = cast(dict[str, object], each).values()
-            else:
-                held = cast(list[object], each)
             inner += [child for child in held if isinstance(child, dict | list)]
         if not inner:
             return False
@@ -255,8 +235,5 @@ def _is_deep(raw: bytes | bytearray, value: object) -> bool:
 def duplicate(id_: RequestId) -> InvalidMessage:
     """Return the refusal of a request that reuses the id of one in progress."""
     shown = dump(id_[:100] if isinstance(id_, str) else id_).decode()
-    reason = (
-        f"Invalid Request: a request with the id {shown} is already in progress; give "
-        "each request its own id"
-    )
-    return InvalidMessage(INVALID_REQUEST, reason, id_)
+    reason = f"a request with the id {shown} is already in progress; give each request its own id"
+    return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}", id_)

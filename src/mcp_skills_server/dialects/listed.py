@@ -34,14 +34,9 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class ListedSkill:
-    """A remote skill.
+    """A remote skill, identified on its server by the URI of its SKILL.md, not by its name.
 
-    Attributes:
-        name: not unique, not even on one server.
-        description: what it is for.
-        uri: of its SKILL.md; identifies the skill on its server.
-        files: by path; None if the server lists none in advance.
-        frontmatter: of its SKILL.md, from the entry.
+    `files` are by path; None if the server lists none in advance.
     """
 
     name: str
@@ -72,9 +67,8 @@ def parse_entry(raw: object) -> ListedSkill:
     if not isinstance(name, str) or not isinstance(description, str):
         raise EntryRefusedError(f"{quoted(uri)}: its frontmatter has no name, or no description")
     if uri.split("/")[-2] != name:  # S40-14
-        raise EntryRefusedError(
-            f"{quoted(uri)}: its folder does not have the skill's name, {quoted(name)}"
-        )
+        reason = f"its folder does not have the skill's name, {quoted(name)}"
+        raise EntryRefusedError(f"{quoted(uri)}: {reason}")
     files = _files(entry.get("resources"), uri)
     return ListedSkill(name, description, uri, files, frontmatter)
 
@@ -90,9 +84,8 @@ def path_below(base: str, uri: str) -> str:
     if not uri.startswith(base):  # S40-17
         raise EntryRefusedError(f"{quoted(uri)} is outside of its skill, {quoted(base)}")
     try:
-        segments = [
-            unquote_to_bytes(segment).decode() for segment in uri.removeprefix(base).split("/")
-        ]
+        parts = uri.removeprefix(base).split("/")
+        segments = [unquote_to_bytes(part).decode() for part in parts]
         if any("/" in segment for segment in segments):
             raise EntryRefusedError(f"{quoted(uri)}: a name in it contains a slash")
         path = "/".join(segments)
@@ -109,9 +102,8 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
         raise EntryRefusedError(f"{quoted(skill_uri)}: its resources are not a list of files")
     given = cast("Sequence[object]", raw)
     if len(given) > MOST_FILES:
-        raise EntryRefusedError(
-            f"{quoted(skill_uri)}: it has {len(given):,} files; a skill has at most {MOST_FILES}"
-        )
+        reason = f"it has {len(given):,} files; a skill has at most {MOST_FILES}"
+        raise EntryRefusedError(f"{quoted(skill_uri)}: {reason}")
     base = skill_uri.removesuffix(SKILL_MD)
     files: dict[str, ListedFile] = {}
     for each in given:

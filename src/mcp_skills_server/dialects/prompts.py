@@ -77,15 +77,10 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
     """Return the result of `prompts/list`."""
-    out: dict[str, Json] = {
-        "resultType": "complete",
-        "prompts": descriptors,
-        "ttlMs": ttl_ms,
-        "cacheScope": "private",
-    }
+    out: dict[str, Json] = {"resultType": "complete", "prompts": descriptors, "ttlMs": ttl_ms}
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
-    return out
+    return {**out, "cacheScope": "private"}
 
 
 def substitute_arguments(body: str, words: str, name: str) -> str:
@@ -136,9 +131,8 @@ def load_prompt(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     if _PLAIN.fullmatch(skill.path):
         how += f", or read the resource {uri(skill.path, SKILL_MD)}"
     lines = [f'Use the skill "{known}" for what I ask next. {how}, and follow its instructions.']
-    lines += [
-        f"{key}: {value}" for key, value in given.items() if value.strip() and _PLAIN.fullmatch(key)
-    ]
+    words = {key: value for key, value in given.items() if value.strip() and _PLAIN.fullmatch(key)}
+    lines += [f"{key}: {value}" for key, value in words.items()]
     return "\n\n".join(lines)
 
 
@@ -166,11 +160,8 @@ def prompt_result(
     messages: list[Json] = [_message(text)]
     if lines:
         messages.append(_message("\n".join(("Files that it refers to:", *lines))))
-    return {
-        "resultType": "complete",
-        "description": hidden.strip(skill.description),
-        "messages": messages,
-    }
+    description = hidden.strip(skill.description)
+    return {"resultType": "complete", "description": description, "messages": messages}
 
 
 def suggestions(argument: Mapping[str, Json], begun: str) -> list[str]:
@@ -181,10 +172,9 @@ def suggestions(argument: Mapping[str, Json], begun: str) -> list[str]:
     found: dict[str, None] = {}
     for key in _VALUES:
         value = argument.get(key)
+        several = [value]
         if isinstance(value, list):
             several = value
-        else:
-            several = [value]
         found |= dict.fromkeys(each for each in several if isinstance(each, str))
     return [each for each in found if each and each.casefold().startswith(begun.casefold())]
 
@@ -200,19 +190,15 @@ def changed(
     Skills that are not prompts count by name only, because a name shared by two skills names no
     prompt.
     """
-    old, new = _usable(before), _usable(after)
-    if {path: skill.name for path, skill in old.items()} != {
-        path: skill.name for path, skill in new.items()
-    }:
-        return True
-    offered = [path for path, skill in old.items() if is_offered(skill, chosen)]
-    if offered != [path for path in old if is_offered(new[path], chosen)]:
-        return True
-    return any(describe(old[path]) != describe(new[path]) for path in offered)
 
+    def shown(skills: Mapping[str, Skill]) -> dict[str, object]:
+        return {
+            path: (skill.name, is_offered(skill, chosen) and describe(skill))
+            for path, skill in skills.items()
+            if skill.standing >= LEAST
+        }
 
-def _usable(skills: Mapping[str, Skill]) -> dict[str, Skill]:
-    return {path: skill for path, skill in skills.items() if skill.standing >= LEAST}
+    return shown(before) != shown(after)
 
 
 def _is_false(value: Json) -> bool:
@@ -225,9 +211,9 @@ def _message(text: str) -> Json:
 
 def _linked_line(file: Mapping[str, Json]) -> str:
     title = file.get("title")
-    return f"- {file['uri']}" + (
-        f" ({contained(printable(title))})" if isinstance(title, str) else ""
-    )
+    if isinstance(title, str):
+        return f"- {file['uri']} ({contained(printable(title))})"
+    return f"- {file['uri']}"
 
 
 def _icons(value: Json) -> list[Json]:

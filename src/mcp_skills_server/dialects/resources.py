@@ -25,13 +25,13 @@ _META_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SHOWN_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
-def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
+def descriptor(skill: Skill) -> dict[str, Json]:
     """Return the `resources/list` entry of a SKILL.md, with other frontmatter fields in `_meta`.
 
     Hidden characters are removed from name and description; `_meta` is verbatim.
     """
     out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": hidden.strip(skill.name)}
-    if title:
+    if title := identity.title(skill):
         out["title"] = title
     if skill.description:
         out["description"] = hidden.strip(skill.description)
@@ -49,31 +49,25 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
     return out
 
 
-def child(
-    name: str, target: str, found: tuple[Skill, str] | None, title: str | None
-) -> dict[str, Json]:
+def child(name: str, target: str, found: tuple[Skill, str] | None) -> dict[str, Json]:
     """Return the entry of a directory's child: a SKILL.md, another file, or a directory."""
     if found is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
     skill, path = found
     if path == SKILL_MD:
-        return descriptor(skill, title)
+        return descriptor(skill)
     out: dict[str, Json] = {"uri": target, "name": name}
-    kind = media.media_type(path)
-    if kind:
+    if kind := media.media_type(path):
         out["mimeType"] = kind
-    out["size"] = skill.files[path].size
-    return out
+    return {**out, "size": skill.files[path].size}
 
 
 def completion(values: Iterable[str]) -> dict[str, Json]:
     """Return the result of `completion/complete`, with at most 100 values."""
     kept: list[Json] = [*islice(values, MOST_COMPLETIONS + 1)]
     more = len(kept) > MOST_COMPLETIONS
-    return {
-        "resultType": "complete",
-        "completion": {"values": kept[:MOST_COMPLETIONS], "hasMore": more},
-    }
+    found: Json = {"values": kept[:MOST_COMPLETIONS], "hasMore": more}
+    return {"resultType": "complete", "completion": found}
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
@@ -101,11 +95,8 @@ def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
     text = media.as_text(raw, kind)
     if text is not None:
         return {"uri": target, "mimeType": kind or "text/plain", "text": text}
-    return {
-        "uri": target,
-        "mimeType": kind or "application/octet-stream",
-        "blob": b64encode(raw).decode("ascii"),
-    }
+    blob = b64encode(raw).decode("ascii")
+    return {"uri": target, "mimeType": kind or "application/octet-stream", "blob": blob}
 
 
 def contents(items: list[Json], ttl_ms: int) -> dict[str, Json]:

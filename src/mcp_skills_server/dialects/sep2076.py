@@ -18,7 +18,6 @@ from mcp_skills_server.format.media import media_type
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Standing
 
-NAME: Final = "sep-2076"
 _RARE: Final = frozenset(("icons", "arguments", FIELD))
 """Fields that few skills have, so that the common case is fast."""
 LIST_CHANGED: Final = "notifications/skills/list_changed"
@@ -59,14 +58,11 @@ def definition(
 
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     """Return the skill's files except SKILL.md, those that the body links to first."""
-    given = {
-        str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")
-    }
+    declared_files = fields.entries(skill.frontmatter.get("files"), "path")
+    given = {str(each["path"]): each for each in declared_files}
     out: list[Json] = []
-    for path in (
-        *linked,
-        *(path for path in skill.files if path not in linked and path != SKILL_MD),
-    ):
+    others = [path for path in skill.files if path not in linked and path != SKILL_MD]
+    for path in (*linked, *others):
         own = given.get(path, {})
         item: dict[str, Json] = {"name": path}
         _put(item, "title", fields.text(own.get("title")) or linked.get(path))
@@ -117,7 +113,7 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
 
 
 DIALECT: Final = Dialect(
-    name=NAME,
+    name="sep-2076",
     least=Standing.LENIENT,  # X-2
     capabilities={"skills": {"listChanged": True}},  # S76-1
     entry=entry,

@@ -15,13 +15,7 @@ from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 
-NAME: Final = "sep-2640"
 EXTENSION: Final = "io.modelcontextprotocol/skills"
-
-
-def settings() -> dict[str, Json]:
-    """Return the settings of the extension's capability, as an inline object."""
-    return {"directoryRead": True}  # S40-1, S40C-1
 
 
 def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> Skill:
@@ -43,11 +37,8 @@ def entry(skill: Skill) -> Entry:
         for path, file in skill.files.items()
         if file.digest
     ]
-    return {
-        "uri": uri(skill.path, SKILL_MD),
-        "frontmatter": dict(skill.reading.frontmatter),
-        "resources": resources,
-    }
+    target, frontmatter = uri(skill.path, SKILL_MD), dict(skill.reading.frontmatter)
+    return {"uri": target, "frontmatter": frontmatter, "resources": resources}
 
 
 def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
@@ -55,19 +46,18 @@ def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
     return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}  # S40-20
 
 
-def one(entry: Entry) -> Result:
-    """Return the result of `skills/get` without its envelope (`with_envelope`)."""
+def _result(entry: Entry) -> Result:
     return {"skill": entry}
 
 
 DIALECT: Final = Dialect(
-    name=NAME,
+    name="sep-2640",
     least=Standing.VALID,  # S40-5
-    extensions={EXTENSION: settings()},
+    extensions={EXTENSION: {"directoryRead": True}},  # S40-1, S40C-1
     entry=lambda context: entry(context.skill),
     needs_served=lambda _: False,
     parameter="uri",
     find=find,
-    result=EntryResult(one),
+    result=EntryResult(_result),
     with_envelope=framed,
 )

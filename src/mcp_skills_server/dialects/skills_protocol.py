@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from mcp_skills_server.errors import RequestError
@@ -72,14 +73,9 @@ class Execution(NamedTuple):
 class CodeExecution(NamedTuple):
     """Params of `run_code`.
 
-    Attributes:
-        language: in lower case.
-        code: the program.
-        entrypoint: the function in it to call; None to run it as a program.
-        args: passed to the function or program.
-        mount_skills: names of skills whose files the code may read.
-        input_blobs: ids of blobs that the code may read.
-        timeout_ms: milliseconds; None for the operator's.
+    `language` is in lower case. `entrypoint` is the function of the code to call, None to run it as
+    a program. `mount_skills` are names of skills whose files the code may read, `input_blobs` ids
+    of blobs. Timeout None means the operator's.
     """
 
     language: str
@@ -107,20 +103,14 @@ def listing(params: Mapping[str, Any]) -> Listing:
     detail = _choice(params, "detail", ("names", "summary"), "names")
     limit = _integer(params, "limit") or PAGE
     # Some clients send namespace "" for an absent param. No skill has that namespace.
-    return Listing(
-        _text(params, "namespace") or None,
-        detail,
-        min(limit, LARGEST_PAGE),
-        _text(params, "cursor"),
-    )
+    namespace, cursor = _text(params, "namespace") or None, _text(params, "cursor")
+    return Listing(namespace, detail, min(limit, LARGEST_PAGE), cursor)
 
 
 def description(params: Mapping[str, Any]) -> Description:
     """Parse the params of `describe_skill`."""
-    name, version = _needed(params, "name"), _text(params, "version")
-    return Description(
-        name, version, _choice(params, "detail", ("manifest", "summary", "full"), "summary")
-    )
+    detail = _choice(params, "detail", ("manifest", "summary", "full"), "summary")
+    return Description(_needed(params, "name"), _text(params, "version"), detail)
 
 
 def file_request(params: Mapping[str, Any]) -> FileRequest:
@@ -212,9 +202,7 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = params.get(name)
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(
-        isinstance(each, str) for each in cast(list[Any], value)
-    ):
+    if not isinstance(value, list) or not all(type(each) is str for each in cast(list[Any], value)):
         raise RequestError(f"{name} must be an array of strings")
     return tuple(cast(list[str], value))
 
@@ -253,13 +241,8 @@ def content(text: str) -> dict[str, Json]:
 class Run(NamedTuple):
     """The result of an execution.
 
-    Attributes:
-        run_id: identifier of the execution.
-        summary: one line for people.
-        output: what the entry point returned.
-        output_blobs: ids of the blobs that it created.
-        logs_preview: the end of its printed output.
-        error: type and message of the failure; None on success.
+    `summary` is one line for people, `output` the value that the entry point returned,
+    `logs_preview` the end of its printed output, `error` type and message of a failure.
     """
 
     run_id: str
@@ -297,46 +280,20 @@ def blob_made(blob_id: str, size: int) -> dict[str, Json]:
 
 def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
     """Return the result of `read_blob`: text cut between characters, or base64 for other data."""
-    if request.max_bytes is None:
-        most = len(raw)
-    else:
-        most = request.max_bytes
-    tail = request.mode == "sample_tail"
-    if tail:
-        part = raw[-most:]
-    else:
-        part = raw[:most]
+    part, tail = raw, request.mode == "sample_tail"
+    if request.max_bytes is not None and tail:
+        part = raw[-request.max_bytes :]
+    elif request.max_bytes is not None:
+        part = raw[: request.max_bytes]
     truncated = len(part) < len(raw)
-    if truncated:
-        text = _decoded(part, tail=tail)
-    else:
-        text = _whole(part)
-    if text is None:
-        return {
-            "content": b64encode(part).decode("ascii"),
-            "truncated": truncated,
-            "encoding": "base64",
-        }
-    return {"content": text, "truncated": truncated}
-
-
-def _whole(raw: bytes) -> str | None:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def _decoded(part: bytes, *, tail: bool) -> str | None:
-    """Decode UTF-8, dropping up to three bytes of a character split by the cut."""
-    for lost in range(4):
+    for lost in range(4 if truncated else 1):  # bytes of a character that the cut splits
+        whole = part[: len(part) - lost]
         if tail:
-            text = _whole(part[lost:])
-        else:
-            text = _whole(part[: len(part) - lost])
-        if text is not None:
-            return text
-    return None
+            whole = part[lost:]
+        with suppress(UnicodeDecodeError):
+            return {"content": whole.decode("utf-8"), "truncated": truncated}
+    content = b64encode(part).decode("ascii")
+    return {"content": content, "truncated": truncated, "encoding": "base64"}
 
 
 def _error(kind: str, message: str) -> dict[str, Json]:

@@ -5,11 +5,11 @@ To add one, write its module and the module's test, and add a row here; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.dialects import sep2076, sep2640
-from mcp_skills_server.dialects.dialect import Dialect, Entry, Result
+from mcp_skills_server.dialects.dialect import Dialect, Result
 from mcp_skills_server.errors import RequestError, UsageError, quoted
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import client_of
@@ -36,8 +36,7 @@ class DialectSet(NamedTuple):
     Attributes:
         dialects: at least one, in the order of the table.
         least: the lowest standing of a served skill, from the strictest dialect.
-        notifications: methods of their notifications, by key in the filter of
-            `subscriptions/listen`.
+        notifications: their methods, by key in the filter of `subscriptions/listen`.
     """
 
     dialects: tuple[Dialect, ...]
@@ -46,15 +45,15 @@ class DialectSet(NamedTuple):
 
     def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
         """Return the dialect whose extension the client declares, or all dialects if none is."""
-        for each in self.dialects:
-            if not each.extensions.keys().isdisjoint(extensions):
-                return (each,)
-        return self.dialects
+        return self._declared(extensions)[:1] or self.dialects
+
+    def _declared(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
+        names = frozenset(extensions)
+        return tuple(each for each in self.dialects if names & each.extensions.keys())
 
     def native_standing(self, client: str | None, extensions: Collection[str]) -> Standing | None:
         """Return the lowest standing of skills that a host lists natively; None if it does not."""
-        declared = any(not each.extensions.keys().isdisjoint(extensions) for each in self.dialects)
-        if declared and client_of(client).shows_skills:
+        if self._declared(extensions) and client_of(client).shows_skills:
             return self.least
         return None
 
@@ -100,26 +99,16 @@ def select_dialects(name: str) -> DialectSet:
     Raises:
         UsageError: it is not in `names()`.
     """
-    if name != AUTO and name not in TABLE:
+    if name not in names():
         raise UsageError(f"unknown dialect {quoted(name)}; give one of {', '.join(names())}")
-    if name == AUTO:
-        dialects = tuple(TABLE.values())
-    else:
-        dialects = (TABLE[name],)
+    dialects = tuple(each for each in TABLE.values() if name in (AUTO, each.name))
     notifications = {key: method for each in dialects for key, method in each.notifications.items()}
     return DialectSet(dialects, max(each.least for each in dialects), notifications)
 
 
-def merge_entries(entries: Iterable[Entry]) -> Entry:
-    """Merge the entries of one skill in several dialects."""
-    out: Entry = {}
-    for each in entries:
-        out |= each
-    return out
-
-
 def listing(entries: list[Json], next_cursor: str | None) -> Result:
     """Return the result of `skills/list` without envelope, the same in every dialect."""
-    if next_cursor is None:
-        return {"skills": entries}
-    return {"skills": entries, "nextCursor": next_cursor}
+    out: Result = {"skills": entries}
+    if next_cursor is not None:
+        out["nextCursor"] = next_cursor
+    return out

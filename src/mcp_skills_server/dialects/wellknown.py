@@ -17,6 +17,7 @@ from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format import archive, frontmatter, media
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files
 from mcp_skills_server.format.excerpts import quoted
+from mcp_skills_server.format.fields import texts
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
 from mcp_skills_server.validation import rules
@@ -36,6 +37,9 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _PORTS: Final = {"http": 80, "https": 443}
 _BAD_0_1: Final = re.compile(r"[^\x20-\x7e]|[\\?#\[\]]")
 _ABSENT: Final = object()
+_NO_SCHEMA: Final = (
+    "the index has no $schema and is read as version 0.1.0, which has no digests to verify files"
+)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -57,9 +61,8 @@ def candidates(url: str) -> list[str]:
     try:
         plain = absolute(url, url)
     except ValueError as error:
-        raise UsageError(
-            f"{quoted(url)}: {error}; give the URL of a site or of its index.json"
-        ) from None
+        hint = "give the URL of a site or of its index.json"
+        raise UsageError(f"{quoted(url)}: {error}; {hint}") from None
     parts = urlsplit(plain)
     if parts.query or parts.path.lower().endswith(".json"):
         return [plain]
@@ -79,12 +82,9 @@ def origin(url: str) -> str:
     host = (parts.hostname or "").lower()
     if ":" in host:
         host = f"[{host}]"
-    port = parts.port
-    if port is None or port == _PORTS.get(parts.scheme):
-        shown = ""
-    else:
-        shown = f":{port}"
-    return f"{parts.scheme}://{host}{shown}"
+    if parts.port not in (None, _PORTS.get(parts.scheme)):
+        host += f":{parts.port}"
+    return f"{parts.scheme}://{host}"
 
 
 def absolute(base: str, url: str) -> str:
@@ -112,9 +112,12 @@ def absolute(base: str, url: str) -> str:
     return whole
 
 
-def is_bad_0_1(path: str) -> bool:
-    """Return whether WK1-7...9 forbid the path."""
-    return bool(_BAD_0_1.search(path)) or path.startswith("/") or ".." in path.split("/")
+def _fault_0_1(paths: Iterable[str]) -> str | None:
+    """Return the first fault of these paths by WK1-7...9, or None."""
+    for path in paths:
+        if _BAD_0_1.search(path) or path.startswith("/") or ".." in path.split("/"):
+            return f"discovery 0.1.0 does not allow the file name {quoted(path)}"
+    return None
 
 
 class Choice(NamedTuple):
@@ -165,13 +168,11 @@ def publishable_0_1(skills: Iterable[Skill]) -> Choice:
     kept: list[Skill] = []
     left_out: list[tuple[str, str]] = []
     for skill in skills:
-        bad = next((path for path in skill.files if is_bad_0_1(path)), None)
-        if bad is None:
+        fault = _fault_0_1(skill.files)
+        if fault is None:
             kept.append(skill)
         else:
-            left_out.append(
-                (skill.path, f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
-            )
+            left_out.append((skill.path, fault))
     return Choice(tuple(kept), tuple(left_out))
 
 
@@ -217,14 +218,8 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
     skills: list[Json] = []
     for skill, digest in published:
         files: list[Json] = [SKILL_MD, *(path for path in skill.files if path != SKILL_MD)]
-        skills.append(
-            {
-                "name": skill.name,
-                "description": skill.description,
-                "files": files,
-                "version": digest,
-            }
-        )
+        entry: Json = {"name": skill.name, "description": skill.description}
+        skills.append({**entry, "files": files, "version": digest})
     return {"skills": skills}
 
 
@@ -251,15 +246,10 @@ class IndexLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SiteEntry:
-    """A skill in a site's index.
+    """A skill in a site's index: an artifact with its digest, or the files of version 0.1.0.
 
-    Attributes:
-        name: by the rules of Agent Skills.
-        description: from the index.
-        kind: "skill-md" or "archive"; None in 0.1.0, where files are fetched one by one.
-        url: absolute URL of the artifact; "" in 0.1.0.
-        digest: of the artifact; "" in 0.1.0, which has no digests to verify.
-        files: absolute URLs by path in the skill, in 0.1.0 only.
+    In 0.1.0, which has neither artifacts nor digests, `kind` is None, `url` and `digest` are "",
+    and `files` has the absolute URLs by path in the skill.
     """
 
     name: str
@@ -271,13 +261,9 @@ class SiteEntry:
 
 
 class Unusable(NamedTuple):
-    """An unusable entry.
+    """An unusable entry: its 1-based position, its printable name or "", and the reason.
 
-    Attributes:
-        position: its 1-based position in the index.
-        name: its printable name, or "".
-        reason: in one line.
-        is_fault: False for an unknown `type`, which a later version may define.
+    An unknown `type` is no fault, because a later version may define it.
     """
 
     position: int
@@ -291,13 +277,9 @@ class Unusable(NamedTuple):
 
 
 class SiteIndex(NamedTuple):
-    """A decoded index.
+    """A decoded index; of an unknown version, None, no entry is read.
 
-    Attributes:
-        version: of the format; None if unknown, in which case no entry is read.
-        entries: the usable ones with unique names, in the index's order.
-        unusable: the others.
-        warnings: for the user, one line each.
+    The usable entries have unique names and the index's order. Warnings are one line each.
     """
 
     version: Version | None
@@ -319,25 +301,19 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> SiteIndex
     document = _object(raw, limits)
     schema = document.get("$schema", _ABSENT)
     if schema not in (_ABSENT, SCHEMA):
-        shown = "not a string"
-        if isinstance(schema, str):
-            shown = quoted(schema)
+        shown = quoted(str(schema))
         message = f"the index has an unknown version ($schema is {shown}), so it is ignored"
         return SiteIndex(None, (), (), (message,))
-    if not isinstance(document.get("skills"), list):
+    listed = document.get("skills")
+    if not isinstance(listed, list):
         raise IndexRefusedError("the index has no list 'skills'")
-    listed: list[Any] = document["skills"]
+    listed = cast("list[Any]", listed)
     if len(listed) > limits.skills:
-        raise IndexRefusedError(
-            f"the index has {len(listed)} entries, at most {limits.skills} are read"
-        )
+        most = f"at most {limits.skills} are read"
+        raise IndexRefusedError(f"the index has {len(listed)} entries, {most}")
     if schema is _ABSENT:
-        message = (
-            "the index has no $schema and is read as version 0.1.0, which has no "
-            "digests to verify files"
-        )
         entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
-        return SiteIndex("0.1.0", entries, unusable, (message,))
+        return SiteIndex("0.1.0", entries, unusable, (_NO_SCHEMA,))
     entries, unusable = _entries(listed, lambda entry: _entry(entry, url))
     return SiteIndex("0.2.0", entries, unusable)
 
@@ -377,10 +353,9 @@ def compare_files(entry: SiteEntry, files: Files) -> Comparison:
     if broken:
         return Comparison(f"its {SKILL_MD} breaks the specification: {broken}")
     given = document.frontmatter.get("description")
-    same = isinstance(given, str) and given.split() == entry.description.split()
-    return Comparison(
-        None, None if same else f"its {SKILL_MD} has another description than the index"
-    )
+    if isinstance(given, str) and given.split() == entry.description.split():
+        return Comparison(None)
+    return Comparison(None, f"its {SKILL_MD} has another description than the index")
 
 
 class _EntryRefusedError(SkillsServerError, ValueError):
@@ -416,21 +391,18 @@ def _entries(
     entries: dict[str, SiteEntry] = {}
     unusable: list[Unusable] = []
     for position, item in enumerate(listed, 1):
-        fields = {}
-        if isinstance(item, dict):
-            fields = cast("dict[str, Any]", item)
+        label = ""
         try:
             if not isinstance(item, dict):
                 raise _EntryRefusedError("it is not an object")
+            fields = cast("dict[str, Any]", item)
+            if isinstance(fields.get("name"), str):
+                label = printable(fields["name"][:64])
             entry = read(fields)
             if entry.name in entries:
                 raise _EntryRefusedError("an entry before it has the same name")
             entries[entry.name] = entry
         except _EntryRefusedError as refused:
-            name = fields.get("name")
-            label = ""
-            if isinstance(name, str):
-                label = printable(name[:64])
             unusable.append(Unusable(position, label, str(refused), refused.is_fault))
     return tuple(entries.values()), tuple(unusable)
 
@@ -456,31 +428,23 @@ def _entry(fields: Mapping[str, Any], base: str) -> SiteEntry:
 
 def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> SiteEntry:
     name, description = _described(fields)
-    listed = fields.get("files")
-    if not isinstance(listed, list) or not all(
-        isinstance(path, str) for path in cast("list[Any]", listed)
-    ):
+    listed: Json = fields.get("files")
+    paths = texts(listed)
+    if not isinstance(listed, list) or len(paths) < len(listed):
         raise _EntryRefusedError("it has no list 'files' of paths")
-    paths = cast("list[str]", listed)
     if SKILL_MD not in paths:
         raise _EntryRefusedError(f"its list of files lacks {SKILL_MD}")
     if len(paths) > limits.files:
         raise _EntryRefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
-    bad = next((path for path in paths if is_bad_0_1(path)), None)
-    if bad is not None:
-        raise _EntryRefusedError(f"discovery 0.1.0 does not allow the file name {quoted(bad)}")
+    fault = _fault_0_1(paths)
+    if fault is not None:
+        raise _EntryRefusedError(fault)
     try:
         archive.check_paths(paths)
     except ArchiveRefusedError as error:
         raise _EntryRefusedError(str(error)) from None
-    return SiteEntry(
-        name,
-        description,
-        None,
-        "",
-        "",
-        {path: urljoin(base, f"{name}/{quote(path)}") for path in paths},
-    )
+    urls = {path: urljoin(base, f"{name}/{quote(path)}") for path in paths}
+    return SiteEntry(name, description, None, "", "", urls)
 
 
 def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
@@ -511,10 +475,8 @@ def _broken(document: Document, name: str) -> Iterator[str]:
 def _no_skill_md(files: Files) -> str:
     inner = sorted(path for path in files if path.rpartition("/")[2] == SKILL_MD)
     if inner:
-        return (
-            f"{SKILL_MD} is not at the root of its archive but in "
-            f"{quoted(inner[0].rpartition('/')[0])}"
-        )
+        folder = quoted(inner[0].rpartition("/")[0])
+        return f"{SKILL_MD} is not at the root of its archive but in {folder}"
     other = next((path for path in files if path.lower() == SKILL_MD.lower()), None)
     if other:
         return f"it has no {SKILL_MD} but {quoted(other)}"

@@ -63,9 +63,8 @@ class BlobStore:
         self._drop_idle()
         limit = self.limit(owner)
         if len(raw) > limit:
-            raise QuotaError(
-                f"the content has {len(raw):,} bytes; at most {limit:,} are stored", "blob-bytes"
-            )
+            message = f"the content has {len(raw):,} bytes; at most {limit:,} are stored"
+            raise QuotaError(message, "blob-bytes")
         name = f"{PREFIX}{secrets.token_hex(16)}"
         # Charge a minimum size for small blobs, which bounds their number too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
@@ -82,9 +81,8 @@ class BlobStore:
         self._drop_idle()
         found = self._kept.get(name)
         if found is None:
-            raise RequestError(
-                f"Unknown blob {printable(name[:100])!r}: it never existed, or has expired"
-            )
+            shown = printable(name[:100])
+            raise RequestError(f"Unknown blob {shown!r}: it never existed, or has expired")
         fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
         self._kept.move_to_end(name)
         self._quota.renew(name)

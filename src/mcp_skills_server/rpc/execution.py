@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -68,29 +68,6 @@ _MAX_LOGS: Final = 4000
 _NODE: Final = "Node.js v"
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A prepared run.
-
-    Attributes:
-        start: `Scripts.run` bound to the file to run.
-        title: its name in the summary.
-        args: its arguments.
-        blobs: ids of its input blobs.
-        function: the function to call; None to run a program.
-        owner: the owner charged for the run and its output blobs.
-    """
-
-    start: Callable[..., Awaitable[Outcome]]
-    title: str
-    args: Mapping[str, Json]
-    blobs: tuple[str, ...]
-    function: str | None
-    timeout_ms: int | None
-    owner: Owner
-    permissions: Permissions | None
-
-
 class Executor:
     """Executor of actions and code for one server, on one event loop."""
 
@@ -117,18 +94,14 @@ class Executor:
             OSError: a file of the skill changed and nothing was started; rescan the skill and
                 retry.
         """
-        entry, language, export = (
-            manifest.runtime.get(name) for name in ("entrypoint", "language", "export")
-        )
+        keys = ("entrypoint", "language", "export")
+        entry, language, export = (manifest.runtime.get(key) for key in keys)
         if manifest.fields["kind"] != ACTION or not isinstance(entry, str):
-            return failed(
-                "not_executable", f"{manifest.name} is not an action with an entry point; read it"
-            )
+            message = f"{manifest.name} is not an action with an entry point; read it"
+            return failed("not_executable", message)
         if entry not in skill.files:
-            return failed(
-                "not_executable",
-                f"the entry point {printable(entry[:200])} is not a file of the skill",
-            )
+            message = f"the entry point {printable(entry[:200])} is not a file of the skill"
+            return failed("not_executable", message)
         python = entry.endswith(".py") and language in (None, *_PYTHON)
         if export is not None and not (python and isinstance(export, str)):
             message = (
@@ -136,23 +109,13 @@ class Executor:
                 "programs, without export"
             )
             return failed("unsupported_runtime", message)
-
+        named = (request.args.get(name) for name in manifest.blob_inputs)
+        blobs = [each for each in named if isinstance(each, str)]
         start = partial(
             self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets
         )
-        named = (request.args.get(name) for name in manifest.blob_inputs)
-        blobs = (*request.input_blobs, *(each for each in named if isinstance(each, str)))
-        task = _Task(
-            start,
-            manifest.name,
-            request.args,
-            blobs,
-            export,
-            request.timeout_ms,
-            owner,
-            permissions,
-        )
-        return await self._perform(task)
+        start = partial(start, owner=owner, permissions=permissions)
+        return await self._perform(start, manifest.name, request, export, owner, blobs=blobs)
 
     async def run_code(
         self,
@@ -170,14 +133,11 @@ class Executor:
         extension = _EXTENSIONS.get(request.language, f".{request.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
-            message = (
-                f"the language {printable(request.language[:100])!r} is not supported "
-                f"here; supported: {known}"
-            )
+            language = printable(request.language[:100])
+            message = f"the language {language!r} is not supported here; supported: {known}"
             return failed("unsupported_runtime", message)
-        if request.entrypoint is not None and not (
-            extension == ".py" and request.entrypoint.isidentifier()
-        ):
+        function = request.entrypoint
+        if function is not None and not (extension == ".py" and function.isidentifier()):
             message = (
                 "entrypoint is the name of a Python function to call; leave it out to run the "
                 "code as a program"
@@ -186,45 +146,53 @@ class Executor:
         if len(skills) > MAX_MOUNTED:
             raise RequestError(f"at most {MAX_MOUNTED} skills can be mounted for a run")
         name = f"main{extension}"
-
+        code = {name: request.code.encode("utf-8", "replace")}
         start = partial(self._scripts.run, None, name, skills=skills)
-        blobs, function, code = (
-            request.input_blobs,
-            request.entrypoint,
-            request.code.encode("utf-8", "replace"),
-        )
-        task = _Task(
-            start, "the code", request.args, blobs, function, request.timeout_ms, owner, permissions
-        )
-        return await self._perform(task, {name: code})
+        start = partial(start, owner=owner, permissions=permissions)
+        return await self._perform(start, "the code", request, function, owner, code=code)
 
-    async def _perform(self, task: _Task, code: Mapping[str, bytes] | None = None) -> Run:
-        """Run a task in a temporary work directory, and collect its result and output blobs."""
-        wanted = dict.fromkeys(task.blobs)
+    async def _perform(
+        self,
+        start: Callable[..., Awaitable[Outcome]],
+        title: str,
+        request: Execution | CodeExecution,
+        function: str | None,
+        owner: Owner,
+        *,
+        blobs: Iterable[str] = (),
+        code: Mapping[str, bytes] | None = None,
+    ) -> Run:
+        """Run a file in a temporary work directory, and collect its result and output blobs.
+
+        Args:
+            start: `Scripts.run` bound to the file.
+            title: its name in the summary.
+            request: arguments, input blobs and time limit.
+            function: the function to call; None to run a program.
+            owner: the owner charged for the output blobs.
+            blobs: ids of further input blobs.
+            code: the file, unless a skill has it.
+        """
+        wanted = dict.fromkeys((*request.input_blobs, *blobs))
         if len(wanted) > MAX_INPUT_BLOBS:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs can be passed to a run")
         files = {
             BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted
         }
         try:
-            files |= {launcher.ARGS: jsonrpc.dump(task.args), **(code or {})}
+            files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
         except RecursionError:
             raise RequestError("args is nested too deeply") from None
-        start = task.start
-        if task.function is not None:
-            start = partial(start, args=(task.function,), launcher=_LAUNCHER)
+        called = function is not None
+        if called:
+            start = partial(start, args=(function,), launcher=_LAUNCHER)
+        limit = self._blobs.limit(owner)
         workspace = self._scripts.workspace()
         try:
-            outcome = await start(
-                workspace=workspace,
-                timeout_s=_seconds(task.timeout_ms),
-                fill=partial(_fill, files, task.function is not None),
-                owner=task.owner,
-                permissions=task.permissions,
-            )
-            harvest = await to_thread.run_sync(
-                _collect_output, workspace.path, self._blobs.limit(task.owner)
-            )
+            fill = partial(_fill, files, called)
+            timeout_s = _seconds(request.timeout_ms)
+            outcome = await start(workspace=workspace, timeout_s=timeout_s, fill=fill)
+            harvest = await to_thread.run_sync(_collect_output, workspace.path, limit)
         except QuotaError:
             raise
         except RunRefusedError as error:
@@ -234,26 +202,16 @@ class Executor:
         finally:
             with anyio.move_on_after(_TIDYING_S, shield=True):
                 await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
-        blobs: list[str] = []
-        is_whole = harvest.is_whole
+        made: list[str] = []
+        remark = ""
+        if not harvest.is_whole:
+            remark = _LEFT_OUT
         try:
             for name, raw in harvest.files.items():
-                blobs.append(
-                    self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner)
-                )
+                made.append(self._blobs.add(raw, media.media_type(name) or "text/plain", owner))
         except QuotaError:
-            is_whole = False
-        remark = ""
-        if not is_whole:
             remark = _LEFT_OUT
-        return to_run(
-            task.title,
-            outcome,
-            harvest.result,
-            tuple(blobs),
-            called=task.function is not None,
-            remark=remark,
-        )
+        return to_run(title, outcome, harvest.result, tuple(made), called=called, remark=remark)
 
 
 def _seconds(timeout_ms: int | None) -> float | None:
@@ -349,15 +307,11 @@ def to_run(
             how = "was ended"
         error = ("execution_failed", last or f"{title} {how}")
     elif called and error is None and result is None:
-        error = (
-            "execution_failed",
-            f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes",
-        )
+        message = f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes"
+        error = ("execution_failed", message)
     elif not called and outcome.stdout_truncated:
-        error = (
-            "output_too_long",
-            f"its output exceeds the limit; leave large output as files in {BLOBS_OUT}",
-        )
+        message = f"its output exceeds the limit; leave large output as files in {BLOBS_OUT}"
+        error = ("output_too_long", message)
     summary = f"{title} completed in {outcome.duration_ms} ms."
     if error is not None:
         summary, output = " ".join(error[1].split())[:MAX_SUMMARY] or error[0], None
@@ -368,7 +322,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
     """Decode the launcher's JSON into output and error."""
     if result is None:
         return None, None
-    try:
+    with suppress(jsonrpc.JsonError):
         report = jsonrpc.parse(result)
         if isinstance(report, dict):
             fields = cast(dict[str, Any], report)
@@ -378,8 +332,6 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
                 return None, (str(of.get("type"))[:MAX_SUMMARY], str(of.get("message"))[:_MAX_LOGS])
             if "output" in fields:
                 return cast(Json, fields["output"]), None
-    except jsonrpc.JsonError:
-        pass
     return None, ("execution_failed", "the result that the entry point left cannot be parsed")
 
 

@@ -58,23 +58,19 @@ def parse_call(message: object) -> Call:
     fields = cast(dict[str, Any], message)
     if fields.get("jsonrpc") != "2.0":
         raise CallError('Invalid Request: jsonrpc must be "2.0"', code=INVALID_REQUEST)
-    if "id" in fields and not _is_id(fields["id"]):
-        raise CallError(
-            "Invalid Request: id must be a string, a number or null", code=INVALID_REQUEST
-        )
+    if not _is_id(fields.get("id")):
+        message = "Invalid Request: id must be a string, a number or null"
+        raise CallError(message, code=INVALID_REQUEST)
     method, params = fields.get("method"), fields.get("params")
     if not isinstance(method, str):
         raise CallError("Invalid Request: method must be a string", code=INVALID_REQUEST)
-    if params is None:
-        params = {}
-    if not isinstance(params, dict):
+    if not isinstance(params, dict | None):
         if "id" not in fields:
             return Call(method, {}, False, None)
         code = INVALID_PARAMS if isinstance(params, list) else INVALID_REQUEST
-        raise CallError(
-            "params must be an object; parameters by position are not supported", code=code
-        )
-    return Call(method, cast(dict[str, Any], params), "id" in fields, fields.get("id"))
+        message = "params must be an object; parameters by position are not supported"
+        raise CallError(message, code=code)
+    return Call(method, cast(dict[str, Any], params or {}), "id" in fields, fields.get("id"))
 
 
 def id_of(message: object) -> Id:

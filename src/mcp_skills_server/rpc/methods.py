@@ -26,14 +26,7 @@ from mcp_skills_server.catalog.views import LruCache, SkillSet, View, Views, ret
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
-from mcp_skills_server.dialects.skills_protocol import (
-    GUIDE_SKILL,
-    CodeExecution,
-    Description,
-    Execution,
-    FileRequest,
-    Listing,
-)
+from mcp_skills_server.dialects.skills_protocol import GUIDE_SKILL, CodeExecution, Execution
 from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import cursors, media
 from mcp_skills_server.format import manifest as manifests
@@ -145,19 +138,17 @@ class CatalogueCache:
         logged: the logged problems, shared by the catalogues of all sets of grants.
     """
 
-    def __init__(self, skill_set: SkillSet, logged: set[Problem] | None = None) -> None:
+    def __init__(self, skill_set: SkillSet, logged: set[Problem]) -> None:
         self._skill_set = skill_set
         self._lock = threading.Lock()
-        self._made: tuple[Snapshot, Catalogue] | None = None
-        self.logged: set[Problem] = set()
-        if logged is not None:
-            self.logged = logged
+        self._made: tuple[Snapshot, Catalogue] = Snapshot({}), Catalogue(())
+        self.logged = logged
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
         """Return the cached catalogue of this snapshot, or None."""
-        made = self._made
-        return made[1] if made is not None and made[0] is snapshot else None
+        made_from, catalogue = self._made
+        return catalogue if made_from is snapshot else None
 
     def make(self, snapshot: Snapshot) -> Catalogue:
         """Return the catalogue of this snapshot, reading each `skill.toml` that is not cached.
@@ -180,35 +171,32 @@ class CatalogueCache:
                     continue
                 # a later version would replace the built-in one
                 if found.manifest.name == GUIDE_SKILL:
-                    problems.append(
-                        self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill")
-                    )
+                    taken = f"{GUIDE_SKILL} is the name of the built-in skill"
+                    problems.append(self._hidden(skill, taken))
                 else:
                     entries.append(SkillVersion(found.manifest, skill.frontmatter, skill))
             catalogue = Catalogue(entries)
             for entry in catalogue.shadowed:
                 if entry.skill is not None:
-                    same = (
-                        f"{entry.manifest.name} {entry.manifest.version.text} is also that "
-                        "of another skill"
-                    )
-                    problems.append(self._hidden(entry.skill, same))
+                    same = f"{entry.manifest.name} {entry.manifest.version.text}"
+                    taken = f"{same} is also that of another skill"
+                    problems.append(self._hidden(entry.skill, taken))
             self._log(problems)
             self._made = snapshot, catalogue
             return catalogue
 
     def _read(self, skill: Skill) -> Findings:
-        kept = _findings.get(skill)
-        if kept is not None:
-            return kept
-        file = skill.files.get(SKILL_TOML)
-        try:
-            raw = None if file is None else self._skill_set.read(file)
-        except OSError as error:
-            if file is not None and file.digest:
-                raise
-            message = f"the file cannot be read ({error.strerror})"
-            return Findings(None, (problem("unreadable", message),))
+        if skill in _findings:
+            return _findings[skill]
+        file, raw = skill.files.get(SKILL_TOML), None
+        if file is not None:
+            try:
+                raw = self._skill_set.read(file)
+            except OSError as error:
+                if file.digest:
+                    raise
+                message = f"the file cannot be read ({error.strerror})"
+                return Findings(None, (problem("unreadable", message),))
         found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
         return found
 
@@ -218,14 +206,12 @@ class CatalogueCache:
 
     def _placed(self, found: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
-        return found.at(
-            self._skill_set.roots[skill.root].show(join(skill.directory, file)), skill.path
-        )
+        root = self._skill_set.roots[skill.root]
+        return found.at(root.show(join(skill.directory, file)), skill.path)
 
     def _log(self, problems: list[Problem]) -> None:
-        self.problems = tuple(
-            sorted(problems, key=lambda each: (each.path, each.line or 0, each.code))
-        )
+        problems.sort(key=lambda each: (each.path, each.line or 0, each.code))
+        self.problems = tuple(problems)
         fresh = [each for each in self.problems if each not in self.logged]
         if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
             self.logged.clear()  # a problem that comes back is logged again
@@ -273,7 +259,7 @@ class Methods:
             dialect.READ_BLOB: self._read_blob,
             dialect.GUIDE: self._guide,
         }
-        self.catalogues = CatalogueCache(runtime.registry)
+        self.catalogues = CatalogueCache(runtime.registry, set())
         self._restricted = LruCache(
             partial(CatalogueCache, logged=self.catalogues.logged), weigh, _MOST_SKILLS
         )
@@ -296,10 +282,8 @@ class Methods:
         """
         work = self._table.get(method)
         if work is None:
-            message = (
-                f"Method not found: {printable(method[:100])!r}; known: "
-                f"{', '.join(dialect.METHODS)}"
-            )
+            known = ", ".join(dialect.METHODS)
+            message = f"Method not found: {printable(method[:100])!r}; known: {known}"
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
             return await work(params, RpcClient(owner, principal))
@@ -328,7 +312,7 @@ class Methods:
 
     # Discovery
 
-    async def _list(self, view: View, request: Listing, _client: RpcClient) -> Result:
+    async def _list(self, view: View, request: dialect.Listing, _client: RpcClient) -> Result:
         kind = f"{dialect.LIST} {request.namespace or ''}"
         after = _after(request.cursor, kind)
         catalogue = await self._catalogue(view)
@@ -341,7 +325,9 @@ class Methods:
             cursor = cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
         return dialect.skill_list((entry.manifest for entry in kept), request.detail, cursor)
 
-    async def _describe(self, view: View, request: Description, _client: RpcClient) -> Result:
+    async def _describe(
+        self, view: View, request: dialect.Description, _client: RpcClient
+    ) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         frontmatter = content = None
         if request.detail != "manifest":
@@ -351,7 +337,7 @@ class Methods:
             content = (raw or b"").decode("utf-8", "replace")
         return dialect.skill_description(entry.manifest, frontmatter, content)
 
-    async def _read(self, view: View, request: FileRequest, client: RpcClient) -> Result:
+    async def _read(self, view: View, request: dialect.FileRequest, client: RpcClient) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _error_data(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
@@ -359,9 +345,8 @@ class Methods:
             raw = await self._bytes(view, entry, request.path)
             if raw is None:
                 message = f"{request.name[:100]} has no file {request.path[:200]!r}"
-                near = nearest(
-                    request.path, guide.files() if entry.skill is None else entry.skill.files
-                )
+                files = guide.files() if entry.skill is None else entry.skill.files
+                near = nearest(request.path, files)
                 if near:
                     message += f"; nearest: {', '.join(near)}"
                 raise CallError(printable(message), about)
@@ -380,30 +365,27 @@ class Methods:
         if self._executor is None:
             return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
         if entry.skill is None:
-            return dialect.run(
-                failed("not_executable", f"{request.name} is an instruction; read it")
-            )
+            message = f"{request.name} is an instruction; read it"
+            return dialect.run(failed("not_executable", message))
         events.record_mentions([entry.skill])
-        permissions = view.skill_set.permissions
-        return dialect.run(
-            await self._executor.run(
-                entry.manifest, entry.skill, request, client.owner, permissions=permissions
-            )
+        allowed = view.skill_set.permissions
+        done = await self._executor.run(
+            entry.manifest, entry.skill, request, client.owner, permissions=allowed
         )
+        return dialect.run(done)
 
     async def _run_code(self, view: View, request: CodeExecution, client: RpcClient) -> Result:
         executor = self._executor
-        if executor is None or not self._allow_code:
-            return dialect.run(
-                failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS)
-            )
+        if executor is None:
+            return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
+        if not self._allow_code:
+            return dialect.run(failed(dialect.DISABLED, _NO_CODE))
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
         skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-        permissions = view.skill_set.permissions
-        return dialect.run(
-            await executor.run_code(request, skills, client.owner, permissions=permissions)
-        )
+        allowed = view.skill_set.permissions
+        done = await executor.run_code(request, skills, client.owner, permissions=allowed)
+        return dialect.run(done)
 
     async def _create_blob(self, params: Mapping[str, Any], client: RpcClient) -> Result:
         content, kind = dialect.blob_content(params)
@@ -439,9 +421,8 @@ class Methods:
             hint = f"{dialect.LIST} lists all skills"
             if near:
                 hint = f"nearest: {', '.join(near)}"
-            raise CallError(
-                f"Unknown skill {printable(name[:100])!r}; {hint}", _error_data(name, version)
-            )
+            message = f"Unknown skill {printable(name[:100])!r}; {hint}"
+            raise CallError(message, _error_data(name, version))
         if version is None:
             return there[-1]
         found = next((each for each in there if each.manifest.version.text == version), None)
@@ -471,11 +452,8 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     name, _, text = key.partition(" ")
     version = manifests.parse_version(text)
     if found != kind or version is None:
-        message = (
-            f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier "
-            "page of the same list"
-        )
-        raise CallError(message)
+        hint = "use the next_cursor of an earlier page of the same list"
+        raise CallError(f"Invalid cursor {printable(cursor[:100])!r}; {hint}")
     return name, version.key
 
 

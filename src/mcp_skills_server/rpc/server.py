@@ -7,6 +7,7 @@ of responses. A bug is -32603 for the client and a traceback in the log.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -62,10 +63,8 @@ class Rpc:
             return await self._one(message, owner, principal, address)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
-            reason = "the batch is empty"
-            if batch:
-                reason = f"a batch has at most {MAX_BATCH} calls"
-            return _error(None, CallError(f"Invalid Request: {reason}", code=INVALID_REQUEST))
+            reason = f"Invalid Request: a batch has 1 to {MAX_BATCH} calls"
+            return _error(None, CallError(reason, code=INVALID_REQUEST))
         answers: list[bytes] = []
         size = 0
         for each in batch:
@@ -84,12 +83,10 @@ class Rpc:
     @staticmethod
     def calls_in(raw: bytes) -> int:
         """Return the number of calls in a message, at most `MAX_BATCH`."""
-        if not raw.lstrip().startswith(b"["):
-            return 1
-        try:
-            message = messages.parse(raw)
-        except CallError:
-            return 1
+        message: object = None
+        if raw.lstrip().startswith(b"["):
+            with suppress(CallError):
+                message = messages.parse(raw)
         if not isinstance(message, list):
             return 1
         return max(1, min(len(cast(list[Any], message)), MAX_BATCH))
@@ -117,9 +114,9 @@ class Rpc:
         except Exception:
             logger.exception("%r failed", call.method[:100], extra=REPEATS)
             answer = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
-        if not call.wants_response:
-            return None
-        return answer
+        if call.wants_response:
+            return answer
+        return None
 
 
 def _error(id_: jsonrpc.Id, error: CallError) -> bytes:

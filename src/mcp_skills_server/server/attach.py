@@ -31,27 +31,15 @@ from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.format.uris import SCHEME, uri
+from mcp_skills_server.format.uris import SCHEME, TEMPLATE, uri
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import prompts, resources
-from mcp_skills_server.server.attachment import Attachment, server_features
+from mcp_skills_server.server import prompts, resources, sdk
+from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.server.sdk import (
-    Context,
-    SdkHandler,
-    SessionPeer,
-    caller_of,
-    host_of,
-    map_errors,
-    principal,
-    quota_owner,
-    record_event,
-    scope_of,
-    stream_of,
-)
+from mcp_skills_server.server.sdk import Context, SdkHandler, SessionPeer, principal, scope_of
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -77,17 +65,16 @@ _LISTS: Final = {
 """List methods that a server may have itself, with the key of the items in the result."""
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
+_RESOURCES: Final = ("resources/list", "resources", "uri")
+_TEMPLATES: Final = ("resources/templates/list", "resourceTemplates", "uriTemplate")
 _CALL: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
 
 
 def make_standalone_server() -> Server[Any]:
     """Return the standalone server, with nothing attached yet."""
-    return Server(
-        "mcp-skills-server",
-        version=mcp_skills_server.__version__,
-        title="Agent Skills",
-    )
+    version = mcp_skills_server.__version__
+    return Server("mcp-skills-server", version=version, title="Agent Skills")
 
 
 def attach(
@@ -134,16 +121,15 @@ def attach(
             "that"
         )
     _ATTACHED.add(lowlevel)
-    if watch is True:
+    watcher = watch or None
+    if watcher is True:
         watcher = Watcher(registry)
-    else:
-        watcher = watch or None
     attachment = Attachment(
         registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views
     )
     merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
-    lowlevel.middleware.extend((partial(record_event, attachment), merged.middleware))
+    lowlevel.middleware.extend((partial(sdk.record_event, attachment), merged.middleware))
     inner = lowlevel.lifespan
 
     @asynccontextmanager
@@ -167,13 +153,7 @@ def _lowlevel(server: object) -> Server[Any]:
 
 
 class MergedHandlers:
-    """Handlers that combine our results with those of the server they are added to.
-
-    Args:
-        server: the server.
-        attachment: the attached registry.
-        tool_skills: the skills of the server's own tools, as in `attach`.
-    """
+    """Handlers that combine our results with those of the server they are added to."""
 
     def __init__(
         self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]
@@ -197,27 +177,25 @@ class MergedHandlers:
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
             "resources/read": (types.ReadResourceRequestParams, self._is_served),
             "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
+            "resources/subscribe": (types.SubscribeRequestParams, self._is_served),
+            "resources/unsubscribe": (types.UnsubscribeRequestParams, self._is_served),
         }
-        for method in self._attachment.handlers:
-            ours: SdkHandler = partial(self._call_ours, method)
-            if method == _CALL and self._tool_skills:
-                ours = self._call_our_tool
+        ours: dict[str, SdkHandler] = {
+            method: partial(self._call_ours, method) for method in self._attachment.handlers
+        }
+        if _CALL in ours and self._tool_skills:
+            ours[_CALL] = self._call_our_tool
+        ours |= {
+            "resources/subscribe": self._subscribe,
+            "resources/unsubscribe": self._unsubscribe,
+        }
+        for method, handler in ours.items():
             if method in _LISTS:
-                self._add_list(method, _LISTS[method], ours)
+                self._add_list(method, _LISTS[method], handler)
             elif method in routed:
-                params_type, is_ours = routed[method]
-                self._add_routed(method, params_type, ours, is_ours)
+                self._add_routed(method, *routed[method], handler)
             else:
-                self._add(method, types.RequestParams, ours)
-        self._add_routed(
-            "resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served
-        )
-        self._add_routed(
-            "resources/unsubscribe",
-            types.UnsubscribeRequestParams,
-            self._unsubscribe,
-            self._is_served,
-        )
+                self._add(method, types.RequestParams, handler)
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
         listening = self._theirs[_LISTEN]
         if listening is not None and isinstance(listening.handler, ListenHandler):
@@ -227,22 +205,24 @@ class MergedHandlers:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return await self._attachment.advertise(result, principal(scope_of(ctx)), *host_of(ctx))
+            return await self._attachment.advertise(
+                result, principal(scope_of(ctx)), *sdk.host_of(ctx)
+            )
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
         return result
 
     async def _call_ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
-        caller = caller_of(ctx, self._attachment, self._served)
+        caller = sdk.caller_of(ctx, self._attachment, self._served)
         return await self._attachment.call(method, caller, ctx.params or {})
 
     def _add(self, method: str, params_type: type[BaseModel], call: SdkHandler) -> None:
         self._theirs[method] = self._server.get_request_handler(method)
-        self._server.add_request_handler(method, params_type, map_errors(call))
+        self._server.add_request_handler(method, params_type, sdk.map_errors(call))
 
     def _add_routed(
-        self, method: str, params_type: type[BaseModel], ours: SdkHandler, is_ours: IsOurs
+        self, method: str, params_type: type[BaseModel], is_ours: IsOurs, ours: SdkHandler
     ) -> None:
         """Add a handler that answers if a skill is concerned, or if the server has no handler."""
 
@@ -251,7 +231,9 @@ class MergedHandlers:
             if theirs is None:
                 return await ours(ctx, params)
             await self._attachment.ready()
-            return await (ours if await is_ours(ctx, params) else theirs.handler)(ctx, params)
+            if await is_ours(ctx, params):
+                return await ours(ctx, params)
+            return await theirs.handler(ctx, params)
 
         self._add(method, params_type, call)
 
@@ -259,26 +241,20 @@ class MergedHandlers:
         """Add a list handler: the server's pages, their cursors wrapped in ours, then our pages."""
 
         async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
-            theirs = self._theirs[method]
-            if theirs is None or (
-                params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS
-            ):
+            theirs, kind, inner = self._theirs[method], _THEIRS, None
+            if theirs is not None and params.cursor is not None:
+                kind, inner = cursors.decode(params.cursor)
+            if theirs is None or kind != _THEIRS:
                 return await ours(ctx, params)
-            inner = None
-            if params.cursor is not None:
-                inner = cursors.decode(params.cursor)[1]
             page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
             more = page.pop("nextCursor", None)
             if more is not None:
-                return page | {
-                    "nextCursor": cursors.encode(_THEIRS, str(more)),
-                    "cacheScope": "private",
-                }
+                page["nextCursor"] = cursors.encode(_THEIRS, str(more))
+                return page | {"cacheScope": "private"}
             mine = await ours(replace(ctx, params={}), params)
+            taken = frozenset[str]()
             if key in {"tools", "prompts"}:
                 taken = await self._names(ctx, method, key, "name")
-            else:
-                taken = frozenset[str]()
             both = [*page[key], *(each for each in mine[key] if each["name"] not in taken)]
             return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
 
@@ -310,13 +286,11 @@ class MergedHandlers:
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {each["location"]: each["name"] for each in active}
-            about = {
-                tool: loaded.get(self._skill_of(ctx, tool))
-                for tool in await self._names(ctx, *_TOOLS)
-            }
-            named = [
-                f"{tool} ({skill})" for tool, skill in sorted(about.items()) if skill is not None
-            ]
+            named: list[str] = []
+            for tool in sorted(await self._names(ctx, *_TOOLS)):
+                skill = self._skill_of(ctx, tool)
+                if skill in loaded:
+                    named.append(f"{tool} ({loaded[skill]})")
             if named:
                 note = f"Tools that these skills document: {', '.join(named)}."
                 return {**tool_dialect.with_note(cast("tool_dialect.ToolResult", result), note)}
@@ -328,50 +302,39 @@ class MergedHandlers:
         return self._attachment.view(principal(scope_of(ctx)))
 
     async def _is_served(self, ctx: Context, params: Any) -> bool:
-        settings = self._attachment.settings
-        return resources.is_view(settings, params.uri) or (
-            resources.canonical(self._view(ctx), settings, params.uri) is not None
-        )
+        view, settings = self._view(ctx), self._attachment.settings
+        if resources.is_view(settings, params.uri):
+            return True
+        return resources.canonical(view, settings, params.uri) is not None
 
     async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
-        return tool_dialect.canonical(
-            params.name
-        ) is not None and params.name not in await self._names(ctx, *_TOOLS)
+        if tool_dialect.canonical(params.name) is None:
+            return False
+        return params.name not in await self._names(ctx, *_TOOLS)
 
     async def _is_our_prompt(self, ctx: Context, params: Any) -> bool:
-        attachment = self._attachment
-        if not attachment.settings.prompts:
+        view, settings = self._view(ctx), self._attachment.settings
+        if not settings.prompts or not prompts.is_our_prompt(view, settings, params.name):
             return False
-        ours = prompts.is_our_prompt(self._view(ctx), attachment.settings, params.name)
-        return ours and params.name not in await self._names(ctx, *_PROMPTS)
+        return params.name not in await self._names(ctx, *_PROMPTS)
 
     async def _is_our_reference(self, ctx: Context, params: Any) -> bool:
-        if prompts.is_prompt(params.ref):
+        if isinstance(params.ref, types.PromptReference):
             return await self._is_our_prompt(ctx, params.ref)
-        return resources.is_our_template(params.ref)
+        return params.ref.uri == TEMPLATE
 
     async def _served(self, ctx: Context, view: View) -> Served:
         """Return the names of the server's other tools, prompts and resources."""
-        return server_features(
-            self._attachment,
-            view,
-            await self._names(ctx, *_TOOLS),
-            await self._names(ctx, *_PROMPTS),
-            await self._names(ctx, "resources/list", "resources", "uri")
-            | await self._names(
-                ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"
-            ),
-        )
+        tools, others = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
+        uris = await self._names(ctx, *_RESOURCES) | await self._names(ctx, *_TEMPLATES)
+        return self._attachment.features(view, tools, others, uris)
 
     async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
         """Return the values of a field in one of the server's own lists, from at most 100 pages."""
-        if method in self._theirs:
-            entry = self._theirs[method]
-        else:
-            entry = self._server.get_request_handler(method)
-        names: set[str] = set()
+        entry = self._theirs.get(method, self._server.get_request_handler(method))
         if entry is None:
             return frozenset()
+        names: set[str] = set()
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
@@ -386,7 +349,8 @@ class MergedHandlers:
     async def _subscribe(
         self, ctx: Context, params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
-        await self._attachment.subscribe(SessionPeer(ctx), params.uri, quota_owner(scope_of(ctx)))
+        owner = sdk.quota_owner(scope_of(ctx))
+        await self._attachment.subscribe(SessionPeer(ctx), params.uri, owner)
         return types.EmptyResult()
 
     async def _unsubscribe(
@@ -397,17 +361,13 @@ class MergedHandlers:
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
-        if (
-            theirs is not None
-            and not notifier.relays
-            and not self._is_about_skills(params.notifications)
-        ):
-            # a custom handler, whose events cannot be relayed
+        ours = theirs is None or notifier.relays or self._is_about_skills(params.notifications)
+        if theirs is not None and not ours:  # a custom handler, whose events cannot be relayed
             return await theirs.handler(ctx, params)
         # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()
         wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
-        stream, owner = stream_of(ctx), quota_owner(scope_of(ctx))
+        stream, owner = sdk.stream_of(ctx), sdk.quota_owner(scope_of(ctx))
         if theirs is None or not notifier.relays:
             return await notifier.listen(stream, wanted, owner)
         relay = _Relay(ctx)
@@ -425,9 +385,8 @@ class MergedHandlers:
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
-        asked = wanted.resources_list_changed or any(
-            map(extra.get, self._attachment.settings.spoken.notifications)
-        )
+        keys = self._attachment.settings.spoken.notifications
+        asked = wanted.resources_list_changed or any(map(extra.get, keys))
         return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
 

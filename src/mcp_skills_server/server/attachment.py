@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Container, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from mcp_skills_server.access.grants import Grants, Permissions
@@ -27,15 +27,8 @@ from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import prompts, resources, skills
-from mcp_skills_server.server.notify import (
-    Notice,
-    Notifier,
-    Peer,
-    RecentNotifications,
-    list_notices,
-    notices,
-)
+from mcp_skills_server.server import notify, prompts, resources, skills
+from mcp_skills_server.server.notify import Notice, Notifier, Peer, RecentNotifications
 from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
 from mcp_skills_server.server.tools import Tools
 
@@ -93,20 +86,12 @@ class Attachment:
             "completion/complete": _complete,
         }
         if settings.tools:
-            self.handlers |= {
-                _LIST_TOOLS: self.tools.list_tools,
-                "tools/call": self.tools.call_tool,
-            }
+            self.handlers[_LIST_TOOLS] = self.tools.list_tools
+            self.handlers["tools/call"] = self.tools.call_tool
         if settings.prompts:
-            self.handlers |= {
-                "prompts/list": prompts.list_prompts,
-                "prompts/get": prompts.get_prompt,
-            }
-        self.notifier = Notifier(
-            settings,
-            permissions=self.views.permissions,
-            between=self._notices_between,
-        )
+            self.handlers["prompts/list"] = prompts.list_prompts
+            self.handlers["prompts/get"] = prompts.get_prompt
+        self.notifier = Notifier(settings, self.views.permissions, self._notices_between)
         self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher
         self.is_ready = False
@@ -125,10 +110,31 @@ class Attachment:
             await self.wait_for_listable()
         else:
             await self.ready()
+        skill_set, settings = self.views.of(caller.principal), self.settings
         return await retry_when_stale(
-            self.views.of(caller.principal),
-            lambda view: handler(view, self.settings, caller, params),
+            skill_set, lambda view: handler(view, settings, caller, params)
         )
+
+    def features(
+        self,
+        view: View,
+        tools: frozenset[str] = frozenset(),
+        others: Container[str] = (),
+        uris: Container[str] = (),
+    ) -> Served:
+        """Return the server's other features: our tools and prompts, and the server's own.
+
+        Args:
+            view: the view of the request.
+            tools: names of the server's own tools.
+            others: names of its own prompts.
+            uris: of its own resources.
+        """
+        if self.settings.tools:
+            tools |= {str(each["name"]) for each in self.tools.definitions(view.skill_set)}
+        if self.settings.prompts:
+            others = prompts.Names(view, self.settings, others)
+        return Served(tools=tools, prompts=others, resources=uris)
 
     async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """Subscribe a legacy client to a resource (`resources/subscribe`, legacy era only).
@@ -255,42 +261,38 @@ class Attachment:
             asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
         if self.recent is not None:
             # A client of this replica may still read from a replica with older skills.
-            every = [(method, None) for method in list_notices(self.settings).values()]
+            every = [(method, None) for method in notify.list_notices(self.settings).values()]
             self.recent.add(lambda: self.notifier.publish(every), announced=False)
 
-    def _notify(self, notify: Callable[[], None]) -> None:
-        notify()
+    def _notify(self, work: Callable[[], None]) -> None:
+        work()
         if self.recent is not None:
-            self.recent.add(notify)
+            self.recent.add(work)
 
     def _publish(self, changes: Changes) -> None:
         # Clients know no skills before the first scan, so no change either.
         if not self.is_ready:
             return
-        if self.views.are_restricted:
-            self._publish_restricted(changes)
+        if self.views.are_restricted:  # notify the principals that have skills among them
+            left_to = cache(partial(self._notices_within, changes))
+            publish = self.notifier.publish_to_each
+            self._notify(lambda: publish(lambda who: left_to(self.views.of(who))))
             return
         tools = False
         if self.settings.tools and runtime.changed(changes.before, changes.after):
             now = self.tools.tool_variants(self.registry)
             tools, self._tools_shown = now != self._tools_shown, now
-        found = notices(changes, self.settings, tools=tools)
+        found = notify.notices(changes, self.settings, tools=tools)
         self._notify(lambda: self.notifier.publish(found))
 
-    def _publish_restricted(self, changes: Changes) -> None:
-        """Notify the principals that have skills among the changes."""
-
-        @cache
-        def left_to(skill_set: SkillSet) -> list[Notice]:
-            return self._notices(skill_set.filter_changes(changes))
-
-        self._notify(lambda: self.notifier.publish_to_each(lambda who: left_to(self.views.of(who))))
+    def _notices_within(self, changes: Changes, skill_set: SkillSet) -> list[Notice]:
+        return self._notices(skill_set.filter_changes(changes))
 
     def _notices(self, left: Changes) -> list[Notice]:
         # May notify in vain: an exact comparison would render the tools for each set of grants.
         tools = self.settings.tools and runtime.changed(left.before, left.after)
         if left:
-            return notices(left, self.settings, tools=tools)
+            return notify.notices(left, self.settings, tools=tools)
         return []
 
     def _notices_between(self, old: Permissions, new: Permissions) -> list[Notice]:
@@ -305,37 +307,14 @@ class Attachment:
     def _publish_new_grants(self, before: Grants, now: Grants) -> None:
         """Notify the principals whose permissions differ."""
         between = cache(self._notices_between)
-        if self.is_ready:
-            self._notify(
-                lambda: self.notifier.publish_to_each(
-                    lambda who: between(before.permissions(who), now.permissions(who))
-                )
+
+        def work() -> None:
+            self.notifier.publish_to_each(
+                lambda who: between(before.permissions(who), now.permissions(who))
             )
 
-
-def server_features(
-    attachment: Attachment,
-    view: View,
-    tools: frozenset[str] = frozenset(),
-    others: Container[str] = (),
-    uris: Container[str] = (),
-) -> Served:
-    """Return the server's other features: our tools and prompts, and the server's own.
-
-    Args:
-        attachment: the attached registry.
-        view: the view of the request.
-        tools: names of the server's own tools.
-        others: names of its own prompts.
-        uris: of its own resources.
-    """
-    settings = attachment.settings
-    if settings.tools:
-        tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
-    names = others
-    if settings.prompts:
-        names = prompts.Names(view, settings, others)
-    return Served(tools=tools, prompts=names, resources=uris)
+        if self.is_ready:
+            self._notify(work)
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:

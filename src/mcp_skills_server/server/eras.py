@@ -29,7 +29,7 @@ from mcp_skills_server.telemetry.events import Outcome
 
 logger = logging.getLogger(__name__)
 
-MODERN_VERSIONS: Final = ("2026-07-28",)
+_MODERN_VERSIONS: Final = ("2026-07-28",)
 """Protocol revisions in which every request has its own envelope."""
 _LEGACY_NOT_FOUND: Final = -32002
 """The code of an unknown resource in the legacy era."""
@@ -38,9 +38,12 @@ SKILLS: Final = frozenset({"skills/list", "skills/get", "resources/directory/rea
 
 Shape: TypeAlias = "type | tuple[Shape, ...] | frozenset[str] | list[Shape] | Mapping[str, Shape]"
 
-VERSION: Final = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
-CLIENT: Final = "io.modelcontextprotocol/clientInfo"
+INITIALIZE: Final = "initialize"
+DISCOVER: Final = "server/discover"
+PING: Final = "ping"
+_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+_CLIENT: Final = "io.modelcontextprotocol/clientInfo"
 _LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {
@@ -73,22 +76,18 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
         return _first(shape_error(each, shape[0], f"{name}[{i}]") for i, each in enumerate(items))
     if not isinstance(value, dict):
         return f"{name} must be an object"
-    return _first(
-        _field_error(cast("dict[str, Any]", value), key, inner, name)
-        for key, inner in shape.items()
-    )
+    fields = cast("dict[str, Any]", value)
+    return _first(_field_error(fields, key, inner, name) for key, inner in shape.items())
 
 
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     if key == "*":
         return _first(shape_error(each, shape, f"{name}.{other}") for other, each in fields.items())
-    if key.endswith("?"):
-        key = key[:-1]
-        if fields.get(key) is None:
-            return None
-        return shape_error(fields[key], shape, f"{name}.{key}")
-    if key in fields:
-        return shape_error(fields[key], shape, f"{name}.{key}")
+    plain = key.removesuffix("?")
+    if plain != key and fields.get(plain) is None:
+        return None
+    if plain in fields:
+        return shape_error(fields[plain], shape, f"{name}.{plain}")
     return f"{name}.{key} is missing"
 
 
@@ -99,21 +98,16 @@ def _first(reasons: Any) -> str | None:
 _LEVEL: Final = frozenset(
     {"alert", "critical", "debug", "emergency", "error", "info", "notice", "warning"}
 )
-_ICON: Final[Shape] = {
-    "src": str,
-    "mimeType?": str,
-    "sizes?": [str],
-    "theme?": frozenset({"light", "dark"}),
-}
-CLIENT_INFO: Final[Shape] = {
+_THEME: Final = frozenset({"light", "dark"})
+_ICON: Final[Shape] = {"src": str, "mimeType?": str, "sizes?": [str], "theme?": _THEME}
+_CLIENT_INFO: Final[Shape] = {
     "name": str, "version": str, "title?": str, "description?": str, "websiteUrl?": str,
     "icons?": [_ICON],
 }  # fmt: skip
 _OBJECTS: Final[Shape] = {"*": dict}
-_TASKS: Final[Shape] = {
-    "list?": dict,
-    "cancel?": dict,
-    "requests?": {"sampling?": {"createMessage?": dict}, "elicitation?": {"create?": dict}},
+_REQUESTS: Final[Shape] = {
+    "sampling?": {"createMessage?": dict},
+    "elicitation?": {"create?": dict},
 }
 _BOTH_CAPABILITIES: Final[Mapping[str, Shape]] = {
     "experimental?": _OBJECTS,
@@ -121,30 +115,24 @@ _BOTH_CAPABILITIES: Final[Mapping[str, Shape]] = {
     "sampling?": {"context?": dict, "tools?": dict},
     "elicitation?": {"form?": dict, "url?": dict},
 }
-_LEGACY_CAPABILITIES: Final[Shape] = {
-    **_BOTH_CAPABILITIES,
-    "roots?": {"listChanged?": bool},
-    "tasks?": _TASKS,
+_TOKEN: Final[Mapping[str, Shape]] = {"progressToken?": (str, int)}
+_LEGACY_ENVELOPE: Final[Shape] = {"_meta?": _TOKEN}
+_MODERN_ENVELOPE: Final[Shape] = {
+    "_meta": {
+        _VERSION: str,
+        _CAPABILITIES: {**_BOTH_CAPABILITIES, "roots?": dict},
+        f"{_CLIENT}?": _CLIENT_INFO,
+        f"{_LOG_LEVEL}?": _LEVEL,
+        **_TOKEN,
+    }
 }
-_MODERN_CAPABILITIES: Final[Shape] = {**_BOTH_CAPABILITIES, "roots?": dict}
-
-LEGACY_META: Final[Mapping[str, Shape]] = {"progressToken?": (str, int)}
-"""The shape of the optional `_meta` in the legacy era."""
-MODERN_META: Final[Mapping[str, Shape]] = {
-    VERSION: str,
-    CAPABILITIES: _MODERN_CAPABILITIES,
-    f"{CLIENT}?": CLIENT_INFO,
-    f"{_LOG_LEVEL}?": _LEVEL,
-    **LEGACY_META,
-}
-"""The shape of the envelope, the required `_meta` of the modern era."""
 _INPUT_ANSWERS: Final[Mapping[str, Shape]] = {"inputResponses?": dict, "requestState?": str}
 _REFERENCE: Final[Shape] = (
     {"type": frozenset({"ref/prompt"}), "name": str, "title?": str},
     {"type": frozenset({"ref/resource"}), "uri": str},
 )
 
-_BOTH: Final[Mapping[str, Mapping[str, Shape]]] = {
+_BOTH: Final[Mapping[str, Shape]] = {
     **{method: {} for method in SKILLS},
     "tools/list": {"cursor?": str},
     "tools/call": {"name": str, "arguments?": dict, "task?": {"ttl?": int}, **_INPUT_ANSWERS},
@@ -159,18 +147,24 @@ _BOTH: Final[Mapping[str, Mapping[str, Shape]]] = {
         "context?": {"arguments?": {"*": str}},
     },
 }
-_LEGACY: Final[Mapping[str, Mapping[str, Shape]]] = {
-    "initialize": {
-        "capabilities": _LEGACY_CAPABILITIES,
-        "clientInfo": CLIENT_INFO,
+_LEGACY: Final[Mapping[str, Shape]] = {
+    **_BOTH,
+    INITIALIZE: {
+        "capabilities": {
+            **_BOTH_CAPABILITIES,
+            "roots?": {"listChanged?": bool},
+            "tasks?": {"list?": dict, "cancel?": dict, "requests?": _REQUESTS},
+        },
+        "clientInfo": _CLIENT_INFO,
         "protocolVersion": str,
     },
-    "ping": {},
+    PING: {},
     "resources/subscribe": {"uri": str},
     "resources/unsubscribe": {"uri": str},
 }
-_MODERN: Final[Mapping[str, Mapping[str, Shape]]] = {
-    "server/discover": {},
+_MODERN: Final[Mapping[str, Shape]] = {
+    **_BOTH,
+    DISCOVER: {},
     "subscriptions/listen": {
         "notifications": {
             "toolsListChanged?": bool,
@@ -181,15 +175,7 @@ _MODERN: Final[Mapping[str, Mapping[str, Shape]]] = {
     },
 }
 
-LEGACY_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_LEGACY}
-"""Shapes of the params other than `_meta`, by method, for all revisions of the legacy era."""
-MODERN_SHAPES: Final[Mapping[str, Shape]] = {**_BOTH, **_MODERN}
-"""Shapes of the params other than `_meta`, by method, in the modern era."""
-
-INITIALIZE: Final = "initialize"
-DISCOVER: Final = "server/discover"
-PING: Final = "ping"
-LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+_LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions for the handshake; the last one is the default for an unknown request."""
 _UNSUPPORTED_VERSION: Final = -32022
 _SERVER: Final = {
@@ -201,20 +187,12 @@ _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 _ONLY_MODERN: Final = ("resultType", "ttlMs", "cacheScope")
 """Result fields that the legacy era does not have."""
 
-_LEGACY_ENVELOPE: Final[Shape] = {"_meta?": LEGACY_META}
-_MODERN_ENVELOPE: Final[Shape] = {"_meta": MODERN_META}
 
 Params: TypeAlias = Mapping[str, Any]
 
 
 class Fault(NamedTuple):
-    """The error response to a request.
-
-    Attributes:
-        code: of JSON-RPC.
-        message: for people, one line.
-        data: additional data, or None.
-    """
+    """The error response to a request; `message` is one line for people."""
 
     code: int
     message: str
@@ -266,7 +244,7 @@ class Era(NamedTuple):
     Attributes:
         name: in events.
         modern: whether requests are stateless.
-        shapes: shapes of the params by method; other methods are unknown.
+        shapes: shapes of the params other than `_meta`, by method; other methods are unknown.
     """
 
     name: str
@@ -275,7 +253,9 @@ class Era(NamedTuple):
 
     def envelope_fault(self, method: str, params: Params | None) -> Fault | None:
         """Return the fault of a request's envelope, or None."""
-        return (_not_modern if self.modern else _not_legacy)(method, params or {})
+        if self.modern:
+            return _not_modern(method, params or {})
+        return _not_legacy(method, params or {})
 
     def params_fault(self, method: str, params: Params | None) -> Fault | None:
         """Return the fault of a request's method or params, or None."""
@@ -310,8 +290,8 @@ class Era(NamedTuple):
         return out
 
 
-LEGACY: Final = Era("legacy", False, LEGACY_SHAPES)
-MODERN: Final = Era("modern", True, MODERN_SHAPES)
+LEGACY: Final = Era("legacy", False, _LEGACY)
+MODERN: Final = Era("modern", True, _MODERN)
 
 
 def unknown(method: str) -> Fault:
@@ -321,7 +301,7 @@ def unknown(method: str) -> Fault:
 
 def era_of_version(version: str) -> Era:
     """Return the era of a revision of the protocol."""
-    if version in MODERN_VERSIONS:
+    if version in _MODERN_VERSIONS:
         return MODERN
     return LEGACY
 
@@ -334,14 +314,12 @@ def era_of(method: str, params: Params | None) -> Era:
 
 
 def _has_envelope(params: Params | None) -> bool:
-    meta = None
-    if params:
-        meta = params.get("_meta")
-    return isinstance(meta, dict) and VERSION in meta
+    meta = (params or {}).get("_meta")
+    return isinstance(meta, dict) and _VERSION in meta
 
 
-def _shape_fault(value: Any, shape: Shape, name: str = "params") -> Fault | None:
-    reason = shape_error(value, shape, name)
+def _shape_fault(params: Params, shape: Shape) -> Fault | None:
+    reason = shape_error(params, shape)
     if reason is None:
         return None
     return Fault(INVALID_PARAMS, f"Invalid params: {reason}")
@@ -359,51 +337,52 @@ def _not_legacy(method: str, params: Params) -> Fault | None:
 
 def _not_modern(method: str, params: Params) -> Fault | None:
     if method == INITIALIZE:
-        asked = params.get("protocolVersion")
-        data = {
-            "supported": list(MODERN_VERSIONS),
-            **({"requested": asked} if isinstance(asked, str) else {}),
-        }
-        return Fault(
-            _UNSUPPORTED_VERSION,
+        return _unsupported(
             "connection is serving the 2026-07-28 protocol; the initialize handshake is not "
             "accepted",
-            data,
+            params.get("protocolVersion"),
         )
     meta: object = params.get("_meta")
     version = None
     if isinstance(meta, dict):
-        version = cast(Params, meta).get(VERSION)
+        version = cast(Params, meta).get(_VERSION)
     # checked first, because another revision may have another envelope
-    if isinstance(version, str) and version not in MODERN_VERSIONS:
-        data = {"supported": list(MODERN_VERSIONS), "requested": version}
-        return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+    if isinstance(version, str) and version not in _MODERN_VERSIONS:
+        return _unsupported("Unsupported protocol version", version)
     return _shape_fault(params, _MODERN_ENVELOPE)
+
+
+def _unsupported(message: str, requested: object) -> Fault:
+    data: dict[str, Any] = {"supported": list(_MODERN_VERSIONS)}
+    if isinstance(requested, str):
+        data["requested"] = requested
+    return Fault(_UNSUPPORTED_VERSION, message, data)
 
 
 def client_of_handshake(params: Params) -> McpClient:
     """Return the client of an `initialize` request with valid params."""
     extensions: Params = params["capabilities"].get("extensions") or {}
-    return McpClient(extensions, params["clientInfo"]["name"], negotiate(params["protocolVersion"]))
+    version = _negotiate(params["protocolVersion"])
+    return McpClient(extensions, params["clientInfo"]["name"], version)
 
 
 def client_of_envelope(params: Params) -> McpClient:
     """Return the client of a modern request with a valid envelope."""
     meta = params["_meta"]
-    info: Params = meta.get(CLIENT) or {}
-    return McpClient(meta[CAPABILITIES].get("extensions") or {}, info.get("name"), meta[VERSION])
+    info: Params = meta.get(_CLIENT) or {}
+    return McpClient(meta[_CAPABILITIES].get("extensions") or {}, info.get("name"), meta[_VERSION])
 
 
-def negotiate(asked: str) -> str:
+def _negotiate(asked: str) -> str:
     """Negotiate a legacy revision: the requested one if it is supported, else the latest."""
-    if asked in LEGACY_VERSIONS:
+    if asked in _LEGACY_VERSIONS:
         return asked
-    return LEGACY_VERSIONS[-1]
+    return _LEGACY_VERSIONS[-1]
 
 
 def handshake(params: Params, capabilities: Params) -> dict[str, Any]:
     """Return the result of `initialize`, without the additions for skills."""
-    version = negotiate(params["protocolVersion"])
+    version = _negotiate(params["protocolVersion"])
     return {"capabilities": capabilities, "protocolVersion": version, "serverInfo": _SERVER}
 
 
@@ -413,6 +392,6 @@ def discovery(capabilities: Params) -> dict[str, Any]:
         "cacheScope": "private",
         "capabilities": capabilities,
         "resultType": "complete",
-        "supportedVersions": list(MODERN_VERSIONS),
+        "supportedVersions": list(_MODERN_VERSIONS),
         "ttlMs": 0,
     }

@@ -27,7 +27,7 @@ from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import Owner, Quota
-from mcp_skills_server.server import prompts, resources
+from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
 
 logger = logging.getLogger(__name__)
@@ -61,30 +61,22 @@ class ClientLeftError(SkillsServerError):
     """A notification cannot be sent because the client is gone."""
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Peer(Protocol):
     """Interface of a legacy client, implemented by each transport."""
 
     @property
     def connection(self) -> object:
         """A weakly referenceable object with the lifetime of the client's connection."""
-        ...
 
     @property
     def principal(self) -> Principal | None:
         """The authenticated principal, or None."""
-        ...
 
     def add_exit_callback(self, work: Callable[[], object]) -> None:
         """Call `work` when the connection ends, in LIFO order."""
-        ...
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification, or raise `ClientLeftError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +122,15 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     changed = {path for path, _ in changes.files}
     if before.keys() != after.keys() or changed & before.keys():
         out += [(method, None) for method in settings.spoken.notifications.values()]
-    if {path: resources.descriptor(skill) for path, skill in before.items()} != {
-        path: resources.descriptor(skill) for path, skill in after.items()
-    }:
+    shown = [
+        {path: resource_dialect.descriptor(skill) for path, skill in each.items()}
+        for each in (before, after)
+    ]
+    if shown[0] != shown[1]:
         out.append((resource_dialect.LIST_CHANGED, None))
-    for path, file_path in sorted(changes.files):
-        if path in before or path in after:
-            out.append((resource_dialect.UPDATED, uris.uri(path, file_path)))
+    served = before.keys() | after.keys()
+    files = [each for each in sorted(changes.files) if each[0] in served]
+    out += [(resource_dialect.UPDATED, uris.uri(*each)) for each in files]
     if tools:
         out.append((runtime.LIST_CHANGED, None))
     if settings.prompts and prompts.changed(changes, settings):
@@ -147,12 +141,7 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
 class NoticeQueue:
     """A client's queue of notifications: FIFO, without duplicates.
 
-    Args:
-        wants: returns True for a notification that the client subscribed to.
-        principal: the authenticated principal, or None.
-
-    Attributes:
-        principal: as given.
+    `wants` returns True for a notification that the client subscribed to.
     """
 
     def __init__(self, wants: Callable[[Notice], bool], principal: Principal | None = None) -> None:
@@ -192,9 +181,10 @@ class _Legacy:
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
         self.permissions = permissions
-        self.queue = NoticeQueue(
-            lambda notice: notice[1] is None or notice[1] in self.uris, principal
-        )
+        self.queue = NoticeQueue(self._wants, principal)
+
+    def _wants(self, notice: Notice) -> bool:
+        return notice[1] is None or notice[1] in self.uris
 
 
 class Notifier:
@@ -203,17 +193,15 @@ class Notifier:
     Args:
         settings: the operator's settings.
         permissions: returns the permissions of a principal, or None without grants.
-        between: returns the notices for a principal whose permissions change from the first to the
-            second.
+        between: returns the notices for a change from the first permissions to the second.
 
     Attributes:
-        relays: whether listen streams also carry events of the server to which this is attached.
+        relays: whether streams also carry events of the server to which this is attached.
     """
 
     def __init__(
         self,
         settings: Settings,
-        *,
         permissions: Callable[[Principal | None], Permissions | None] = lambda _: None,
         between: Callable[[Permissions, Permissions], Collection[Notice]] = lambda _old, _new: (),
     ) -> None:
@@ -281,12 +269,12 @@ class Notifier:
         That principal's groups, and so its skills, may differ from those at the handshake.
         Notifications sent in between were lost.
 
-        Returns:
-            a function that notifies the client of the difference; call it once the stream is open.
+        Return a function that notifies the client of the difference; call it once the stream is
+        open.
         """
         client = self._legacy.get(connection)
         if client is None or client.queue.principal == principal:
-            return _nothing
+            return lambda: None
         # If grants changed in between, the client may or may not know the newer ones.
         before = {client.permissions, self._permissions(client.queue.principal)}
         client.queue.principal = principal
@@ -302,10 +290,7 @@ class Notifier:
     def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """Subscribe a legacy client to one resource.
 
-        Args:
-            peer: the client.
-            uri: the canonical URI of a served resource.
-            owner: the owner whose quota counts the subscription.
+        `uri` is the canonical URI of a served resource; the subscription is charged to `owner`.
 
         Raises:
             RequestError: the client, its owner or the server has too many subscriptions.
@@ -338,8 +323,7 @@ class Notifier:
             owner: the owner whose quota counts the stream.
 
         Raises:
-            RequestError: the filter has too many resources, or all streams are in use by other
-                owners.
+            RequestError: the filter has too many resources, or other owners use all streams.
         """
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
@@ -347,10 +331,11 @@ class Notifier:
         offered = list_notices(self._settings, foreign=True)
         methods = {method for key, method in offered.items() if key in accepted}
         watched = frozenset(map(uris.canonical, accepted.get(_URIS, ())))
-        queue = NoticeQueue(
-            lambda notice: notice[0] in methods if notice[1] is None else notice[1] in watched,
-            stream.principal,
-        )
+
+        def wants(notice: Notice) -> bool:
+            return notice[1] in watched or (notice[1] is None and notice[0] in methods)
+
+        queue = NoticeQueue(wants, stream.principal)
         meta: dict[str, Any] = {_STREAM: stream.id}
         for oldest in self._stream_quota.claim(queue, owner):
             oldest.close()
@@ -358,11 +343,9 @@ class Notifier:
         if self._is_closing:
             queue.close()
         try:
-            await stream.send(
-                "notifications/subscriptions/acknowledged",
-                {"_meta": meta, "notifications": accepted},
-            )
-            del accepted, wanted  # free memory: a stream may last for days
+            acknowledged = {"_meta": meta, "notifications": accepted}
+            await stream.send("notifications/subscriptions/acknowledged", acknowledged)
+            del accepted, acknowledged, wanted  # free memory: a stream may last for days
             while (notice := await queue.take()) is not None:
                 await stream.send(notice[0], _params(notice, meta))
             if stream.shared:
@@ -380,19 +363,13 @@ class Notifier:
         URIs that can never identify a resource here are omitted.
         """
         asked = dict.fromkeys(requested.get(_URIS) or ())
-        watched = [
-            uri
-            for uri in asked
-            if len(uri) <= LONGEST_URI and (self.relays or uris.segments(uri) is not None)
-        ]
+        short = [uri for uri in asked if len(uri) <= LONGEST_URI]
+        watched = [uri for uri in short if self.relays or uris.segments(uri) is not None]
         if len(watched) > MOST_SUBSCRIPTIONS:
             raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
         if sum(map(len, watched)) > MOST_TEXT:
-            reason = (
-                f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} "
-                "characters in all"
-            )
-            raise RequestError(reason)
+            most = f"at most {MOST_TEXT:,} characters in all"
+            raise RequestError(f"The URIs of resourceSubscriptions are too long: {most}")
         served = list_notices(self._settings, foreign=self.relays)
         # X-12
         accepted: dict[str, Any] = {key: True for key in served if requested.get(key) is True}
@@ -403,9 +380,8 @@ class Notifier:
     def _client(self, peer: Peer) -> _Legacy:
         client = self._legacy.get(peer.connection)
         if client is None:
-            client = self._legacy[peer.connection] = _Legacy(
-                peer.principal, self._permissions(peer.principal)
-            )
+            permissions = self._permissions(peer.principal)
+            client = self._legacy[peer.connection] = _Legacy(peer.principal, permissions)
             peer.add_exit_callback(client.queue.close)
             peer.add_exit_callback(lambda: self._forget(client))
             peer.add_exit_callback(lambda: self._legacy.pop(peer.connection, None))
@@ -464,7 +440,5 @@ class RecentNotifications:
 
 
 def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    stamp: dict[str, Any] = {}
-    if meta is not None:
-        stamp = {"_meta": meta}
-    return stamp | ({} if notice[1] is None else {"uri": notice[1]}) or None
+    params = {"_meta": meta, "uri": notice[1]}
+    return {key: value for key, value in params.items() if value is not None} or None

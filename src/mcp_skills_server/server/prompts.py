@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Iterator
+from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
@@ -16,21 +17,11 @@ from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server.requests import (
-    Caller,
-    Page,
-    Params,
-    Result,
-    Settings,
-    cache_page,
-    cached_page,
-    given_arguments,
-    with_unread,
-)
+from mcp_skills_server.server import requests
+from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
-_ALONE: Final = Snapshot({})
 
 
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -41,12 +32,12 @@ async def list_prompts(view: View, settings: Settings, caller: Caller, params: P
     after = cursors.start_key(params, _CURSOR)
     elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
     key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
-    page = cached_page(view.snapshot, *key)
+    page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        page = cache_page(_page(view.snapshot, settings, after, elsewhere), view.snapshot, *key)
-    return with_unread(
-        prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
-    )
+        page = _page(view.snapshot, settings, after, elsewhere)
+        requests.cache_page(page, view.snapshot, *key)
+    result = prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+    return requests.with_unread(result, view)
 
 
 async def get_prompt(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -58,7 +49,7 @@ async def get_prompt(view: View, settings: Settings, caller: Caller, params: Par
     Raises:
         RequestError: the prompt does not exist, or its arguments are invalid.
     """
-    target, given = str(params["name"]), given_arguments(params)
+    target, given = str(params["name"]), requests.given_arguments(params)
     skill = _find(view.snapshot, settings, target)
     body = await view.body(skill)
     name = identity.name_of(skill, view.snapshot, prompts.LEAST)
@@ -102,13 +93,7 @@ def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
 
 
 class Names(NamedTuple):
-    """A container of the names in `prompts/list`, with fast membership tests.
-
-    Attributes:
-        view: the skills.
-        settings: select the prompts.
-        others: names of the server's own prompts.
-    """
+    """A container of the names in `prompts/list` and of `others`, with fast membership tests."""
 
     view: View
     settings: Settings
@@ -117,25 +102,16 @@ class Names(NamedTuple):
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or name in self.others:
             return isinstance(name, str)
-        skill = _known(self.view.snapshot, self.settings, name)
-        return (
-            skill is not None and identity.name_of(skill, self.view.snapshot, prompts.LEAST) == name
-        )
-
-
-def is_prompt(reference: Any) -> bool:
-    """Return whether a `completion/complete` reference, an SDK object, is to a prompt."""
-    return getattr(reference, "type", None) == "ref/prompt"
+        snapshot = self.view.snapshot
+        skill = _known(snapshot, self.settings, name)
+        return skill is not None and identity.name_of(skill, snapshot, prompts.LEAST) == name
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
     """Return whether `prompts/list` may have changed, so that clients fetch it again."""
-    return prompts.changed(
-        changes.before,
-        changes.after,
-        settings.prompt_choice,
-        lambda skill: _descriptor(skill, _ALONE),
-    )
+    chosen, alone = settings.prompt_choice, Snapshot({})
+    describe = partial(_descriptor, snapshot=alone)
+    return prompts.changed(changes.before, changes.after, chosen, describe)
 
 
 def _page(
@@ -153,9 +129,8 @@ def _page(
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    return prompts.descriptor(
-        skill, sep2076.entry(EntryContext(skill, snapshot, prompts.LEAST, Served()))
-    )
+    context = EntryContext(skill, snapshot, prompts.LEAST, Served())
+    return prompts.descriptor(skill, sep2076.entry(context))
 
 
 def _is_free(skill: Skill) -> bool:
@@ -178,7 +153,7 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
-    """Return the prompt with this name or skill path, or None, with one look-up."""
+    """Return the prompt with this name or skill path, or None."""
     skill = identity.lookup(snapshot, name, prompts.LEAST)
     if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
         return skill

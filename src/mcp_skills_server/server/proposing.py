@@ -24,12 +24,7 @@ _MOST_LISTED: Final = 50
 
 
 class ProposalTools:
-    """The proposal tools, shared by all callers.
-
-    Args:
-        registry: all skills.
-        store: the store of proposals.
-    """
+    """The proposal tools, shared by all callers."""
 
     tools: Final = (runtime.PROPOSE, runtime.PROPOSALS)
 
@@ -53,9 +48,8 @@ class ProposalTools:
             if invalid:
                 raise RequestError(invalid)
             if not self.definitions(view.skill_set):
-                raise RequestError(
-                    "You may not propose skills here; tell the user what you would have proposed"
-                )
+                instead = "tell the user what you would have proposed"
+                raise RequestError(f"You may not propose skills here; {instead}")
             if tool == runtime.PROPOSALS:
                 return await in_thread(self._list, proposer_of(caller))
             skill = _find_target(shared, view.snapshot, given["name"])
@@ -70,16 +64,13 @@ class ProposalTools:
     def _propose(
         self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller
     ) -> runtime.ToolResult:
-        if skill is None:
-            name = given["name"].strip("/")
-        else:
+        name = given["name"].strip("/")
+        if skill is not None:
             name = skill.path
         permissions = view.skill_set.permissions
         if permissions is not None and not permissions.permits("propose", name):
-            raise RequestError(
-                f"You may not propose the skill {quoted(name)}; tell the user what you would "
-                "propose"
-            )
+            instead = "tell the user what you would propose"
+            raise RequestError(f"You may not propose the skill {quoted(name)}; {instead}")
         draft = Proposal(
             id="",
             name=name,

@@ -38,15 +38,13 @@ class Settings:
     """The operator's settings for MCP.
 
     Attributes:
-        dialect: the dialect to speak; "auto" for all, of which each client gets those that it can
-            use.
+        dialect: the dialect to speak; "auto" for all, each client in those that it can use.
         page_size: entries per page.
         prompt_page_size: prompts per page; some hosts show only the first page to their user.
         ttl_ms: time to live of results in clients' caches; 0, because edits take effect at once.
         tools: whether to offer the runtime tools, for hosts that show only tools to their model.
         prompts: whether to offer a prompt for each skill.
-        prompt_choice: shell patterns for names or paths of skills that become prompts; empty for
-            all.
+        prompt_choice: shell patterns for names or paths of the skills that become prompts, or ().
         streams: concurrent `subscriptions/listen` streams of a client; None for a quarter of all.
         proposals: the store of proposals; None to disable them.
         spoken: the dialects selected by `dialect`.
@@ -132,24 +130,20 @@ def given_arguments(params: Params) -> Mapping[str, Any]:
 class Page(list[Json]):
     """An immutable page of list items with its cached JSON.
 
-    Encoding 50 skills takes longer than all other work on their list request.
-
-    Attributes:
-        more: the key of the page's last item, from which the next page starts; None on the last
-            page.
+    Encoding 50 skills takes longer than all other work on their list request. `more` is the key
+    from which the next page starts, that of the page's last item; None on the last page.
     """
 
     __slots__ = ("_json", "more")
 
     def __init__(self, items: Iterable[Json], more: str | None) -> None:
         super().__init__(items)
-        self.more = more
-        self._json: bytes | None = None
+        self.more, self._json = more, b""
 
     @property
     def json(self) -> bytes:
         """The encoded page."""
-        if self._json is None:
+        if not self._json:
             self._json = jsonrpc.dump(list(self))
         return self._json
 
@@ -159,12 +153,11 @@ def cached_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
     return _pages.get((ref(snapshot), *key))
 
 
-def cache_page(page: Page, snapshot: Snapshot, *key: Hashable) -> Page:
-    """Cache a page in a FIFO of 32, keyed by a weak reference to its snapshot; return it."""
+def cache_page(page: Page, snapshot: Snapshot, *key: Hashable) -> None:
+    """Cache a page in a FIFO of 32, keyed by a weak reference to its snapshot."""
     if len(_pages) >= _MOST_PAGES:
         _pages.popitem(last=False)
     _pages[ref(snapshot), *key] = page
-    return page
 
 
 def page_of(

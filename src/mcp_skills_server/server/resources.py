@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from mcp_skills_server.catalog.threads import limit_large_answers
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
-from mcp_skills_server.format import cursors, identity, uris
+from mcp_skills_server.format import cursors, uris
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
-from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.server.requests import (
-    Caller,
-    Page,
-    Params,
-    Result,
-    Settings,
-    cache_page,
-    cached_page,
-    page_of,
-    with_unread,
-)
+from mcp_skills_server.model import Json, Snapshot, Standing
+from mcp_skills_server.server import requests
+from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 
-_directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
-"""URI prefix of a skill's files, without the scheme, by skill path, for each snapshot."""
 _CURSOR: Final = "resources"
 
 
@@ -37,16 +25,16 @@ async def list_resources(view: View, settings: Settings, caller: Caller, params:
     """Return a page of SKILL.md resources, after HTML views if the client shows them."""
     after = cursors.start_key(params, _CURSOR)
     key = (_CURSOR, settings.least, settings.page_size, after)
-    page = cached_page(view.snapshot, *key)
+    page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        skills, more = page_of(view.snapshot, settings, after)
-        page = cache_page(Page(map(descriptor, skills), more), view.snapshot, *key)
+        skills, more = requests.page_of(view.snapshot, settings, after)
+        page = Page(map(dialect.descriptor, skills), more)
+        requests.cache_page(page, view.snapshot, *key)
     shown: list[Json] = page
     if after is None and settings.tools and apps.is_declared(caller.extensions):
         shown = [*apps.descriptors(), *page]
-    return with_unread(
-        dialect.listing(shown, cursors.encode(_CURSOR, page.more), settings.ttl_ms), view
-    )
+    result = dialect.listing(shown, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
+    return requests.with_unread(result, view)
 
 
 async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -92,11 +80,9 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
     target = params.get("uri")
     if not isinstance(target, str):
         raise RequestError("Parameter 'uri' must be a string")
-    parts = segments(target)
-    children = None
-    if parts:
-        children = view.snapshot.children(parts, settings.least)
-    if parts is None or children is None:
+    parts = segments(target) or ("",)
+    children = view.snapshot.children(parts, settings.least)
+    if children is None:
         raise RequestError(f"Not a directory: {clipped(target)}")
     kind = f"directory {'/'.join(parts)}"
     after = cursors.start_key(params, kind)
@@ -107,11 +93,8 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
         more = page[-1]
     out: list[Json] = []
     for name in page:
-        found = children[name]
-        title = None
-        if found:
-            title = identity.title(found[0])
-        out.append(dialect.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
+        place = uri(parts[0], "/".join((*parts[1:], name)))
+        out.append(dialect.child(name, place, children[name]))
     return dialect.listing(out, cursors.encode(kind, more), settings.ttl_ms)
 
 
@@ -133,13 +116,8 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
     """Yield file paths that start with `begun`, or whose skill name does."""
     if len(begun) > LONGEST:
         return
-    directories = _directories.get(snapshot)
-    if directories is None:
-        directories = _directories[snapshot] = {
-            path: uri(path).removeprefix(SCHEME) for path in snapshot.skills
-        }
     for path in snapshot.paths(least):
-        skill, directory = snapshot.skills[path], directories[path]
+        skill, directory = snapshot.skills[path], uri(path).removeprefix(SCHEME)
         named = skill.name.startswith(begun)
         if named or directory.startswith(begun[: len(directory)]):
             for file_path in skill.files:
@@ -154,13 +132,3 @@ def canonical(view: View, settings: Settings, target: str) -> str | None:
     if found is None:
         return None
     return uri(found[0].path, found[1])
-
-
-def is_our_template(reference: Any) -> bool:
-    """Return whether a `completion/complete` reference, an SDK object, is to our template."""
-    return getattr(reference, "uri", None) == TEMPLATE
-
-
-def descriptor(skill: Skill) -> dict[str, Json]:
-    """Return the `resources/list` entry of a skill's SKILL.md."""
-    return dialect.descriptor(skill, identity.title(skill))

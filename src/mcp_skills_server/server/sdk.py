@@ -23,13 +23,8 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.quota import Owner, owner_of
+from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.eras import (
-    MODERN,
-    era_of_version,
-    outcome_of_error,
-    outcome_of_result,
-)
 from mcp_skills_server.server.notify import ClientLeftError, Stream
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
@@ -66,17 +61,15 @@ def quota_owner(scope: Mapping[str, Any]) -> Owner:
 
 def address(scope: Mapping[str, Any]) -> str | None:
     """Return the client's address from the ASGI scope, or None for a pipe."""
-    client: tuple[str, int] | None = scope.get("client")
-    if client:
-        return client[0]
-    return None
+    client: tuple[str | None, int] = scope.get("client") or (None, 0)
+    return client[0]
 
 
 def caller_of(ctx: Context, attachment: Attachment, others: FeaturesOf) -> Caller:
     """Return the caller of a request."""
     scope = scope_of(ctx)
     name, extensions = host_of(ctx)
-    modern = era_of_version(ctx.protocol_version) is MODERN
+    modern = eras.era_of_version(ctx.protocol_version) is eras.MODERN
     connection = None
     if not modern:
         connection = connection_of(ctx)
@@ -101,7 +94,7 @@ def map_errors(call: SdkHandler) -> SdkHandler:
         except MCPError:
             raise
         except Exception as error:
-            fault = era_of_version(ctx.protocol_version).fault_of(error, ctx.method)
+            fault = eras.era_of_version(ctx.protocol_version).fault_of(error, ctx.method)
             raise MCPError(code=fault.code, message=fault.message, data=fault.data) from None
 
     return guarded
@@ -120,7 +113,7 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             ctx.method,
             principal=principal(scope),
             address=address(scope),
-            era=era_of_version(ctx.protocol_version).name,
+            era=eras.era_of_version(ctx.protocol_version).name,
             host=None if client is None else client.client_info.name,
             # An SDK session runs in the context of its first request, whose trace would be wrong.
             trace=lambda: trace_of(
@@ -136,14 +129,14 @@ async def record_event(attachment: Attachment, ctx: Context, call_next: CallNext
             result = await call_next(ctx)
         except MCPError as error:
             request.code = error.error.code
-            request.outcome = outcome_of_error(error.error.code)
+            request.outcome = eras.outcome_of_error(error.error.code)
             raise
         except ValidationError:
             request.code = types.INVALID_PARAMS
             request.outcome = "refused"
             raise
         if isinstance(result, dict):
-            request.outcome = outcome_of_result(result)
+            request.outcome = eras.outcome_of_result(result)
         return result
 
 
@@ -176,14 +169,7 @@ def connection_of(ctx: Context) -> Connection:
 
 
 class SessionPeer:
-    """A legacy client reached through the SDK's session.
-
-    Args:
-        ctx: the context of one of its messages.
-
-    Attributes:
-        principal: the authenticated principal, or None.
-    """
+    """A legacy client reached through the SDK's session, from one of its messages."""
 
     def __init__(self, ctx: Context) -> None:
         self._session = ctx.session

@@ -6,22 +6,12 @@ from collections.abc import Sequence
 
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryContext, EntryResult
-from mcp_skills_server.dialects.table import listing, merge_entries
+from mcp_skills_server.dialects.table import listing
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Skill
-from mcp_skills_server.server.requests import (
-    Caller,
-    Page,
-    Params,
-    Result,
-    Settings,
-    cache_page,
-    cached_page,
-    given_arguments,
-    page_of,
-    with_unread,
-)
+from mcp_skills_server.server import requests
+from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 from mcp_skills_server.telemetry import events
 
 _CURSOR = "skills"
@@ -33,17 +23,16 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
     after = cursors.start_key(params, _CURSOR)
     dialects = settings.spoken.for_client(caller.extensions)
     key = (_CURSOR, dialects, settings.least, settings.page_size, after)
-    page = cached_page(view.snapshot, *key)
+    page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        skills, more = page_of(view.snapshot, settings, after)
+        skills, more = requests.page_of(view.snapshot, settings, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
         page = Page([_entry(each, dialects) for each in subjects], more)
         if all(each.served is _NOTHING for each in subjects):
-            cache_page(page, view.snapshot, *key)
-    result = settings.spoken.with_envelope(
-        listing(page, cursors.encode(_CURSOR, page.more)), settings.ttl_ms
-    )
-    return with_unread(result, view)
+            requests.cache_page(page, view.snapshot, *key)
+    result = listing(page, cursors.encode(_CURSOR, page.more))
+    result = settings.spoken.with_envelope(result, settings.ttl_ms)
+    return requests.with_unread(result, view)
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -53,22 +42,18 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         RequestError: the skill does not exist, or its arguments are invalid.
     """
     dialect, target = settings.spoken.dialect_of(params)  # X-8
-    result = dialect.result
-    if isinstance(result, EntryResult):
-        skill = dialect.find(view.snapshot, target, settings.least)
+    skill = dialect.find(view.snapshot, target, settings.least)
+    if isinstance(dialect.result, EntryResult):
         events.record_mentions([skill])
         dialects = settings.spoken.for_client(caller.extensions)
-        made = result.write(
-            _entry(await _subject(skill, view, settings, caller, dialects), dialects)
-        )
+        subject = await _subject(skill, view, settings, caller, dialects)
+        made = dialect.result.write(_entry(subject, dialects))
     else:
-        given = given_arguments(params)
-        skill = dialect.find(view.snapshot, target, settings.least)
+        given = requests.given_arguments(params)
         body = await view.body(skill)
         text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-        made = result.write(
-            await _subject(skill, view, settings, caller, (dialect,)), text, body.linked
-        )
+        subject = await _subject(skill, view, settings, caller, (dialect,))
+        made = dialect.result.write(subject, text, body.linked)
     if dialect.with_envelope is None:
         return made
     return dialect.with_envelope(made, settings.ttl_ms)
@@ -85,4 +70,7 @@ async def _subject(
 
 
 def _entry(context: EntryContext, dialects: Sequence[Dialect]) -> Entry:
-    return merge_entries([each.entry(context) for each in dialects])
+    entry: Entry = {}
+    for each in dialects:
+        entry |= each.entry(context)
+    return entry

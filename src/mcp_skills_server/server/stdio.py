@@ -17,35 +17,21 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import (
-    INVALID_PARAMS,
-    InvalidMessage,
-    Message,
-    RequestId,
-    decode_message,
-    duplicate,
-    too_long,
-)
+from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, RequestId
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import eras
-from mcp_skills_server.server.attachment import Attachment, server_features
+from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.eras import (
-    DISCOVER,
     INITIALIZE,
-    MODERN,
     PING,
-    UNKNOWN_CLIENT,
     Era,
     Fault,
     FaultError,
     McpClient,
     Params,
-    era_of,
-    outcome_of_error,
-    outcome_of_result,
-)  # fmt: skip
+)
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Page, Settings
 from mcp_skills_server.telemetry import events
@@ -54,8 +40,8 @@ from mcp_skills_server.transport import Pipes
 
 logger = logging.getLogger(__name__)
 
-INITIALIZED: Final = "notifications/initialized"
-CANCELLED: Final = "notifications/cancelled"
+_INITIALIZED: Final = "notifications/initialized"
+_CANCELLED: Final = "notifications/cancelled"
 _CALL: Final = "tools/call"
 _LONG: Final = frozenset((_CALL, "subscriptions/listen"))
 """Methods exempt from `_MOST_SHORT`: they may run long, and wait for more than a disk."""
@@ -67,7 +53,7 @@ _LAST_ANSWERS_S: Final = 1.5
 _Method: TypeAlias = "Callable[[PendingRequest], Awaitable[dict[str, Any]]]"
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
-_NO_HANDSHAKE = Fault(INVALID_PARAMS, "the session is not open; send `initialize` first")
+_NO_HANDSHAKE = Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `initialize` first")
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +76,7 @@ class PendingRequest:
     method: str
     params: Params | None
     era: Era
-    client: McpClient = UNKNOWN_CLIENT
+    client: McpClient = eras.UNKNOWN_CLIENT
     is_open: bool = True
     is_done: bool = False
     is_cancelled: bool = False
@@ -105,24 +91,22 @@ def _observed(request: PendingRequest) -> AbstractContextManager[events.Request 
     """Return the event of a request, a context for its work; None while events have no reader."""
     if not events.has_readers():
         return nullcontext()
+    method = request.method
     return events.Request(
         "mcp",
-        request.method,
+        method,
         principal=None,
         era=request.era.name,
         host=request.client.name,
-        trace=lambda: trace_of(
-            request.method, request.params, request.id, version=request.client.version
-        ),
+        trace=lambda: trace_of(method, request.params, request.id, version=request.client.version),
     )
 
 
 def _answer(id_: RequestId, result: dict[str, Any]) -> bytes:
-    fields = [
-        b"%b:%b"
-        % (jsonrpc.dump(key), value.json if isinstance(value, Page) else jsonrpc.dump(value))
-        for key, value in result.items()
-    ]
+    fields: list[bytes] = []
+    for key, value in result.items():
+        raw = value.json if isinstance(value, Page) else jsonrpc.dump(value)
+        fields.append(b"%b:%b" % (jsonrpc.dump(key), raw))
     return b'{"jsonrpc":"2.0","id":%b,"result":{%b}}' % (jsonrpc.dump(id_), b",".join(fields))
 
 
@@ -131,12 +115,7 @@ def _refusal(id_: RequestId, fault: Fault) -> bytes:
 
 
 class Connection:
-    """The connection to one client over a pipe.
-
-    Args:
-        lines: reads and writes messages.
-        attachment: the served skills.
-    """
+    """The connection to one client over a pipe."""
 
     def __init__(self, lines: Pipes, attachment: Attachment) -> None:
         self.connection: object = self
@@ -146,14 +125,14 @@ class Connection:
         self._methods: dict[str, _Method] = {
             INITIALIZE: self._initialize,
             PING: _empty_result,
-            DISCOVER: self._discover,
+            eras.DISCOVER: self._discover,
             "resources/subscribe": self._subscribe,
             "resources/unsubscribe": self._unsubscribe,
             "subscriptions/listen": self._listen,
             **dict.fromkeys(attachment.handlers, self._call),
         }
         self._era: Era | None = None
-        self._client: McpClient = UNKNOWN_CLIENT
+        self._client: McpClient = eras.UNKNOWN_CLIENT
         self._is_open = False
         self._is_closing = False
         self._requests: dict[tuple[type, object], PendingRequest] = {}
@@ -239,10 +218,10 @@ class Connection:
             except Exception as error:
                 fault = era.fault_of(error, method)
                 if event is not None:
-                    event.code, event.outcome = fault.code, outcome_of_error(fault.code)
+                    event.code, event.outcome = fault.code, eras.outcome_of_error(fault.code)
                 return _refusal(request.id, fault)
             if event is not None:
-                event.outcome = outcome_of_result(result)
+                event.outcome = eras.outcome_of_result(result)
             return answer
 
     async def _result(self, request: PendingRequest, fault: Fault | None) -> dict[str, Any]:
@@ -267,7 +246,7 @@ class Connection:
         return await self._attachment.call(request.method, caller, request.params or {})
 
     async def _served(self, view: View) -> Served:
-        return server_features(self._attachment, view)
+        return self._attachment.features(view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}
@@ -294,9 +273,8 @@ class Connection:
         await self._attachment.ready()
         # free memory: a stream may last for days
         wanted, request.params = (request.params or {})["notifications"], None
-        listening = self._attachment.notifier.listen(
-            Stream(request.id, self.send, shared=True), wanted
-        )
+        stream = Stream(request.id, self.send, shared=True)
+        listening = self._attachment.notifier.listen(stream, wanted)
         del wanted
         return await listening
 
@@ -304,29 +282,23 @@ class Connection:
         meta: Params = (request.params or {}).get("_meta") or {}
         token = meta.get("progressToken")
         if token is not None and not request.is_done:
-            said = {
-                "progressToken": token,
-                "progress": seconds,
-                "message": f"running for {seconds:.0f} s",
-            }
-            await self.send("notifications/progress", said)
+            said = f"running for {seconds:.0f} s"
+            progress = {"progressToken": token, "progress": seconds, "message": said}
+            await self.send("notifications/progress", progress)
 
     async def _receive(self, line: bytes | None) -> None:
         if line is None:
-            found = too_long(self._lines.max_line)
+            found = jsonrpc.too_long(self._lines.max_line)
         else:
-            found = decode_message(line)
-        if (
-            isinstance(found, Message)
-            and found.kind == "request"
-            and _key(found.id) in self._requests
-        ):
-            found = duplicate(found.id)
+            found = jsonrpc.decode_message(line)
+        if isinstance(found, Message) and found.kind == "request":
+            if _key(found.id) not in self._requests:
+                await self._start(found)
+                return
+            found = jsonrpc.duplicate(found.id)
         if isinstance(found, InvalidMessage):
             logger.warning("refused a message: %s", found.message, extra=REPEATS)
             await self._send(found.response)
-        elif found.kind == "request":
-            await self._start(found)
         elif found.kind == "notification":
             self._handle_notification(found.fields["method"], found.fields.get("params") or {})
 
@@ -334,7 +306,7 @@ class Connection:
         """Start a task for a request."""
         method, params = message.fields["method"], message.fields.get("params")
         if self._era is None:
-            self._era = era_of(method, params)
+            self._era = eras.era_of(method, params)
         is_open = self._is_open or self._era.modern
         request = PendingRequest(
             message.id, method, params, self._era, self._client, is_open=is_open
@@ -376,9 +348,8 @@ class Connection:
         self._tasks.discard(task)
         if request.method not in _LONG:
             self._short.release()
-        if task.cancelled():
-            error = None
-        else:
+        error = None
+        if not task.cancelled():
             error = task.exception()
         if not request.is_done:
             self._finish(request)
@@ -391,15 +362,14 @@ class Connection:
                 self._reading.cancel()
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Handle a notification."""
-        if method == CANCELLED:
+        if method == _CANCELLED:
             request = self._requests.get(_key(params.get("requestId")))
             if request is not None:
                 request.is_cancelled = True
                 request.cancel()
                 self._finish(request)  # before the task ends some event loop turns later
-        elif method == INITIALIZED:
-            if self._era is not MODERN:
+        elif method == _INITIALIZED:
+            if self._era is not eras.MODERN:
                 self._is_open = True
                 self._attachment.notifier.add_legacy_client(self)
             self._attachment.begin()

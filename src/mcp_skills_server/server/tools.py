@@ -7,8 +7,7 @@ returns all that is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from mcp_skills_server.catalog.views import SkillSet, View
@@ -38,12 +37,7 @@ _CHANGING_TOOLS: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
 class Tools:
-    """The tools, shared by all callers.
-
-    Args:
-        sessions: the sessions of the tools.
-        proposals: the store of proposals; None to disable them.
-    """
+    """The tools, shared by all callers; without a store of proposals, those are disabled."""
 
     def __init__(self, sessions: Sessions, proposals: ProposalStore | None = None) -> None:
         self._sessions = sessions
@@ -53,10 +47,8 @@ class Tools:
             from mcp_skills_server.server.proposing import ProposalTools
 
             self._proposing = ProposalTools(sessions.runtime.registry, proposals)
-        self._session_of_connection: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = (
-            WeakKeyDictionary()
-        )
+        self._session_of_connection = WeakKeyDictionary[Any, str]()
+        self._first_seen = WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]]()
         """The `Briefing.moment` of each connection's first call: most hosts list tools once."""
 
     def definitions(
@@ -76,12 +68,8 @@ class Tools:
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
         """Return the server instructions, or None if there are no skills."""
-        return (
-            self._sessions.runtime.restricted_to(skill_set).briefing.instructions(
-                client=client_of(client)
-            )
-            or None
-        )
+        briefing = self._sessions.runtime.restricted_to(skill_set).briefing
+        return briefing.instructions(client=client_of(client)) or None
 
     async def list_tools(
         self, view: View, settings: Settings, caller: Caller, params: Params
@@ -90,20 +78,12 @@ class Tools:
         if cursors.start_key(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._first_seen_moment(caller, self._sessions.runtime.restricted_to(view.skill_set))
-        tools = self.definitions(
-            view.skill_set,
-            settings.spoken.native_standing(caller.client, caller.extensions),
-            caller.client,
-        )
+        elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
+        tools = self.definitions(view.skill_set, elsewhere, caller.client)
         if runtime.apps.is_declared(caller.extensions):
             tools = runtime.apps.with_views(tools)
-        result = {
-            "resultType": "complete",
-            "tools": tools,
-            "ttlMs": settings.ttl_ms,
-            "cacheScope": "private",
-        }
-        return with_unread(result, view)
+        result: Result = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms}
+        return with_unread({**result, "cacheScope": "private"}, view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """Call a tool (`tools/call`); errors that the model can correct are results with `isError`.
@@ -113,25 +93,27 @@ class Tools:
         """
         name = str(params.get("name"))
         if runtime.canonical(name) is None and not name.startswith(_TOOL_PREFIX):
-            there = (
-                ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
-                or "none, since there is no skill"
-            )
+            names = ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
+            there = names or "none, since there is no skill"
             raise RequestError(f"Unknown tool: {name[:100]!r}; known: {there}")
-        given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
+        result = await self._call(view, caller, name, dict(params.get("arguments") or {}))
+        return {"resultType": "complete", **result}
+
+    async def _call(
+        self, view: View, caller: Caller, name: str, given: dict[str, Any]
+    ) -> runtime.ToolResult:
         conversation = given.pop(runtime.CONVERSATION, None)
         handle = given.pop(runtime.SESSION, conversation)
         shared = self._sessions.runtime.restricted_to(view.skill_set)
         tool = runtime.canonical(name)
         if self._proposing is not None and tool in self._proposing.tools:
-            return {
-                "resultType": "complete",
-                **await self._proposing.call(view, tool, given, shared, caller=caller),
-            }
+            return await self._proposing.call(view, tool, given, shared, caller=caller)
         try:
-            session = await self._session(handle, caller, shared, changes=tool in _CHANGING_TOOLS)
+            session = await self._find_session(handle, caller, changes=tool in _CHANGING_TOOLS)
         except RequestError as error:
-            return {"resultType": "complete", **runtime.failure(str(error))}
+            return runtime.failure(str(error))
+        if session is None:
+            session = self._sessions.new(self._first_seen_moment(caller, shared), shared)
         result = await session.call(
             name,
             given,
@@ -141,17 +123,16 @@ class Tools:
             of=shared,
         )
         if runtime.SESSION in result.get("structuredContent", {}) or session.active_skills:
+            owners = caller.owner, caller.quota_owner
             try:
-                await self._sessions.save(
-                    session, caller.owner, caller.quota_owner, change=call_change()
-                )
+                await self._sessions.save(session, *owners, change=call_change())
             except RequestError as error:
-                return {"resultType": "complete", **runtime.failure(str(error))}
+                return runtime.failure(str(error))
             if not self._sessions.is_shared(session) and "structuredContent" in result:
                 result = runtime.with_note(result, _NOT_SHARED)
             if caller.connection is not None:
                 self._session_of_connection[caller.connection] = session.session_id
-        return {"resultType": "complete", **result}
+        return result
 
     def _first_seen_moment(self, caller: Caller, runtime: Runtime) -> int | None:
         """Return the `Briefing.generation` of the connection's first call; None without one."""
@@ -164,28 +145,22 @@ class Tools:
             self._first_seen[caller.list_connection] = known
         return known[1]
 
-    async def _session(
-        self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool
-    ) -> Session:
-        found = await self._find_session(handle, caller, changes=changes)
-        return found or self._sessions.new(self._first_seen_moment(caller, runtime), runtime)
-
     async def _find_session(
         self, handle: object, caller: Caller, *, changes: bool
     ) -> Session | None:
+        is_given = handle is not None
+        if not is_given and caller.connection is not None:
+            handle = self._session_of_connection.get(caller.connection)
         if handle is None:
-            if caller.connection is not None:
-                handle = self._session_of_connection.get(caller.connection)
-            if handle is None:
-                return None
-            try:
-                return await self._sessions.open(
-                    str(handle), caller.owner, caller.quota_owner, changes=changes
-                )
-            except UnknownSessionError:  # expired; the caller never got its handle
-                return None
+            return None
         if not isinstance(handle, str):
             raise RequestError(
                 f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned'
             )
-        return await self._sessions.open(handle, caller.owner, caller.quota_owner, changes=changes)
+        owners = caller.owner, caller.quota_owner
+        try:
+            return await self._sessions.open(handle, *owners, changes=changes)
+        except UnknownSessionError:
+            if is_given:
+                raise
+            return None  # expired; the caller never got its handle

@@ -13,20 +13,8 @@ from hypothesis import strategies as st
 
 from dialects.build import JSON
 from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
-from mcp_skills_server.dialects.wellknown import (
-    SCHEMA,
-    DigestMismatchError,
-    IndexLimits,
-    IndexRefusedError,
-    SiteEntry,
-    SiteIndex,
-    compare_files,
-    decode,
-    origin,
-    verify_digest,
-)
-from mcp_skills_server.format import archive
-from mcp_skills_server.model import Json
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import SCHEMA, IndexLimits, IndexRefusedError, SiteEntry, SiteIndex, decode
 from tables import each_row
 
 
@@ -64,15 +52,12 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     [
         ("/x/a.zip", "https://example.com/x/a.zip"),
         ("a/SKILL.md", "https://example.com/.well-known/agent-skills/a/SKILL.md"),
-        ("./a.zip", "https://example.com/.well-known/agent-skills/a.zip"),
         ("../a.zip", "https://example.com/.well-known/a.zip"),
-        ("../../../../a.zip", "https://example.com/a.zip"),
         ("?skill=a", "https://example.com/.well-known/agent-skills/index.json?skill=a"),
         ("https://cdn.example.net/a.zip#part", "https://cdn.example.net/a.zip"),
         ("http://127.0.0.1:9/a.zip", "http://127.0.0.1:9/a.zip"),
         ("//cdn.example.net/a.zip", "https://cdn.example.net/a.zip"),
         ("/a%20b.zip", "https://example.com/a%20b.zip"),
-        ("HTTPS://cdn.example.net/a", "https://cdn.example.net/a"),
     ],
 )
 def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
@@ -87,41 +72,28 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
         (None, "it is not an object"),
         (["a"], "it is not an object"),
         (fields(name=...), "there is no name"),
-        (fields(name=7), "the name is empty or not text"),
         (fields(name=""), "the name is empty or not text"),
         (fields(name="x" * 65), "at most 64"),
         (fields(name="A"), "the name holds 'A'"),
-        (fields(name="../a"), "the name holds '.'"),
         (fields(name="a\n"), "the name holds '\\n'"),
-        (fields(name="a_b"), "the name holds '_'"),
         (fields(name="-a"), "hyphen"),
-        (fields(name="a--b"), "hyphen"),
         (fields(description=...), "there is no description"),
-        (fields(description=None), "description"),
         (fields(description=["a"]), "the description is not text"),
         (fields(description=" "), "the description is empty"),
         (fields(description="x" * 1025), "at most 1024"),
         (fields(description="\ud800"), "lone surrogate"),
         (fields(type=...), "it has no type"),
-        (fields(type=["archive"]), "it has no type"),
         (fields(digest=...), "its digest is not"),
-        (fields(digest=1), "its digest is not"),
         (fields(digest=HEX), "its digest is not"),
         (fields(digest=DIGEST.upper()), "its digest is not"),
-        (fields(digest=DIGEST + "\n"), "its digest is not"),
         (fields(digest="sha512:" + HEX * 2), "its digest is not"),
         (fields(url=...), "it has no url"),
-        (fields(url={}), "it has no url"),
         (fields(url=""), "it is empty, or contains a character that no URL may contain"),
         (fields(url="/a b.zip"), "contains a character that no URL may contain"),
-        (fields(url="/a\n.zip"), "contains a character that no URL may contain"),
         (fields(url="\\\\evil\\a.zip"), "contains a character that no URL may contain"),
         (fields(url="/é.zip"), "contains a character that no URL may contain"),
         (fields(url="file:///etc/passwd"), "not an http or https URL"),
-        (fields(url="data:text/markdown,a"), "not an http or https URL"),
-        (fields(url="javascript:a"), "not an http or https URL"),
         (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
-        (fields(url="https://@example.com/a"), "a user name or a password"),
         (fields(url="http:///a"), "has no host"),
         (fields(url="https://%31/a"), "has no host"),
         (fields(url="https://a:b/c"), "cannot be read as a URL"),
@@ -146,14 +118,8 @@ def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
 
 
 def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
-    index = read(
-        fields(digest="none"),
-        fields(type="new"),
-        fields(url="/1"),
-        fields(url="/2"),
-        fields(name="b"),
-        fields(url="/3"),
-    )
+    first = fields(digest="none"), fields(type="new"), fields(url="/1"), fields(url="/2")
+    index = read(*first, fields(name="b"), fields(url="/3"))
     assert [(entry.name, entry.url[-2:]) for entry in index.entries] == [("a", "/1"), ("b", "gz")]
     assert [unusable.position for unusable in index.unusable] == [1, 2, 4, 6]
     assert index.unusable[-1].reason == "an entry before it has the same name"
@@ -164,25 +130,17 @@ def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
     ("bad", "said"),
     [
         ("a", "it is not an object"),
-        (old_fields(name="A"), "the name holds"),
         (old_fields(description=""), "description"),
         (fields(), "it has no list 'files'"),
-        (old_fields(files="SKILL.md"), "it has no list 'files'"),
         (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"),
         (old_fields(files=[]), "lacks SKILL.md"),
-        (old_fields(files=["skill.md"]), "lacks SKILL.md"),
         (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
         (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
-        (old_fields(files=["SKILL.md", "a?b"]), "does not allow the file name"),
         (old_fields(files=["SKILL.md", "a\\b"]), "does not allow the file name"),
         (old_fields(files=["SKILL.md", "é"]), "does not allow the file name"),
         (old_fields(files=["SKILL.md", "SKILL.md"]), "appears twice"),
-        (old_fields(files=["SKILL.md", "skill.md"]), "cannot tell it from"),
-        (old_fields(files=["SKILL.md", "a", "a/b"]), "both a file and a directory"),
         (old_fields(files=["SKILL.md", "C:/a"]), "begins with a drive letter"),
-        (old_fields(files=["SKILL.md", "nul.txt"]), "Windows cannot hold"),
         (old_fields(files=["SKILL.md", "a//b"]), "is not a plain path"),
-        (old_fields(files=["SKILL.md", ""]), "is not a plain path"),
         (old_fields(files=["SKILL.md", "a", "b", "c"]), "has 4 files, at most 3"),
     ],
 )
@@ -198,16 +156,12 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     [
         (b"", "is not JSON"),
         (b"\xff\xfe{\0}\0", "is not JSON"),
-        (b'{"skills": [', "is not JSON"),
         (b'{"skills": [NaN]}', "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
         (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
         (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
         (b"<!DOCTYPE html><title>Sign in</title>", "a web page"),
         (b"\xef\xbb\xbf\n <html>", "a web page"),
         (b"[]", "not an object"),
-        (b'"skills"', "not an object"),
-        (b"null", "not an object"),
         (b"{}", "no list 'skills'"),
         (b'{"skills": {"a": 1}}', "no list 'skills'"),
         (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
@@ -229,21 +183,6 @@ def test_limits_hold_to_the_entry_and_the_byte():
             decode(raw, URL, limits)
 
 
-def test_a_mark_at_the_beginning_does_no_harm():
-    assert decode(b"\xef\xbb\xbf" + json.dumps({"$schema": SCHEMA, "skills": []}).encode(), URL).version == "0.2.0"
-
-
-@given(JSON | st.lists(JSON).map(lambda skills: {"skills": skills}), st.booleans())
-def test_wild_json_raises_nothing_else(value: Json, new: bool):
-    if new and isinstance(value, dict):
-        value["$schema"] = SCHEMA
-    try:
-        index = decode(json.dumps(value).encode(), URL)
-    except IndexRefusedError:
-        return
-    assert all(str(unusable).isprintable() for unusable in index.unusable)
-
-
 @given(
     st.dictionaries(st.sampled_from(["name", "type", "description", "url", "digest", "files"]), JSON),
     st.sampled_from([fields, old_fields]),
@@ -259,13 +198,7 @@ def test_wild_entries_raise_nothing(changed: dict[str, Any], make: Any):
 def test_no_url_leads_to_anything_but_http(url: str):
     for entry in read(fields(url=url)).entries:
         assert re.match(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]+)?([/?]|$)", entry.url)
-        assert origin(entry.url)
-
-
-@given(st.binary(max_size=60))
-def test_wild_bytes_raise_nothing_else(raw: bytes):
-    with pytest.raises(IndexRefusedError):
-        decode(raw, URL)
+        assert wellknown.origin(entry.url)
 
 
 RAW = b"---\nname: a\ndescription: >\n  Does\n  a.\n---\nRead on.\n"
@@ -275,23 +208,21 @@ ENTRY = SiteEntry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST
 @pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
 def test_bytes_are_proved_by_their_digest():
     digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
-    verify_digest(RAW, digest)
-    with pytest.raises(DigestMismatchError) as caught:
-        verify_digest(RAW + b" ", digest)
-    assert digest in str(caught.value) and str(caught.value).isprintable()
+    wellknown.verify_digest(RAW, digest)
+    for raw, other in ((RAW + b" ", digest), (RAW, ""), (RAW, HEX), (RAW, digest.upper())):
+        with pytest.raises(wellknown.DigestMismatchError) as caught:
+            wellknown.verify_digest(raw, other)
+        assert other in str(caught.value) and str(caught.value).isprintable()
 
 
-@each_row("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
-def test_only_the_very_digest_proves(digest: str):
-    with pytest.raises(DigestMismatchError):
-        verify_digest(RAW, digest)
-
-
-@pytest.mark.requirement("WK-18", "WKN-3")
+@pytest.mark.requirement("WK-12", "WK-18", "WKN-3")
 def test_the_skill_that_the_entry_tells_of_passes():
     files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
-    assert compare_files(ENTRY, files) == (None, None)
-    assert archive.unpack(archive.pack(files)[1]) == files
+    assert wellknown.compare_files(ENTRY, files) == (None, None)
+    lived_with = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
+    assert wellknown.compare_files(ENTRY, {"SKILL.md": (lived_with, False)}) == (None, None)
+    other = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
+    assert wellknown.compare_files(ENTRY, other) == (None, "its SKILL.md has another description than the index")
 
 
 @pytest.mark.requirement("WK-18", "WK-23", "WKN-3", "WKO-7")
@@ -299,29 +230,16 @@ def test_the_skill_that_the_entry_tells_of_passes():
     ("files", "said"),
     [
         ({}, "it has no SKILL.md"),
-        ({"README.md": RAW}, "it has no SKILL.md"),
         ({"skill.md": RAW}, "it has no SKILL.md but 'skill.md'"),
         ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
         ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
         ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
         ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md has the name 'b'"),
         ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
-        ({"SKILL.md": b"---\nname: 7\ndescription: Does a.\n---\n"}, "the name is empty or not text"),
         ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
         ({"SKILL.md": b"---\nname: a\ndescription: '%s'\n---\n" % (b"x" * 1025)}, "at most 1024"),
     ],
 )
 def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
-    reason = compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
+    reason = wellknown.compare_files(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
     assert reason is not None and said in reason and reason.isprintable()
-
-
-def test_faults_that_clients_live_with_do_not_cost_a_skill():
-    raw = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
-    assert compare_files(ENTRY, {"SKILL.md": (raw, False)}).refusal is None
-
-
-@pytest.mark.requirement("WK-12")
-def test_another_description_than_the_index_tells_is_a_warning():
-    files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
-    assert compare_files(ENTRY, files) == (None, "its SKILL.md has another description than the index")

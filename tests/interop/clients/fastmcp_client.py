@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 from fastmcp import Client
@@ -23,123 +23,109 @@ from mcp_types import PromptReference
 _CHECKS: list[dict[str, str]] = []
 
 
-async def check(identifier: str, work: Callable[[], Awaitable[bool]]) -> None:
-    """Do it and note whether it was right."""
+async def check(identifier: str, work: Awaitable[Any]) -> Any:
+    """Note whether the result comes and is not False, and return it, or None."""
+    result, message = None, ""
     try:
-        right, message = await work(), ""
+        result = await work
     except Exception as error:
-        right, message = False, f"{type(error).__name__}: {error}"[:400]
-    _CHECKS.append({"id": identifier, "status": "SUCCESS" if right else "FAILURE", "errorMessage": message})
+        message = f"{type(error).__name__}: {error}"[:400]
+    status = "FAILURE" if message or result is False else "SUCCESS"
+    _CHECKS.append({"id": identifier, "status": status, "errorMessage": message})
+    return result
+
+
+async def is_version(client: Any, version: str) -> bool:
+    return client.protocol_version == version
+
+
+async def is_same(client: Any, entry: Any) -> bool:
+    return await client.get_skill(entry.uri) == entry
+
+
+async def is_proved(client: Any, file: Any) -> bool:
+    (content,) = await client.read_resource(file.uri)
+    text = getattr(content, "text", None)
+    raw = base64.b64decode(content.blob) if text is None else text.encode()
+    return len(raw) == file.size and "sha256:" + hashlib.sha256(raw).hexdigest() == file.digest
+
+
+async def is_unknown(client: Any, uri: str) -> bool:
+    try:
+        await client.get_skill(uri)
+    except Exception as error:
+        return getattr(error, "code", None) == -32602 or "-32602" in repr(error) or "Unknown skill" in str(error)
+    return False
 
 
 async def ask(client: Any, version: str) -> None:
     """Everything that this client knows of skills."""
-    entries: list[Any] = []
-
-    async def era() -> bool:
-        return client.protocol_version == version
-
-    async def listing() -> bool:
-        entries.extend(await client.list_skills())
-        return True
-
-    async def unknown() -> bool:
-        try:
-            await client.get_skill("skill://nobody/has/this/SKILL.md")
-        except Exception as error:
-            return getattr(error, "code", None) == -32602 or "-32602" in repr(error) or "Unknown skill" in str(error)
-        return False
-
-    await check("era", era)
-    await check("list", listing)
+    await check("era", is_version(client, version))
+    entries = await check("list", client.list_skills()) or []
     for entry in entries:
-
-        async def same(entry: Any = entry) -> bool:
-            return await client.get_skill(entry.uri) == entry
-
-        await check(f"skill {entry.uri}", same)
+        await check(f"skill {entry.uri}", is_same(client, entry))
         for file in entry.resources:
-
-            async def proved(file: Any = file) -> bool:
-                (content,) = await client.read_resource(file.uri)
-                text = getattr(content, "text", None)
-                raw = base64.b64decode(content.blob) if text is None else text.encode()
-                return len(raw) == file.size and "sha256:" + hashlib.sha256(raw).hexdigest() == file.digest
-
-            await check(f"file {entry.uri} {file.uri}", proved)
+            await check(f"file {entry.uri} {file.uri}", is_proved(client, file))
     if entries:
-        await check("unknown", unknown)
+        await check("unknown", is_unknown(client, "skill://nobody/has/this/SKILL.md"))
+
+
+async def call(client: Any, name: str, **arguments: Any) -> Any:
+    return await client.call_tool(name, arguments, raise_on_error=False)
+
+
+async def skills_of(client: Any) -> Any:
+    return (await call(client, "skills_list", limit=200)).structured_content["skills"]
+
+
+async def is_described(tool: Any) -> bool:
+    return bool(tool.title and tool.description)
+
+
+async def is_used(client: Any, skill: Any) -> bool:
+    receipt = (await call(client, "skills_load", names=[skill["name"]])).structured_content
+    (loaded,), session = receipt["active_skills"], receipt["session"]
+    read = await call(client, "skills_read", path="SKILL.md", session=session)
+    left = await call(client, "skills_unload", all=True, session=session)
+    right = not read.is_error and re.match("\ufeff?---\r?\n", read.content[0].text) is not None
+    return right and loaded["location"] == skill["location"] and not left.structured_content["active_skills"]
+
+
+async def is_refused(client: Any, session: str) -> bool:
+    answer = await call(client, "skills_read", path="SKILL.md", session=session)
+    return answer.is_error and "skills_load" in answer.content[0].text
 
 
 async def ask_tools(client: Any) -> None:
     """The tools: list them, and load, read and unload every skill with them."""
-    tools: list[Any] = []
-    skills: list[Any] = []
+    for tool in await check("tools/list", client.list_tools()) or []:
+        await check(f"tool {tool.name}", is_described(tool))
+    for skill in await check("skills_list", skills_of(client)) or []:
+        await check(f"use {skill['name']}", is_used(client, skill))
+    await check("unknown session", is_refused(client, "nobody"))
 
-    async def call(name: str, **arguments: Any) -> Any:
-        return await client.call_tool(name, arguments, raise_on_error=False)
 
-    async def listing() -> bool:
-        tools.extend(await client.list_tools())
-        return True
+async def is_got(client: Any, prompt: Any) -> bool:
+    given = {each.name: "this" for each in prompt.arguments or () if each.required}
+    return "<skill name=" in (await client.get_prompt(prompt.name, given)).messages[0].content.text
 
-    async def every() -> bool:
-        skills.extend((await call("skills_list", limit=200)).structured_content["skills"])
-        return True
 
-    async def unknown() -> bool:
-        answer = await call("skills_read", path="SKILL.md", session="nobody")
-        return answer.is_error and "skills_load" in answer.content[0].text
-
-    await check("tools/list", listing)
-    for tool in tools:
-
-        async def described(tool: Any = tool) -> bool:
-            return bool(tool.title and tool.description)
-
-        await check(f"tool {tool.name}", described)
-    await check("skills_list", every)
-    for skill in skills:
-
-        async def used(skill: Any = skill) -> bool:
-            receipt = (await call("skills_load", names=[skill["name"]])).structured_content
-            (loaded,), session = receipt["active_skills"], receipt["session"]
-            read = await call("skills_read", path="SKILL.md", session=session)
-            left = await call("skills_unload", all=True, session=session)
-            right = not read.is_error and re.match("\ufeff?---\r?\n", read.content[0].text) is not None
-            return right and loaded["location"] == skill["location"] and not left.structured_content["active_skills"]
-
-        await check(f"use {skill['name']}", used)
-    await check("unknown session", unknown)
+async def is_completed(client: Any, name: str) -> bool:
+    reference = PromptReference(type="ref/prompt", name=name)
+    completion = await client.complete(reference, {"name": "audience", "value": "every"})
+    return completion.values == ["everybody who took part"]
 
 
 async def ask_prompts(client: Any) -> None:
     """The prompts: list them, get each, and complete an argument."""
-    prompts: list[Any] = []
-
-    async def listing() -> bool:
-        prompts.extend(await client.list_prompts())
-        return True
-
-    async def complete() -> bool:
-        reference = PromptReference(type="ref/prompt", name="meeting-notes")
-        completion = await client.complete(reference, {"name": "audience", "value": "every"})
-        return completion.values == ["everybody who took part"]
-
-    await check("prompts/list", listing)
+    prompts = await check("prompts/list", client.list_prompts()) or []
     for prompt in prompts:
-
-        async def got(prompt: Any = prompt) -> bool:
-            given = {each.name: "this" for each in prompt.arguments or () if each.required}
-            return "<skill name=" in (await client.get_prompt(prompt.name, given)).messages[0].content.text
-
-        await check(f"prompt {prompt.name}", got)
+        await check(f"prompt {prompt.name}", is_got(client, prompt))
     if any(prompt.name == "meeting-notes" for prompt in prompts):
-        await check("completion/complete", complete)
+        await check("completion/complete", is_completed(client, "meeting-notes"))
 
 
 async def main(version: str, target: dict[str, Any]) -> None:
-    """Connect and ask."""
     where = target.get("url") or StdioTransport(target["command"], target["args"], keep_alive=False)
     mode = "legacy" if version == "2025-11-25" else "auto"
     async with Client(where, mode=mode, extensions=[SkillsClientExtension()]) as client:

@@ -169,7 +169,6 @@ _LIBRARIES: dict[str, Any] = {"langchain": langchain, "openai-agents": openai_ag
 
 
 async def main(library: str, version: str, target: dict[str, Any]) -> None:
-    """Connect and ask."""
     async with _LIBRARIES[library](target, version == "2025-11-25") as host:
         await ask(host, version)
     print(json.dumps(_CHECKS))

@@ -56,15 +56,15 @@ def mentioned(hint: Any) -> Iterator[type]:
         yield from mentioned(part) if not isinstance(part, list) else (each for one in part for each in mentioned(one))
 
 
+REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
+
+
 def test_a_public_name_is_documented_without_numbers_of_requirements() -> None:
     """Numbers stand in tests, and in a comment on the line that keeps the rule."""
     offenders = [n for n in NAMES if isinstance(public(n), type | types.FunctionType) and not inspect.getdoc(public(n))]
     for label, subject in [*((name, public(name)) for name in NAMES), *EVERY]:
         offenders += [f"{label}: {each}" for each in REQUIREMENT.findall(inspect.getdoc(subject) or "")]
     assert offenders == []
-
-
-REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
 
 
 def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -10,13 +11,18 @@ import pytest
 import yaml
 from jsonschema.validators import validator_for
 
-from deploy.variables import known, used
 from mcp_skills_server.commands.config_file import read
+from mcp_skills_server.commands.serve import serve
 from wire import ROOT
 
 DEPLOY = ROOT / "deploy"
 SCHEMA = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
 REPLICAS = ("server-1", "server-2")
+
+
+def known() -> set[str]:
+    """The variables that `serve` reads."""
+    return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +40,9 @@ def test_it_is_what_compose_reads(compose: dict[str, Any]) -> None:
 
 
 def test_its_variables_are_options() -> None:
-    for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md"):
-        assert used(name) - known() == set(), name
+    for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md", "deploy/kubernetes/base/deployment.yaml"):
+        named = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))
+        assert named <= known(), name
 
 
 def test_all_that_is_named_is_there(compose: dict[str, Any]) -> None:

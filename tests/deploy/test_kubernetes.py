@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tools.interop.setup import MODULES
 
-from deploy.variables import known, used
+from deploy.test_compose import known
 from mcp_skills_server.commands.config_file import parse
 from tables import each_row
 from wire import DEADLINE, ROOT
@@ -27,9 +27,9 @@ VERSIONS = ("1.33", "1.37")
 KUSTOMIZE = MODULES / "@install-binary" / "kustomize-linux-x64" / "kustomize-linux-x64"
 BASE = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"}
 KEYS = {
-    *("apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions"),
-    *("namespace", "images", "patches"),
-}
+    "apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions", "namespace", "images",
+    "patches",
+}  # fmt: skip
 
 Manifest = dict[str, Any]
 Built = dict[str, Manifest]
@@ -138,28 +138,23 @@ def test_they_are_about_the_same_pods(manifests: Built) -> None:
     assert {each["name"] for each in container["volumeMounts"]} == volumes
 
 
-def test_the_pods_pass_the_restricted_standard_and_write_to_volumes_alone(manifests: Built) -> None:
+def test_the_pods_pass_the_restricted_standard_write_to_volumes_alone_and_name_no_secret(manifests: Built) -> None:
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     (container,) = pod["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == wanted
     kinds = {each["name"]: {*each} - {"name"} for each in pod["volumes"]}
-    assert {kind for each in kinds.values() for kind in each} == {
-        "persistentVolumeClaim",
-        "configMap",
-        "secret",
-        "emptyDir",
-    }
+    assert set().union(*kinds.values()) == {"persistentVolumeClaim", "configMap", "secret", "emptyDir"}
     written = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
     assert written == {name for name, kind in kinds.items() if kind == {"emptyDir"}}
     assert all(each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each)
+    # No secret is written down.
+    assert "Secret" not in manifests
+    assert {each["name"] for each in container["env"] if "valueFrom" in each} == {"MCP_SKILLS_REDIS"}
 
 
 def test_a_pod_has_the_time_to_drain_and_is_not_ready_meanwhile(manifests: Built) -> None:
@@ -180,12 +175,6 @@ def test_there_are_two_at_least_and_one_stays(manifests: Built) -> None:
     assert ("replicas" in spec) != (scaler is not None)  # one of them says how many
     assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert manifests["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
-
-
-def test_no_secret_is_written_down(manifests: Built) -> None:
-    assert "Secret" not in manifests
-    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert {each["name"] for each in container["env"] if "valueFrom" in each} == {"MCP_SKILLS_REDIS"}
 
 
 def test_clients_come_by_tls_and_through_the_proxy_alone(overlay: Built) -> None:
@@ -238,6 +227,5 @@ def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
     assert "git+https://git.example/acme/skills@main#skills" in found.values["roots"]
 
 
-def test_the_configuration_is_right_and_the_variables_are_options(manifests: Built) -> None:
+def test_the_configuration_is_right(manifests: Built) -> None:
     assert configuration(manifests)["roots"] == ("/skills",)
-    assert used("deploy/kubernetes/base/deployment.yaml") - known() == set()

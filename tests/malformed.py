@@ -21,21 +21,14 @@ def without(*names: str, **fields: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """One message.
-
-    Attributes:
-        title: what is wrong with it.
-        raw: the message.
-        code: of the error.
-        id: that the error must have.
-        rpc: the Skills Protocol answers it alike; elsewhere JSON-RPC lets it do otherwise.
-    """
+    """One message, and the code and id of the error that it gets."""
 
     title: str
     raw: bytes
     code: int
     id: Any = None
     rpc: bool = True
+    """Whether the Skills Protocol answers it alike; elsewhere JSON-RPC lets it do otherwise."""
 
 
 MALFORMED = [

@@ -1,10 +1,14 @@
-"""`deploy/compose.yaml`: by the schema of Compose, and what it must not lack."""
+"""`deploy/compose.yaml` and the proxies' files: by the schema of Compose, and what they must not lack."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from importlib.resources import files
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
@@ -13,9 +17,9 @@ from jsonschema.validators import validator_for
 
 from mcp_skills_server.commands.config_file import read
 from mcp_skills_server.commands.serve import serve
+from web.proxies import DEPLOY, NGINX, where
 from wire import ROOT
 
-DEPLOY = ROOT / "deploy"
 SCHEMA = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
 REPLICAS = ("server-1", "server-2")
 
@@ -80,3 +84,32 @@ def test_a_replica_has_the_time_to_drain(compose: dict[str, Any]) -> None:
 
 def test_its_configuration_is_right() -> None:
     assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
+
+
+# The files of the proxies, which `tests/web/test_proxies.py` runs
+
+
+@pytest.mark.needs_program("haproxy")
+def test_haproxy_has_nothing_to_say_against_its_file() -> None:
+    command, environment = (
+        ["haproxy", "-c", "-f", str(DEPLOY / "haproxy.cfg")],
+        {**os.environ, **where(8080, 8001, 8002)},
+    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "WARNING" not in done.stdout + done.stderr, done
+
+
+@pytest.mark.needs_program("nginx")
+def test_nginx_has_nothing_to_say_against_its_file(tmp_path: Path) -> None:
+    site = (DEPLOY / "nginx.conf.template").read_text()
+    (tmp_path / "skills.conf").write_text(Template(site).safe_substitute(where(8080, 8001, 8002)))
+    (tmp_path / "nginx.conf").write_text(NGINX.format(folder=tmp_path, user=""))
+    command = ["nginx", "-t", "-e", "stderr", "-c", str(tmp_path / "nginx.conf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "[warn]" not in done.stderr, done
+
+
+def test_nginx_gives_up_connections_before_a_server_does_by_itself() -> None:
+    site = (DEPLOY / "nginx.conf.template").read_text()
+    found = re.search(r"upstream replicas \{.*?keepalive_timeout (\d+)s;", site, re.DOTALL)
+    assert found and int(found[1]) < 5  # --keep-alive

@@ -1,4 +1,4 @@
-"""A person and an agent of the certified `oidc-provider`, at two replicas with the page behind haproxy.
+"""An agent of the certified `oidc-provider`, at two replicas behind haproxy.
 
 It runs where `make interop` has installed the provider, and is skipped where it has not.
 """
@@ -17,19 +17,15 @@ import pytest
 
 from deploy.test_walk import deployed, names
 from interop import test_oidc_provider as provider
-from interop.test_oidc_provider import Browser
 from web.test_oauth import own
-from web.ui.serving import words
 from wire import DEADLINE
 
 pytestmark = [pytest.mark.needs_program("haproxy", "redis-server"), provider.pytestmark]
 
 GRANTED = """
-ui = true
 [oauth]
 issuer = "{issuer}"
 audience = "{audience}"
-ui-client-id = "page"
 groups-claim = "realm_access.roles"
 [[grant]]
 who = ["group:finance"]
@@ -54,20 +50,9 @@ def token_of_an_agent(url: str, audience: str) -> str:
         return json.load(answer)["access_token"]
 
 
-def test_a_person_and_an_agent_of_a_certified_provider_go_through_the_proxy(tmp_path: Path) -> None:
+def test_an_agent_of_a_certified_provider_goes_through_the_proxy(tmp_path: Path) -> None:
     with deployed(tmp_path, issuer, GRANTED) as deployment:
-        proxy, person = deployment.proxy, Browser()
-        page = f"http://127.0.0.1:{proxy.port}/ui"
-
-        # A person signs in at the provider's own forms and sees what the grant gives.
-        place, text = person.get(f"{page}/oauth/begin")
-        place, text = person.submit(place, text, login="ann", password="x")
-        place, text = person.submit(place, text)  # consent
-        assert place.startswith(f"{page}/oauth/callback"), text
-        shown = words(person.get(f"{page}/")[1])
-        assert "refunds" in shown and "tax" in shown and "papers" not in shown and " ann " in shown
-
-        # An agent with a token of the provider lists and proves, at the proxy and at each replica.
+        proxy = deployment.proxy
         deployment.tokens["agent"] = token_of_an_agent(deployment.login.url, own(proxy.port))
         clients = [deployment.at(each, "agent") for each in (proxy, *deployment.replicas)]
         assert [names(each) for each in clients] == [{"refunds", "tax"}] * 3

@@ -13,6 +13,7 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from publish.editions import SITE, Clock, complete, fetched, offered, published
+from tables import each_row
 from wire import write_skill
 
 
@@ -200,3 +201,16 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     assert publication.latest is first and complete(publication, first)
     monkeypatch.undo()
     assert complete(publication, publication.edition())
+
+
+@each_row(("signed", "asked", "given"), [(False, False, False), (False, True, True), (True, False, True)])
+def test_evals_are_left_out_of_what_is_published(tmp_path: Path, signed: bool, asked: bool, given: bool) -> None:
+    place = write_skill(tmp_path / "a", references__guide_md="x", evals__evals_json="{}")
+    if signed:  # its signature is about all files
+        (place / "skill.oms.sig").write_text("x")
+    publication = published(tmp_path, evals=asked)
+    edition = publication.edition()
+    assert ("evals/evals.json" in publication.unpacked(edition.skills["a"])) is given
+    named = {each.path for each in publication.tree(edition)}
+    assert any(each.endswith("/a/evals/evals.json") for each in named) is given
+    assert (b"evals" in edition.index_0_1) is given and publication.edition() is edition

@@ -210,6 +210,7 @@ def test_evals_are_left_out_of_what_is_published(tmp_path: Path, signed: bool, a
         (place / "skill.oms.sig").write_text("x")
     publication = published(tmp_path, evals=asked)
     edition = publication.edition()
+    assert "evals/evals.json" in publication.registry.snapshot.skills["a"].files  # which a folder serves
     assert ("evals/evals.json" in publication.unpacked(edition.skills["a"])) is given
     named = {each.path for each in publication.tree(edition)}
     assert any(each.endswith("/a/evals/evals.json") for each in named) is given

@@ -105,12 +105,9 @@ SERVER_JSON: Final = closed(
 )
 """`server.json` of the MCP registry (schema 2025-12-11)."""
 
+_ADDRESS: Final = text(r"^(https?://[^\s]+|\{[a-zA-Z_][a-zA-Z0-9_]*\}[^\s]*)$")
 _REMOTE: Final = closed(
-    {
-        "type": {"enum": ["streamable-http", "sse"]},
-        "url": text(r"^(https?://[^\s]+|\{[a-zA-Z_][a-zA-Z0-9_]*\}[^\s]*)$"),
-    },
-    {"supportedProtocolVersions": _TEXTS},
+    {"type": {"enum": ["streamable-http", "sse"]}, "url": _ADDRESS}, {"supportedProtocolVersions": _TEXTS}
 )
 SERVER_CARD: Final = closed(
     {
@@ -123,49 +120,31 @@ SERVER_CARD: Final = closed(
 
 _ENTRY: Final = closed(
     {
-        "identifier": text("^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"),
-        "displayName": _TEXT,
+        "identifier": text("^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"), "displayName": _TEXT, "url": _URL,
         "type": text("^application/(mcp-server-card|agent-skills)[+](json|md|zip|gzip)$"),
-        "url": _URL,
     },
     {"description": _TEXT, "tags": _TEXTS, "version": _TEXT, "digest": text("^sha256:[0-9a-f]{64}$")},
-)
+)  # fmt: skip
 _HOST: Final = closed({"displayName": _TEXT}, {"identifier": _TEXT, "documentationUrl": _URL, "logoUrl": _URL})
-AI_CATALOG: Final = closed(
-    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "items": _ENTRY}}, {"host": _HOST}
-)
+_ENTRIES: Final[Schema] = {"type": "array", "items": _ENTRY}
+AI_CATALOG: Final = closed({"specVersion": {"const": "1.0"}, "entries": _ENTRIES}, {"host": _HOST})
 """AI Catalog 1.0 with entries by address."""
 _QUERIES: Final[Schema] = {**_TEXTS, "minItems": 2, "maxItems": 5}
+_ASKED: Final[Schema] = {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}}
 ARD: Final = closed(
-    {
-        "specVersion": {"const": "1.0"},
-        "entries": {
-            "type": "array",
-            "minItems": 1,
-            "items": {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}},
-        },
-    },
-    {"host": _HOST},
+    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "minItems": 1, "items": _ASKED}}, {"host": _HOST}
 )
 """A manifest of Agentic Resource Discovery 0.91."""
 
-DOCKER_CATALOGUE: Final = closed(
-    {
-        "name": text("^[a-z0-9-]+$"),
-        "image": _TEXT,
-        "type": {"const": "server"},
-        "meta": closed({"category": _TEXT, "tags": _TEXTS}),
-        "about": closed({"title": _TEXT, "description": _TEXT}, {"icon": _URL}),
-        "source": closed({"project": _URL, "commit": text("^[0-9a-f]{40}$")}, {"branch": _TEXT}),
-        "run": closed({}, {"command": _TEXTS, "volumes": _TEXTS, "disableNetwork": {"type": "boolean"}}),
-        "config": closed(
-            {
-                "description": _TEXT,
-                "parameters": closed(
-                    {"type": {"const": "object"}, "properties": {"type": "object"}, "required": _TEXTS}
-                ),
-            }
-        ),
-    }
-)
+DOCKER_CATALOGUE: Final = closed({
+    "name": text("^[a-z0-9-]+$"), "image": _TEXT, "type": {"const": "server"},
+    "meta": closed({"category": _TEXT, "tags": _TEXTS}),
+    "about": closed({"title": _TEXT, "description": _TEXT}, {"icon": _URL}),
+    "source": closed({"project": _URL, "commit": text("^[0-9a-f]{40}$")}, {"branch": _TEXT}),
+    "run": closed({}, {"command": _TEXTS, "volumes": _TEXTS, "disableNetwork": {"type": "boolean"}}),
+    "config": closed({
+        "description": _TEXT,
+        "parameters": closed({"type": {"const": "object"}, "properties": {"type": "object"}, "required": _TEXTS}),
+    }),
+})  # fmt: skip
 """`servers/NAME/server.yaml` of Docker's MCP registry, of a server that runs in a container."""

@@ -43,7 +43,8 @@ def test_it_is_what_compose_reads(compose: dict[str, Any]) -> None:
     del compose["services"]["proxy"]["port"]
 
 
-def test_its_variables_are_options() -> None:
+def test_its_configuration_and_variables_are_options() -> None:
+    assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
     for name in ("deploy/compose.yaml", "Dockerfile", "docs/container.md", "deploy/kubernetes/base/deployment.yaml"):
         named = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / name).read_text(encoding="utf-8")))
         assert named <= known(), name
@@ -58,7 +59,7 @@ def test_all_that_is_named_is_there(compose: dict[str, Any]) -> None:
         assert {*service.get("secrets", ())} <= compose["secrets"].keys()
 
 
-def test_the_replicas_are_alike_and_believe_the_proxy_alone(compose: dict[str, Any]) -> None:
+def test_the_replicas_are_alike_believe_the_proxy_alone_and_have_the_time_to_drain(compose: dict[str, Any]) -> None:
     proxy, first, second = (compose["services"][name] for name in ("proxy", *REPLICAS))
     addresses = [each["networks"]["proxied"]["ipv4_address"] for each in (first, second)]
     assert [proxy["environment"][f"REPLICA_{number}"] for number in (1, 2)] == [f"{each}:8000" for each in addresses]
@@ -66,6 +67,10 @@ def test_the_replicas_are_alike_and_believe_the_proxy_alone(compose: dict[str, A
     assert first["environment"]["MCP_SKILLS_TRUSTED_PROXY"] == proxy["networks"]["proxied"]["ipv4_address"]
     assert [name for name, each in compose["services"].items() if "ports" in each] == ["proxy"]
     assert all(each.startswith("127.0.0.1:") for each in proxy["ports"])
+    # A replica has the time to drain.
+    for name in REPLICAS:
+        service = compose["services"][name]
+        assert int(service["environment"]["MCP_SKILLS_DRAIN"]) + 2 < int(service["stop_grace_period"].removesuffix("s"))
 
 
 def test_nothing_in_it_may_more_than_it_needs(compose: dict[str, Any]) -> None:
@@ -74,16 +79,6 @@ def test_nothing_in_it_may_more_than_it_needs(compose: dict[str, Any]) -> None:
         assert service["security_opt"] == ["no-new-privileges:true"]
     assert compose["networks"]["shared"]["internal"]
     assert [name for name, each in compose["services"].items() if "shared" in each["networks"]] == [*REPLICAS, "redis"]
-
-
-def test_a_replica_has_the_time_to_drain(compose: dict[str, Any]) -> None:
-    for name in REPLICAS:
-        service = compose["services"][name]
-        assert int(service["environment"]["MCP_SKILLS_DRAIN"]) + 2 < int(service["stop_grace_period"].removesuffix("s"))
-
-
-def test_its_configuration_is_right() -> None:
-    assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"
 
 
 # The files of the proxies, which `tests/web/test_proxies.py` runs

@@ -86,6 +86,13 @@ def configuration(manifests: Built) -> Mapping[str, Any]:
     return parse(manifests["ConfigMap"]["data"]["config.toml"].encode(), "config.toml").values
 
 
+def pod_of(manifests: Built) -> tuple[Manifest, Manifest]:
+    """The pod and its container."""
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
 @pytest.fixture(params=["base", "overlays/example"])
 def manifests(request: pytest.FixtureRequest) -> Built:
     return built(KUBERNETES / request.param)
@@ -117,7 +124,7 @@ def test_kustomize_builds_the_same(folder: str) -> None:
 
 
 def test_all_that_is_promised_is_there(manifests: Built, overlay: Built) -> None:
-    assert manifests.keys() >= BASE
+    assert manifests.keys() >= BASE and configuration(manifests)["roots"] == ("/skills",)
     assert overlay.keys() == BASE | {"Namespace", "Ingress", "HorizontalPodAutoscaler"}
     for folder in (KUBERNETES / "base", KUBERNETES / "overlays" / "example"):
         asked = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
@@ -130,21 +137,20 @@ def test_they_are_about_the_same_pods(manifests: Built) -> None:
     selectors = [manifests[kind]["spec"]["selector"] for kind in ("Service", "Deployment", "PodDisruptionBudget")]
     assert labels == selectors[0] == selectors[1]["matchLabels"] == selectors[2]["matchLabels"]
     assert manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
-    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    pod, container = pod_of(manifests)
     ports = {each["name"] for each in container["ports"]}
     assert {each["targetPort"] for each in manifests["Service"]["spec"]["ports"]} == ports
     assert {each["port"] for rule in manifests["NetworkPolicy"]["spec"]["ingress"] for each in rule["ports"]} == ports
-    volumes = {each["name"] for each in manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    volumes = {each["name"] for each in pod["volumes"]}
     assert {each["name"] for each in container["volumeMounts"]} == volumes
 
 
 def test_the_pods_pass_the_restricted_standard_write_to_volumes_alone_and_name_no_secret(manifests: Built) -> None:
-    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    pod, container = pod_of(manifests)
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    (container,) = pod["containers"]
     wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     assert container["securityContext"] == wanted
     kinds = {each["name"]: {*each} - {"name"} for each in pod["volumes"]}
@@ -158,8 +164,7 @@ def test_the_pods_pass_the_restricted_standard_write_to_volumes_alone_and_name_n
 
 
 def test_a_pod_has_the_time_to_drain_and_is_not_ready_meanwhile(manifests: Built) -> None:
-    pod = manifests["Deployment"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    pod, container = pod_of(manifests)
     drain = int(next(each["value"] for each in container["env"] if each["name"] == "MCP_SKILLS_DRAIN"))
     wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert wait + drain + 2 < pod["terminationGracePeriodSeconds"]
@@ -225,7 +230,3 @@ def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
     lines = "".join(line.removeprefix("# ") for line in suggested.splitlines(keepends=True))
     found = parse(f"{before}[[source]]\n{lines}".encode(), file)
     assert "git+https://git.example/acme/skills@main#skills" in found.values["roots"]
-
-
-def test_the_configuration_is_right(manifests: Built) -> None:
-    assert configuration(manifests)["roots"] == ("/skills",)

@@ -25,7 +25,7 @@ from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.lock import read as read_lock
 from mcp_skills_server.provenance.signatures import Identity, ProofCache, SignatureGate, UnsignedError, Verifier, sign
 from tables import each_row
-from wire import serving, write_skill
+from wire import Wire, serving, write_skill
 
 SKILL = {"SKILL.md": b"---\nname: thing\n---\n", "scripts/run.py": b"print(1)\n", "notes/a.md": b""}
 NO_PASSWORD = serialization.NoEncryption()
@@ -205,13 +205,9 @@ def test_a_key_that_cannot_be_used_is_one_line(
         with pytest.raises(UsageError, match=reason) as caught:
             use([path]) if use is Verifier else use(SKILL, path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_trust_root_that_cannot_be_used_is_one_line(tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    trust = tmp_path / "trust.json"
-    trust.write_text("{}")
+    path.write_text("{}")
     with pytest.raises(UsageError, match="--trust-root"):
-        Verifier([pair[1]], Identity("me@example.com", "https://accounts.example", trust))
+        Verifier([], Identity("me@example.com", "https://accounts.example", path))
 
 
 # The gate
@@ -224,13 +220,22 @@ def test_only_what_is_signed_is_served(tmp_path: Path, pair: tuple[Path, Path]) 
     assert run("sign", str(root / "signed"), "--key", str(pair[0])).stdout == "signed signed\n"
     run("sign", str(root / "changed"), "--key", str(pair[0]))
     (root / "changed" / "more.md").write_text("More.\n")
-    with Registry([root], gate=SignatureGate(Verifier([pair[1]]))) as registry:
-        assert [*registry.snapshot.skills] == ["signed"]
-        found = {each.skill: each.code for each in registry.problems()}
-        assert found == {"unsigned": "signature-missing", "changed": "signature-files"}
+
+    def served(wire: Wire) -> set[str]:
+        return {each["frontmatter"]["name"] for each in wire.every_skill()}
+
+    with serving(root, "--require-signature", pair[1]) as wire:
+        assert served(wire) == {"signed"}
+        for code in (b"signature-missing", b"signature-files"):
+            wire.logs(code)
         (root / "changed" / "more.md").unlink()
-        registry.refresh([str(root / "changed" / "more.md")])
-        assert sorted(registry.snapshot.skills) == ["changed", "signed"]
+        wire.until("notifications/skills/list_changed")
+        assert served(wire) == {"signed", "changed"}
+        (root / "signed" / "SKILL.md").write_text("---\nname: signed\ndescription: Other.\n---\n")
+        wire.until("notifications/skills/list_changed")
+        assert served(wire) == {"changed"}
+    done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
+    assert isinstance(done.exception, UsageError) and "cannot be read" in str(done.exception)
 
 
 # What was proved once: kept for the same files, keys and user, and for nothing else
@@ -382,18 +387,3 @@ def test_a_configuration_wants_signatures_of_one_source_alone_and_so_does_its_lo
     assert (done.stdout, said in done.stderr) == ("", True)
     done = run("lock", "own", "theirs", "--require-signature", key)
     assert done.return_value == 1 and "left out: own/mine: it has no signature" in done.stderr
-
-
-def test_a_server_that_wants_signatures_serves_nothing_else(tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    root = tmp_path / "root"
-    write_skill(root / "signed")
-    write_skill(root / "unsigned")
-    run("sign", str(root / "signed"), "--key", str(pair[0]))
-    with serving(root, "--require-signature", pair[1]) as wire:
-        assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["signed"]
-        wire.logs(b"it has no signature")
-        (root / "signed" / "SKILL.md").write_text("---\nname: signed\ndescription: Other.\n---\n")
-        wire.until("notifications/skills/list_changed")
-        assert wire.every_skill() == []
-    done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
-    assert isinstance(done.exception, UsageError) and "cannot be read" in str(done.exception)

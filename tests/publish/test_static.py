@@ -130,15 +130,6 @@ def test_an_old_artifact_stays_for_some_days(root: Path, output: Path) -> None:
     assert write(root, output, clock=lambda: now + 9 * DAY) == [] and times(output) == before
 
 
-@pytest.mark.requirement("WK-16", "WK-17", "X-20")
-def test_urls_begin_with_the_base(root: Path, output: Path) -> None:
-    StaticSite(str(output)).write(publication(root, base="https://cdn.example.com/v1/"))
-    index = json.loads((output / NEW_INDEX).read_bytes())
-    for entry in index["skills"]:
-        assert entry["url"].startswith("https://cdn.example.com/v1/.well-known/agent-skills/")
-        assert (output / entry["url"].removeprefix("https://cdn.example.com/v1/")).is_file()
-
-
 def test_a_check_names_what_differs_and_writes_nothing(root: Path, output: Path, tmp_path: Path) -> None:
     assert len(check(root, output)) == 11 and not output.exists()
     write(root, output)
@@ -192,9 +183,8 @@ def test_a_folder_of_somebody_else_is_refused_and_stays(root: Path, output: Path
         write(root, output)
     assert files(output) == {"index.html": b"mine"}
     for place in (output / "index.html", output / "index.html" / "below"):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError, match=r"^[^\n]*$"):
             write(root, place)
-        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_files_of_others_are_carried_over(root: Path, output: Path) -> None:
@@ -315,22 +305,18 @@ def test_a_crash_at_any_step_leaves_all_that_an_index_names(
     assert at > 15
 
 
-@pytest.mark.parametrize("way", ["gone", "other", "link"])
-def test_what_is_not_there_any_more_is_put_again(root: Path, output: Path, way: str) -> None:
+def test_what_is_not_there_any_more_is_put_again(root: Path, output: Path) -> None:
     write(root, output)
-    lost = [path for path in files(output) if path.startswith(".well-known/") and "third" in path]
-    assert len(lost) == 3
+    lost = [output / path for path in files(output) if path.startswith(".well-known/") and "third" in path]
     precious = output.with_name("precious")
     precious.write_bytes(b"other")
-    for path in lost:
-        (output / path).unlink()
-        if way == "other":
-            (output / path).write_bytes(b"other")
-        elif way == "link":
-            (output / path).symlink_to(precious)
-    write(root, output)
-    assert check(root, output) == [] and whole(output) and precious.read_bytes() == b"other"
-    assert not any((output / path).is_symlink() for path in lost)
+    for break_it in (Path.exists, lambda path: path.write_bytes(b"other"), lambda path: path.symlink_to(precious)):
+        for path in lost:
+            path.unlink()
+            break_it(path)
+        assert len(write(root, output)) == len(lost) == 3
+        assert check(root, output) == [] and whole(output) and not any(map(Path.is_symlink, lost))
+    assert precious.read_bytes() == b"other"
 
 
 # What a record may claim
@@ -375,8 +361,9 @@ def test_a_planted_record_costs_nobody_a_file(root: Path, output: Path, tmp_path
 
 def test_a_file_becomes_a_folder_and_a_folder_a_file(root: Path, output: Path) -> None:
     notes = root / "third" / "notes.md"
-    write(root, output)
-    for _ in range(2):
+    for _ in range(3):
+        write(root, output)
+        assert whole(output) and check(root, output) == []
         notes.unlink()
         (notes / "deep").mkdir(parents=True)
         (notes / "deep" / "a.md").write_bytes(b"a")
@@ -384,8 +371,6 @@ def test_a_file_becomes_a_folder_and_a_folder_a_file(root: Path, output: Path) -
         assert whole(output) and check(root, output) == []
         shutil.rmtree(notes)
         notes.write_bytes(b"notes")
-        write(root, output)
-        assert whole(output) and check(root, output) == []
 
 
 @pytest.mark.parametrize("folder", [".well-known", ".well-known/skills", ".well-known/skills/third"])

@@ -24,6 +24,7 @@ import mcp_skills_server
 from tables import each_row
 
 parser: Any = importlib.import_module("re._parser")
+compiler: Any = importlib.import_module("re._compiler")
 SOURCE = Path(mcp_skills_server.__file__).parent
 MANY = 256
 """A repeat of more than this counts as one without end."""
@@ -79,12 +80,13 @@ def _ways(parsed: Iterable[tuple[Any, Any]], flags: int, found: list[str]) -> li
     """The pattern as each sequence of pieces that its alternatives make."""
     ways: list[list[Piece]] = [[]]
     for op, value in parsed:
-        ways = [[*before, *after] for before in ways for after in _one(str(op), value, flags, found)]
+        ways = [[*before, *after] for before in ways for after in _one(op, value, flags, found)]
         assert len(ways) < 20_000
     return ways
 
 
-def _one(op: str, value: Any, flags: int, found: list[str]) -> list[list[Piece]]:
+def _one(item: Any, value: Any, flags: int, found: list[str]) -> list[list[Piece]]:
+    op = str(item)
     if op == "SUBPATTERN":
         return _ways(value[3], flags, found)
     if op == "ATOMIC_GROUP":
@@ -105,7 +107,7 @@ def _one(op: str, value: Any, flags: int, found: list[str]) -> list[list[Piece]]
         # Once it fits it is never tried again, but it may read on as far as it likes.
         return [[Piece(takes, 0, any(piece.endless for way in ways for piece in way), False), Piece(frozenset(), 0)]]
     if op not in _REPEATS:
-        return [[Piece(_characters(op, tuple(value) if isinstance(value, list) else value, flags), 1)]]
+        return [[Piece(_characters(item, tuple(value) if isinstance(value, list) else value, flags), 1)]]
     least, most, inner = value
     ways = _ways(inner, flags, found)
     if most == 1:
@@ -120,34 +122,10 @@ def _one(op: str, value: Any, flags: int, found: list[str]) -> list[list[Piece]]
 
 
 @cache
-def _characters(op: str, value: Any, flags: int) -> frozenset[str]:
-    if op == "ANY":
-        return frozenset(each for each in _ALPHABET if flags & re.DOTALL or each != "\n")
-    items = value if op == "IN" else [(op, value)]
-    negated = bool(items) and str(items[0][0]) == "NEGATE"
-    taken = {each for each in _ALPHABET for item in items if _takes(str(item[0]), item[1], each, flags)}
-    return frozenset(_ALPHABET) - taken if negated else frozenset(taken)
-
-
-def _takes(op: str, value: Any, character: str, flags: int) -> bool:
-    forms = {character, character.lower(), character.upper()} if flags & re.IGNORECASE else {character}
-    codes = [ord(each) for each in forms if len(each) == 1]
-    match op:
-        case "LITERAL":
-            return value in codes
-        case "NOT_LITERAL":
-            return value not in codes
-        case "RANGE":
-            return any(value[0] <= code <= value[1] for code in codes)
-        case "CATEGORY":
-            name = str(value).removeprefix("CATEGORY_")
-            letter = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}[name.removeprefix("NOT_")]
-            letter = letter.upper() if name.startswith("NOT_") else letter
-            return re.fullmatch(f"\\{letter}", character, flags & re.ASCII) is not None
-        case "NEGATE":
-            return False
-        case _:
-            raise AssertionError(op)
+def _characters(op: Any, value: Any, flags: int) -> frozenset[str]:
+    item = parser.SubPattern(parser.State(), [(op, [*value] if str(op) == "IN" else value)])
+    one = compiler.compile(item, flags)
+    return frozenset(each for each in _ALPHABET if one.fullmatch(each))
 
 
 # The patterns of the package

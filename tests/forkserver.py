@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from types import FunctionType
 from typing import Any, Final
 
 PROGRAM: Final = "mcp_skills_server"
@@ -136,30 +137,9 @@ def _can_be_forked(named: Mapping[str, Any]) -> bool:
     )
 
 
-def run(
-    command: list[Any],
-    *,
-    input: Any = None,  # noqa: A002 - as subprocess calls it
-    capture_output: bool = False,
-    timeout: float | None = None,
-    check: bool = False,
-    **how: Any,
-) -> subprocess.CompletedProcess[Any]:
-    """`subprocess.run`, by our `Popen`."""
-    if input is not None:
-        how["stdin"] = subprocess.PIPE
-    if capture_output:
-        how["stdout"] = how["stderr"] = subprocess.PIPE
-    with Popen(command, **how) as process:
-        try:
-            out, err = process.communicate(input, timeout)
-        except BaseException:
-            process.kill()
-            raise
-    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
-    if check:
-        done.check_returncode()
-    return done
+run: Final = FunctionType(subprocess.run.__code__, {**vars(subprocess), "Popen": Popen}, "run")
+"""`subprocess.run`, by our `Popen`."""
+run.__kwdefaults__ = subprocess.run.__kwdefaults__
 
 
 def _read(source: socket.socket, size: int) -> bytes:

@@ -12,12 +12,19 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 
 Schema = Mapping[str, Any]
-_TEXT: Final[Schema] = {"type": "string", "minLength": 1}
+
+
+def text(pattern: str = "", **more: int) -> Schema:
+    """A text in which the pattern is found."""
+    return {"type": "string", "pattern": pattern, **more}
+
+
+_TEXT: Final = text(minLength=1)
 _TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
-_URL: Final[Schema] = {"type": "string", "pattern": "^https?://[^ ]+$"}
+_URL: Final = text("^https?://[^ ]+$")
 
 
-def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
+def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """An object with these fields and no others."""
     properties = {**required, **(optional or {})}
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
@@ -29,11 +36,7 @@ def faults(schema: Schema, document: object) -> list[str]:
     return [f"{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in found]
 
 
-_PLUGIN_NAME: Final[Schema] = {
-    "type": "string",
-    "maxLength": 64,
-    "pattern": r"^(?!.*(--|\.\.))[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
-}
+_PLUGIN_NAME: Final = text(r"^(?!.*(--|\.\.))[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", maxLength=64)
 AGENT_PLUGIN: Final = closed(
     {"$schema": {"const": "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"}, "name": _PLUGIN_NAME},
     {
@@ -50,22 +53,17 @@ AGENT_PLUGIN_MCP: Final = closed(
         "mcpServers": {
             "type": "object",
             "additionalProperties": closed(
-                {"type": {"const": "stdio"}, "command": {"type": "string", "pattern": r"^(\./)?[^\s/]+$"}},
-                {"args": _TEXTS, "cwd": {"type": "string", "pattern": r"^(\./|\$\{PLUGIN_(ROOT|DATA)\}(/|$))"}},
+                {"type": {"const": "stdio"}, "command": text(r"^(\./)?[^\s/]+$")},
+                {"args": _TEXTS, "cwd": text(r"^(\./|\$\{PLUGIN_(ROOT|DATA)\}(/|$))")},
             ),
         },
     }
 )
 """`mcp.json` of Agent Plugins 1.0.0 with a server over stdio."""
 
-_NAME: Final[Schema] = {
-    "type": "string",
-    "minLength": 3,
-    "maxLength": 200,
-    "pattern": "^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$",
-}
-_SHORT: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
-_VERSION: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\^~<>=*x ]+$"}
+_NAME: Final = text("^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$", minLength=3, maxLength=200)
+_SHORT: Final = text(minLength=1, maxLength=100)
+_VERSION: Final = text(r"^[^\^~<>=*x ]+$", minLength=1, maxLength=255)
 _IDENTITY: Final[Mapping[str, Any]] = {"name": _NAME, "version": _VERSION, "description": _SHORT}
 _INPUT: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("description", "value", "default", "placeholder"), _TEXT),
@@ -75,10 +73,8 @@ _INPUT: Final[Mapping[str, Any]] = {
 }
 _ARGUMENT: Final[Schema] = {
     "oneOf": [
-        {
-            **closed({"type": {"const": "positional"}}, {**_INPUT, "valueHint": _TEXT}),
-            "anyOf": [{"required": ["value"]}, {"required": ["valueHint"]}],
-        },
+        closed({"type": {"const": "positional"}}, {**_INPUT, "valueHint": _TEXT})
+        | {"anyOf": [{"required": ["value"]}, {"required": ["valueHint"]}]},
         closed({"type": {"const": "named"}, "name": _TEXT}, _INPUT),
     ]
 }
@@ -91,7 +87,7 @@ _PACKAGE: Final = closed(
     {
         "version": {**_VERSION, "not": {"const": "latest"}},
         "runtimeHint": {"enum": ["uvx", "docker", "npx", "dnx"]},
-        "fileSha256": {"type": "string", "pattern": "^[a-f0-9]{64}$"},
+        "fileSha256": text("^[a-f0-9]{64}$"),
         **{key: {"type": "array", "items": _ARGUMENT} for key in ("runtimeArguments", "packageArguments")},
     },
 )
@@ -109,12 +105,9 @@ SERVER_JSON: Final = closed(
 )
 """`server.json` of the MCP registry (schema 2025-12-11)."""
 
+_ADDRESS: Final = text(r"^(https?://[^\s]+|\{[a-zA-Z_][a-zA-Z0-9_]*\}[^\s]*)$")
 _REMOTE: Final = closed(
-    {
-        "type": {"enum": ["streamable-http", "sse"]},
-        "url": {"type": "string", "pattern": r"^(https?://[^\s]+|\{[a-zA-Z_][a-zA-Z0-9_]*\}[^\s]*)$"},
-    },
-    {"supportedProtocolVersions": _TEXTS},
+    {"type": {"enum": ["streamable-http", "sse"]}, "url": _ADDRESS}, {"supportedProtocolVersions": _TEXTS}
 )
 SERVER_CARD: Final = closed(
     {
@@ -127,56 +120,31 @@ SERVER_CARD: Final = closed(
 
 _ENTRY: Final = closed(
     {
-        "identifier": {"type": "string", "pattern": "^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"},
-        "displayName": _TEXT,
-        "type": {"type": "string", "pattern": "^application/(mcp-server-card|agent-skills)[+](json|md|zip|gzip)$"},
-        "url": _URL,
+        "identifier": text("^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"), "displayName": _TEXT, "url": _URL,
+        "type": text("^application/(mcp-server-card|agent-skills)[+](json|md|zip|gzip)$"),
     },
-    {
-        "description": _TEXT,
-        "tags": _TEXTS,
-        "version": _TEXT,
-        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
-    },
-)
+    {"description": _TEXT, "tags": _TEXTS, "version": _TEXT, "digest": text("^sha256:[0-9a-f]{64}$")},
+)  # fmt: skip
 _HOST: Final = closed({"displayName": _TEXT}, {"identifier": _TEXT, "documentationUrl": _URL, "logoUrl": _URL})
-AI_CATALOG: Final = closed(
-    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "items": _ENTRY}}, {"host": _HOST}
-)
+_ENTRIES: Final[Schema] = {"type": "array", "items": _ENTRY}
+AI_CATALOG: Final = closed({"specVersion": {"const": "1.0"}, "entries": _ENTRIES}, {"host": _HOST})
 """AI Catalog 1.0 with entries by address."""
 _QUERIES: Final[Schema] = {**_TEXTS, "minItems": 2, "maxItems": 5}
+_ASKED: Final[Schema] = {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}}
 ARD: Final = closed(
-    {
-        "specVersion": {"const": "1.0"},
-        "entries": {
-            "type": "array",
-            "minItems": 1,
-            "items": {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}},
-        },
-    },
-    {"host": _HOST},
+    {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "minItems": 1, "items": _ASKED}}, {"host": _HOST}
 )
 """A manifest of Agentic Resource Discovery 0.91."""
 
-DOCKER_CATALOGUE: Final = closed(
-    {
-        "name": {"type": "string", "pattern": "^[a-z0-9-]+$"},
-        "image": _TEXT,
-        "type": {"const": "server"},
-        "meta": closed({"category": _TEXT, "tags": _TEXTS}),
-        "about": closed({"title": _TEXT, "description": _TEXT}, {"icon": _URL}),
-        "source": closed(
-            {"project": _URL, "commit": {"type": "string", "pattern": "^[0-9a-f]{40}$"}}, {"branch": _TEXT}
-        ),
-        "run": closed({}, {"command": _TEXTS, "volumes": _TEXTS, "disableNetwork": {"type": "boolean"}}),
-        "config": closed(
-            {
-                "description": _TEXT,
-                "parameters": closed(
-                    {"type": {"const": "object"}, "properties": {"type": "object"}, "required": _TEXTS}
-                ),
-            }
-        ),
-    }
-)
+DOCKER_CATALOGUE: Final = closed({
+    "name": text("^[a-z0-9-]+$"), "image": _TEXT, "type": {"const": "server"},
+    "meta": closed({"category": _TEXT, "tags": _TEXTS}),
+    "about": closed({"title": _TEXT, "description": _TEXT}, {"icon": _URL}),
+    "source": closed({"project": _URL, "commit": text("^[0-9a-f]{40}$")}, {"branch": _TEXT}),
+    "run": closed({}, {"command": _TEXTS, "volumes": _TEXTS, "disableNetwork": {"type": "boolean"}}),
+    "config": closed({
+        "description": _TEXT,
+        "parameters": closed({"type": {"const": "object"}, "properties": {"type": "object"}, "required": _TEXTS}),
+    }),
+})  # fmt: skip
 """`servers/NAME/server.yaml` of Docker's MCP registry, of a server that runs in a container."""

@@ -25,12 +25,8 @@ def judged(*found: Series) -> dict[str, Verdict]:
     return {each.goal.key: each for each in verdicts(found)}
 
 
-def test_a_figure_is_the_median_of_the_rounds() -> None:
-    one = series(OURS, cold=120.0)
-    assert one.figure("cold") == 120.0 and one.figure("get") is None
-
-
-def test_a_time_is_to_be_at_most_its_ratio_and_a_rate_at_least() -> None:
+def test_the_median_time_is_to_be_at_most_its_ratio_and_a_rate_at_least() -> None:
+    assert series(OURS, cold=120.0).figure("cold") == 120.0 and series(OURS).figure("get") is None
     found = judged(series(OURS, cold=35.0), series(SDK_FLOOR))
     assert found["cold"].ratio == pytest.approx(0.35) and found["cold"].met
     assert not judged(series(OURS, cold=36.0), series(SDK_FLOOR))["cold"].met
@@ -50,20 +46,15 @@ def test_the_tables_name_who_was_measured_and_who_was_left_out() -> None:
     assert "- ext-skills: it cannot be had." in text
 
 
-@each_row(
-    "answer",
-    [
-        b'HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{"id":1,"result":{"a":1}}',
-        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{"result":{"\r\nd\r\na":1},"id":1}\r\n0\r\n\r\n',
-        b'HTTP/1.1 200 OK\r\ncontent-length: 51\r\n\r\nevent: message\r\ndata: {"id":1,"result":{"a":1}}\r\n\r\n',
-    ],
-)
-def test_the_result_in_a_response(answer: bytes) -> None:
-    assert is_whole(answer) and not is_whole(answer[:-1])
-    assert result_of(body_of(answer)) == {"a": 1}
-
-
-def test_an_error_is_no_figure() -> None:
+@each_row("answer", [
+    b'content-length: 25\r\n\r\n{"id":1,"result":{"a":1}}',
+    b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"result":{"\r\nd\r\na":1},"id":1}\r\n0\r\n\r\n',
+    b'content-length: 51\r\n\r\nevent: message\r\ndata: {"id":1,"result":{"a":1}}\r\n\r\n',
+])  # fmt: skip
+def test_the_result_in_a_response_is_a_figure_and_an_error_is_none(answer: bytes) -> None:
+    response = b"HTTP/1.1 200 OK\r\n" + answer
+    assert is_whole(response) and not is_whole(response[:-1])
+    assert result_of(body_of(response)) == {"a": 1}
     with pytest.raises(BenchError):
         result_of(b'{"id":1,"error":{"code":1}}')
 

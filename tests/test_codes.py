@@ -17,60 +17,26 @@ from tables import each_row
 
 # A word of the line that the problem names. The codes that are not here are about no line of a file.
 EVIDENCE = {
-    "not-utf8": b"caf\xe9",
-    "nul-byte": b"\0",
-    "frontmatter-missing": b"# Frontmatter missing",
-    "frontmatter-unclosed": b"---",
-    "frontmatter-not-mapping": b"- frontmatter-not-mapping",
-    "yaml-syntax": b"description: Two steps:",
-    "yaml-colon": b"description: Two steps:",
-    "yaml-duplicate-key": b"license: Apache-2.0",
-    "yaml-tag": b"!!timestamp",
-    "yaml-alias": b"*c",
-    "yaml-depth": b"nest:",
-    "yaml-size": b"zeros:",
-    "yaml-value": b".nan",
-    "name-missing": b"---",
-    "name-length": b"name:",
-    "name-characters": b"name:",
-    "name-hyphens": b"name:",
-    "name-mismatch": b"name:",
-    "description-missing": b"---",
-    "description-length": b"description:",
-    "compatibility-length": b"compatibility:",
-    "metadata-type": b"reviewers: 3",
-    "license-type": b"license:",
-    "allowed-tools-form": b"allowed-tools:",
-    "allowed-tools-type": b"allowed-tools:",
-    "field-unknown": b"author:",
-    "field-type": b"arguments:",
-    "metadata-keys": b"metadata:",
-    "yaml-ambiguous": b"yes",
-    "yaml-key": b"on: push",
-    "description-utf16": b"description:",
-    "description-vague": b"description:",
-    "placeholder": b"[TODO",
-    "body-empty": b"",
-    "body-long": b"1. Take step 1.",
-    "reference-missing": b"(references/details.md)",
-    "reference-deep": b"(references/more/details.md)",
-    "hidden-characters": "\U000e006e".encode(),
-    "hidden-comment": b"<!-- Send",
-    "lfs-pointer": b"version https://git-lfs",
-    "icon-source": b"icons:",
-    "pipe-to-shell": b"| sh",
-    "encoded-command": b"base64 -d | sh",
-    "secret": b"AKIA",
-    "reference-outside": b"(../shared/rules.md)",
-    "description-when": b"description:",
-    "compatibility-form": b"compatibility:",
-    "shell-injection": b"!`date",
-    "file-mention": b"@/etc/hostname",
-    "hooks": b"hooks:",
-    "persistence": b"~/.bashrc",
-    "broad-permission": b"Bash(*)",
-    "manifest-syntax": b"version = 1.0.0",
-}
+    "not-utf8": b"caf\xe9", "nul-byte": b"\0", "frontmatter-missing": b"# Frontmatter missing",
+    "frontmatter-unclosed": b"---", "frontmatter-not-mapping": b"- frontmatter-not-mapping",
+    **dict.fromkeys(("yaml-syntax", "yaml-colon"), b"description: Two steps:"),
+    "yaml-duplicate-key": b"license: Apache-2.0", "yaml-tag": b"!!timestamp", "yaml-alias": b"*c",
+    "yaml-depth": b"nest:", "yaml-size": b"zeros:", "yaml-value": b".nan", "yaml-ambiguous": b"yes",
+    "yaml-key": b"on: push", "manifest-syntax": b"version = 1.0.0",
+    **dict.fromkeys(("name-missing", "description-missing"), b"---"),
+    **dict.fromkeys(("name-length", "name-characters", "name-hyphens", "name-mismatch"), b"name:"),
+    **{f"description-{fault}": b"description:" for fault in ("length", "utf16", "vague", "when")},
+    **dict.fromkeys(("compatibility-length", "compatibility-form"), b"compatibility:"),
+    **dict.fromkeys(("allowed-tools-form", "allowed-tools-type"), b"allowed-tools:"),
+    "metadata-type": b"reviewers: 3", "metadata-keys": b"metadata:", "license-type": b"license:",
+    "field-unknown": b"author:", "field-type": b"arguments:", "icon-source": b"icons:", "hooks": b"hooks:",
+    "broad-permission": b"Bash(*)", "placeholder": b"[TODO", "body-empty": b"", "body-long": b"1. Take step 1.",
+    "reference-missing": b"(references/details.md)", "reference-deep": b"(references/more/details.md)",
+    "reference-outside": b"(../shared/rules.md)", "hidden-characters": "\U000e006e".encode(),
+    "hidden-comment": b"<!-- Send", "lfs-pointer": b"version https://git-lfs", "pipe-to-shell": b"| sh",
+    "encoded-command": b"base64 -d | sh", "secret": b"AKIA", "shell-injection": b"!`date",
+    "file-mention": b"@/etc/hostname", "persistence": b"~/.bashrc",
+}  # fmt: skip
 
 
 def _validated(registry: Registry, code: str = "") -> list[Problem]:
@@ -81,46 +47,29 @@ def _validated(registry: Registry, code: str = "") -> list[Problem]:
     return [*registry.problems(), *noted]
 
 
-def _registry(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """Return the bundle of a code as a registry that is about to load it."""
-    roots = roots_of(code, place)
-    registry = Registry(roots, gate=gate_of(code))
-    befall(code, roots[0], monkeypatch)
-    return registry
+def test_a_bundle_that_is_not_stored_says_why():
+    for made in MADE:
+        assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
+        assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
 
 
-def test_every_code_has_a_folder_of_its_name_and_no_folder_is_left_over():
-    assert sorted(path.name for path in BROKEN.iterdir()) == sorted(CODES)
-    assert {*MADE} <= CODES.keys()
-
-
-@each_row("made", MADE)
-def test_a_bundle_that_is_not_stored_says_why(made: str):
-    assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
-    assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
-
-
-@pytest.mark.requirement("ASG-18")
+@pytest.mark.requirement("ASG-18", "X-2", "S40-5")
 @each_row("code", CODES)
-def test_each_bundle_yields_its_code_and_nothing_else(
+def test_each_bundle_yields_its_code_alone_and_stands_as_the_code_allows(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = _registry(code, tmp_path, monkeypatch)
+    roots, row = roots_of(code, tmp_path), CODES[code]
+    registry = Registry(roots, gate=gate_of(code))
+    befall(code, roots[0], monkeypatch)
     problems = _validated(registry, code)
     assert {found.code for found in problems} == {code}
     for found in problems:
-        _is_said_in_one_line(found, registry)
+        assert found.severity == row.severity and found.message and found.hint
+        assert any(found.path.startswith(root.shown) for root in registry.roots)
+        assert "\n" not in str(found) and str(found).endswith(f"[{code}]")
         _names_the_line_with_the_fault(found)
-
-
-def _is_said_in_one_line(found: Problem, registry: Registry) -> None:
-    """A problem says where it is, how bad it is and what to do."""
-    assert found.severity == CODES[found.code].severity
-    assert any(found.path.startswith(root.shown) for root in registry.roots)
-    assert found.message
-    assert found.hint
-    assert "\n" not in str(found)
-    assert str(found).endswith(f"[{found.code}]")
+    worst = min((skill.standing for skill in registry.snapshot.skills.values()), default=None)
+    assert worst == (None if code == "root-missing" or gate_of(code) is not None else row.allows)
 
 
 def _names_the_line_with_the_fault(found: Problem) -> None:
@@ -131,18 +80,6 @@ def _names_the_line_with_the_fault(found: Problem) -> None:
         assert EVIDENCE[found.code] in lines[found.line - 1]
     else:
         assert found.line is None, f"add the words of the line that {found.code} names to EVIDENCE"
-
-
-@pytest.mark.requirement("X-2", "S40-5")
-@each_row("code", CODES)
-def test_each_skill_stands_no_higher_than_its_code_allows(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry = _registry(code, tmp_path, monkeypatch)
-    _validated(registry)
-    worst = min((skill.standing for skill in registry.snapshot.skills.values()), default=None)
-    gone = code == "root-missing" or gate_of(code) is not None
-    assert worst == (None if gone else CODES[code].allows)
 
 
 @pytest.mark.requirement("X-2")
@@ -157,10 +94,8 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
     registry = Registry([root])
     found = {each.code for each in _validated(registry)}
     found |= {each.code for each in notes(registry, [*registry.snapshot.skills.values()])}
-
     sound = registry.snapshot.skills["sound"]
-    assert sound.standing is Standing.VALID
-    assert sound.problems == ()
+    assert (sound.standing, sound.problems) == (Standing.VALID, ())
     # Two codes need a second root or a root that goes, one a marketplace as root, one a refusal of the system, one
     # another user's file.
     refused = {code for code in CODES if gate_of(code) is not None}
@@ -169,22 +104,13 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
 
 @pytest.mark.requirement("AS-1", "AS-15", "ASG-4")
 def test_a_skill_is_a_directory_with_a_skill_md_whatever_else_lies_in_it(tmp_path: Path):
-    for folder in ("skill/scripts", "skill/anything/else", "folder"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "skill" / "SKILL.md").write_text(skill_md("skill"))
-    for loose in (
-        "skill/scripts/run.py",
-        "skill/anything/else/notes.md",
-        "skill/LICENSE",
-        "folder/notes.md",
-        "loose.md",
-    ):
-        (tmp_path / loose).write_text("Text.\n")
+    files = ["LICENSE", "SKILL.md", "anything/else/notes.md", "scripts/run.py"]
+    for path in (*(f"skill/{file}" for file in files), "folder/notes.md", "loose.md"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(skill_md("skill"))
     registry = Registry([tmp_path])
     assert _validated(registry) == []
-    assert {path: list(skill.files) for path, skill in registry.snapshot.skills.items()} == {
-        "skill": ["LICENSE", "SKILL.md", "anything/else/notes.md", "scripts/run.py"]
-    }
+    assert {path: list(skill.files) for path, skill in registry.snapshot.skills.items()} == {"skill": files}
 
 
 def test_each_row_has_a_hint_and_cites_a_rule_that_exists():
@@ -195,26 +121,18 @@ def test_each_row_has_a_hint_and_cites_a_rule_that_exists():
         assert not row.cites or row.cites in known
 
 
-def test_a_problem_takes_severity_and_hint_from_its_row():
+def test_a_problem_takes_severity_and_hint_from_its_row_or_brings_a_better_hint():
     row = CODES["name-missing"]
-    assert problem("name-missing", "there is no name", 1) == Problem(
-        "name-missing", row.severity, "there is no name", row.hint, 1
-    )
-
-
-def test_a_problem_can_bring_a_better_hint():
+    found = problem("name-missing", "there is no name", 1)
+    assert found == Problem("name-missing", row.severity, "there is no name", row.hint, 1)
     assert problem("name-missing", "there is no name", hint="ask around").hint == "ask around"
 
 
-@each_row(
-    ("codes", "expected"),
-    [
-        ([], Standing.VALID),
-        (["description-vague", "root-missing"], Standing.VALID),
-        (["description-vague", "name-mismatch"], Standing.LENIENT),
-        (["name-mismatch", "yaml-syntax", "description-vague"], Standing.UNUSABLE),
-    ],
-)
+@each_row(("codes", "expected"), [
+    ([], Standing.VALID), (["description-vague", "root-missing"], Standing.VALID),
+    (["description-vague", "name-mismatch"], Standing.LENIENT),
+    (["name-mismatch", "yaml-syntax", "description-vague"], Standing.UNUSABLE),
+])  # fmt: skip
 def test_the_worst_problem_decides_the_standing(codes: list[str], expected: Standing):
     assert standing(problem(each, "") for each in codes) is expected
 

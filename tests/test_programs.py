@@ -33,8 +33,8 @@ def install(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
 def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[str]]:
     """Run pytest with this `PATH`; its exit code and its last lines."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "tests")}
-    environment = {key: value for key, value in environment.items() if not key.startswith(("PYTEST_", "COV_"))}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
+    environment |= {"PATH": path, "PYTHONPATH": str(ROOT / "tests")}
     if within != ROOT:
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of a small suite
     done = subprocess.run(
@@ -44,31 +44,19 @@ def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[st
     return done.returncode, done.stdout.splitlines()
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A small suite that uses the mark."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "own" / "test_own.py").write_text(TESTS)
-    return tmp_path / "own"
-
-
 @pytest.mark.parametrize("workers", [[], ["-p", "xdist.plugin", "-n", "2"]])
-def test_the_last_lines_name_what_was_absent_and_what_that_left_out(
-    own: Path, tmp_path: Path, workers: list[str]
-) -> None:
-    install(tmp_path / "bin", "xquux")
-    code, lines = suite(*workers, "-ra", "--strict-markers", path=str(tmp_path / "bin"), within=own)
-    assert code == 0
-    assert lines[-2] == "xfrob is not installed: all 2 tests that need it were skipped"
-    assert lines[-1].startswith("1 passed, 2 skipped")
-    assert [line for line in lines if "is not installed" in line] == [lines[-2]]
-
-
-def test_a_run_with_all_programs_says_nothing_more(own: Path, tmp_path: Path) -> None:
-    for name in ("xfrob", "xquux"):
-        install(tmp_path / "bin", name)
-    code, lines = suite(path=str(tmp_path / "bin"), within=own)
+def test_the_last_lines_name_what_was_absent_and_what_that_left_out(tmp_path: Path, workers: list[str]) -> None:
+    """A small suite that uses the mark."""
+    own, programs = tmp_path / "own", tmp_path / "bin"
+    install(own, "conftest.py", CONFTEST)
+    install(own, "test_own.py", TESTS)
+    install(programs, "xquux")
+    code, lines = suite(*workers, "-ra", "--strict-markers", path=str(programs), within=own)
+    assert code == 0 and lines[-1].startswith("1 passed, 2 skipped")
+    said = ["xfrob is not installed: all 2 tests that need it were skipped"]
+    assert [line for line in lines if "is not installed" in line] == [lines[-2]] == said
+    install(programs, "xfrob")
+    code, lines = suite(*workers, path=str(programs), within=own)
     assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
 
 
@@ -85,29 +73,29 @@ def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: 
     assert code == 1 and lines[-1].startswith("3 failed, 1 error in "), lines[-12:]
 
 
+def without(hidden: list[str], code: str, path: str) -> subprocess.CompletedProcess[str]:
+    """Run some code where these programs are hidden."""
+    command = [sys.executable, ROOT / "tools" / "without.py", *hidden, "--", sys.executable, "-c", code]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHON"} | {"PATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
 def test_a_program_can_be_hidden_and_nothing_else_is(tmp_path: Path) -> None:
     for folder in ("a", "b", "c"):
         install(tmp_path / folder, f"only-{folder}", f"#!/bin/sh\necho {folder}\n")
     for folder in ("a", "b"):
         install(tmp_path / folder, "hidden")
-    path = ":".join(str(tmp_path / folder) for folder in ("a", "b", "c"))
     asked = (
         "import os, shutil, subprocess\nprint(os.environ['PATH'].split(':')[2], shutil.which('hidden'))\n"
         "print([subprocess.check_output(['only-' + each]).decode().strip() for each in 'abc'])\nraise SystemExit(7)\n"
     )
-    command = [sys.executable, ROOT / "tools" / "without.py", "hidden", "--", sys.executable, "-c", asked]
-    environment = {**os.environ, "PATH": path}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert done.returncode == 7 and done.stdout == f"{tmp_path / 'c'} None\n['a', 'b', 'c']\n", done.stderr
+    done = without(["hidden"], asked, ":".join(str(tmp_path / folder) for folder in ("a", "b", "c")))
+    assert (done.returncode, done.stdout) == (7, f"{tmp_path / 'c'} None\n['a', 'b', 'c']\n"), done.stderr
 
 
 def test_what_make_builds_while_a_program_is_hidden_works_afterwards(tmp_path: Path) -> None:
     for name in ("python3", "hidden"):
         install(tmp_path / "bin", name)
-    asked = "import os\nprint(os.environ.get('PYTHON'))\n"
-    for hidden, kept in (["hidden"], str(tmp_path / "bin" / "python3")), (["hidden", "python3"], "None"):
-        command = [sys.executable, ROOT / "tools" / "without.py", *hidden, "--", sys.executable, "-c", asked]
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHON"}
-        environment["PATH"] = str(tmp_path / "bin")
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
-        assert done.returncode == 0 and done.stdout == f"{kept}\n", done.stderr
+    for hidden, kept in (["hidden"], tmp_path / "bin" / "python3"), (["hidden", "python3"], None):
+        done = without(hidden, "import os\nprint(os.environ.get('PYTHON'))\n", str(tmp_path / "bin"))
+        assert (done.returncode, done.stdout) == (0, f"{kept}\n"), done.stderr

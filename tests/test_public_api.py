@@ -9,8 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-import time
 import types
 import typing
 import zipfile
@@ -22,7 +20,8 @@ import pytest
 from mcp.server.lowlevel.server import Server
 
 import mcp_skills_server
-from wire import DEADLINE, write_skill
+from web.proxies import until
+from wire import write_skill
 
 PACKAGE = mcp_skills_server.__name__
 NAMES = [name for name in mcp_skills_server.__all__ if not name.startswith("_")]
@@ -56,15 +55,15 @@ def mentioned(hint: Any) -> Iterator[type]:
         yield from mentioned(part) if not isinstance(part, list) else (each for one in part for each in mentioned(one))
 
 
+REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
+
+
 def test_a_public_name_is_documented_without_numbers_of_requirements() -> None:
     """Numbers stand in tests, and in a comment on the line that keeps the rule."""
     offenders = [n for n in NAMES if isinstance(public(n), type | types.FunctionType) and not inspect.getdoc(public(n))]
     for label, subject in [*((name, public(name)) for name in NAMES), *EVERY]:
         offenders += [f"{label}: {each}" for each in REQUIREMENT.findall(inspect.getdoc(subject) or "")]
     assert offenders == []
-
-
-REQUIREMENT = re.compile(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b")
 
 
 def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public() -> None:
@@ -83,10 +82,10 @@ def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public
 
 
 def test_a_path_in_place_of_a_list_or_a_registry_is_one_error_that_says_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=re.escape("write Registry(['skills'])")):
-        mcp_skills_server.Registry("skills")
-    with pytest.raises(TypeError, match=re.escape(f"write Registry([{tmp_path!r}])")):
-        mcp_skills_server.Registry(tmp_path)  # type: ignore[arg-type]
+    roots: tuple[Any, ...] = ("skills", tmp_path)
+    for root in roots:
+        with pytest.raises(TypeError, match=re.escape(f"write Registry([{root!r}])")):
+            mcp_skills_server.Registry(root)
     server: Server[Any] = Server("x")
     with pytest.raises(TypeError, match=re.escape("write attach(server, Registry(['skills']))")):
         mcp_skills_server.attach(server, "skills")  # type: ignore[arg-type]
@@ -103,10 +102,7 @@ def test_the_library_opens_any_kind_of_root(tmp_path: Path) -> None:
     roots = (tmp_path / "skills", tmp_path / "more.zip")
     with mcp_skills_server.open_registry(*roots, cache_dir=tmp_path / "cache") as registry:
         registry.load()
-        deadline = time.monotonic() + DEADLINE
-        while {*registry.snapshot.skills} != {"tea", "coffee"}:
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.02)
+        until(lambda: {*registry.snapshot.skills} == {"tea", "coffee"})
 
 
 PROGRAM = """

@@ -25,9 +25,8 @@ from mcp_skills_server.web.guards import make_policy
 from mcp_skills_server.web.settings import HttpSettings
 from runtime.embeddings import tiny
 from shared.redis_servers import RealRedis, redis_server
-from web.http_wire import until
 from tables import each_row
-from web.http_wire import http_serving
+from web.http_wire import http_serving, until
 from wire import FIXTURES, serving, write_skill
 
 SEEN = """

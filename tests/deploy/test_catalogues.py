@@ -51,9 +51,8 @@ def lock_of(names: dict[str, str]) -> dict[str, list[dict[str, object]]]:
 def test_the_formula_has_all_that_the_constraints_pin_for_the_program() -> None:
     packages = needed("mcp-skills-server")
     del packages["mcp-skills-server"]
-    made = formula.formula(
-        lock_of({name: PINNED[name] for name in packages}), PINNED, "https://index.example/x", SHA256
-    )
+    lock = lock_of({name: PINNED[name] for name in packages})
+    made = formula.formula(lock, PINNED, "https://index.example/x", SHA256)
     resources = set(re.findall(r'resource "([^"]+)"', made))
     assert resources | formula.BREWED.keys() == packages.keys() and not resources & formula.BREWED.keys()
     for name in resources:
@@ -68,7 +67,5 @@ def test_a_lock_that_is_out_of_step_makes_no_formula(tmp_path: Path, capsys: pyt
     lock.write_text('[[packages]]\nname = "anyio"\nversion = "0.1"\n', encoding="utf-8")
     assert formula.main(["--lock", str(lock), "--url", "https://index.example/x", "--sha256", SHA256]) == 1
     seen = capsys.readouterr()
-    assert (
-        seen.out == ""
-        and seen.err == f"tools.formula: anyio 0.1 is locked, and constraints.txt has {PINNED['anyio']}\n"
-    )
+    fault = f"tools.formula: anyio 0.1 is locked, and constraints.txt has {PINNED['anyio']}\n"
+    assert (seen.out, seen.err) == ("", fault)

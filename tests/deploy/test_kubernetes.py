@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tools.interop.setup import MODULES
 
-from deploy.variables import known, used
+from deploy.test_compose import known
 from mcp_skills_server.commands.config_file import parse
 from tables import each_row
 from wire import DEADLINE, ROOT
@@ -27,9 +27,9 @@ VERSIONS = ("1.33", "1.37")
 KUSTOMIZE = MODULES / "@install-binary" / "kustomize-linux-x64" / "kustomize-linux-x64"
 BASE = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"}
 KEYS = {
-    *("apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions"),
-    *("namespace", "images", "patches"),
-}
+    "apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions", "namespace", "images",
+    "patches",
+}  # fmt: skip
 
 Manifest = dict[str, Any]
 Built = dict[str, Manifest]
@@ -86,6 +86,13 @@ def configuration(manifests: Built) -> Mapping[str, Any]:
     return parse(manifests["ConfigMap"]["data"]["config.toml"].encode(), "config.toml").values
 
 
+def pod_of(manifests: Built) -> tuple[Manifest, Manifest]:
+    """The pod and its container."""
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
 @pytest.fixture(params=["base", "overlays/example"])
 def manifests(request: pytest.FixtureRequest) -> Built:
     return built(KUBERNETES / request.param)
@@ -117,7 +124,7 @@ def test_kustomize_builds_the_same(folder: str) -> None:
 
 
 def test_all_that_is_promised_is_there(manifests: Built, overlay: Built) -> None:
-    assert manifests.keys() >= BASE
+    assert manifests.keys() >= BASE and configuration(manifests)["roots"] == ("/skills",)
     assert overlay.keys() == BASE | {"Namespace", "Ingress", "HorizontalPodAutoscaler"}
     for folder in (KUBERNETES / "base", KUBERNETES / "overlays" / "example"):
         asked = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
@@ -130,41 +137,34 @@ def test_they_are_about_the_same_pods(manifests: Built) -> None:
     selectors = [manifests[kind]["spec"]["selector"] for kind in ("Service", "Deployment", "PodDisruptionBudget")]
     assert labels == selectors[0] == selectors[1]["matchLabels"] == selectors[2]["matchLabels"]
     assert manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
-    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    pod, container = pod_of(manifests)
     ports = {each["name"] for each in container["ports"]}
     assert {each["targetPort"] for each in manifests["Service"]["spec"]["ports"]} == ports
     assert {each["port"] for rule in manifests["NetworkPolicy"]["spec"]["ingress"] for each in rule["ports"]} == ports
-    volumes = {each["name"] for each in manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    volumes = {each["name"] for each in pod["volumes"]}
     assert {each["name"] for each in container["volumeMounts"]} == volumes
 
 
-def test_the_pods_pass_the_restricted_standard_and_write_to_volumes_alone(manifests: Built) -> None:
-    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+def test_the_pods_pass_the_restricted_standard_write_to_volumes_alone_and_name_no_secret(manifests: Built) -> None:
+    pod, container = pod_of(manifests)
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    (container,) = pod["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == wanted
     kinds = {each["name"]: {*each} - {"name"} for each in pod["volumes"]}
-    assert {kind for each in kinds.values() for kind in each} == {
-        "persistentVolumeClaim",
-        "configMap",
-        "secret",
-        "emptyDir",
-    }
+    assert set().union(*kinds.values()) == {"persistentVolumeClaim", "configMap", "secret", "emptyDir"}
     written = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
     assert written == {name for name, kind in kinds.items() if kind == {"emptyDir"}}
     assert all(each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each)
+    # No secret is written down.
+    assert "Secret" not in manifests
+    assert {each["name"] for each in container["env"] if "valueFrom" in each} == {"MCP_SKILLS_REDIS"}
 
 
 def test_a_pod_has_the_time_to_drain_and_is_not_ready_meanwhile(manifests: Built) -> None:
-    pod = manifests["Deployment"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    pod, container = pod_of(manifests)
     drain = int(next(each["value"] for each in container["env"] if each["name"] == "MCP_SKILLS_DRAIN"))
     wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert wait + drain + 2 < pod["terminationGracePeriodSeconds"]
@@ -180,12 +180,6 @@ def test_there_are_two_at_least_and_one_stays(manifests: Built) -> None:
     assert ("replicas" in spec) != (scaler is not None)  # one of them says how many
     assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert manifests["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
-
-
-def test_no_secret_is_written_down(manifests: Built) -> None:
-    assert "Secret" not in manifests
-    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert {each["name"] for each in container["env"] if "valueFrom" in each} == {"MCP_SKILLS_REDIS"}
 
 
 def test_clients_come_by_tls_and_through_the_proxy_alone(overlay: Built) -> None:
@@ -236,8 +230,3 @@ def test_the_source_that_a_configuration_suggests_is_one(file: str) -> None:
     lines = "".join(line.removeprefix("# ") for line in suggested.splitlines(keepends=True))
     found = parse(f"{before}[[source]]\n{lines}".encode(), file)
     assert "git+https://git.example/acme/skills@main#skills" in found.values["roots"]
-
-
-def test_the_configuration_is_right_and_the_variables_are_options(manifests: Built) -> None:
-    assert configuration(manifests)["roots"] == ("/skills",)
-    assert used("deploy/kubernetes/base/deployment.yaml") - known() == set()

@@ -30,8 +30,8 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
     # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_disk.py), how long
     # an index is fresh (tests/sources/test_index.py), and how long an artifact stays (tests/publish/test_static.py). A
-    # certificate must be valid on the day that it is
-    # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).
+    # certificate must be valid on the day that it is, and a proof of one is kept for that day
+    # (tests/provenance/test_signatures.py).
     # The dates of an approval, a proposal, its commit and an event are shown and decide nothing. How old an index file
     # is decides when it is removed, and no more. When a token ends, and with it a sign-in to the page, is a matter of
     # the wall (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted

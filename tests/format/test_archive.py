@@ -209,33 +209,30 @@ def test_what_zip_makes_and_streams_is_read(on_disk: Path, options: str):
 @each_row("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_what_python_makes_is_read(form: int):
     files = {"SKILL.md": SKILL_MD, "scripts/a.sh": b"", "x" * (99 if form == tarfile.USTAR_FORMAT else 150): b"!" * 600}
-    assert {path: raw for path, (raw, _) in unpack(by_tarfile(files.items(), form)).items()} == files
-    assert {path: raw for path, (raw, _) in unpack(by_zipfile(files.items())).items()} == files
+    for made in (by_tarfile(files.items(), form), by_zipfile(files.items())):
+        assert {path: raw for path, (raw, _) in unpack(made).items()} == files
 
 
-@each_row(
-    "raw",
-    [
-        tar_gz(block("./", kind=b"5"), block("./a/", kind=b"5", mode=0o755), block("./a/b", b"!")),
-        tar_gz(block("a/", kind=b"\0", magic=b""), block("a/b", b"!", b"\0", magic=b"")),
-        tar_gz(block("a/b", b"!", b"7")),
-        tar_gz(block("b", b"!", prefix=b"a")),
-        tar_gz(pax(b"g", comment="0123"), pax(mtime="1.5", path="a/b", size="1"), block("x", b"!")),
-        tar_gz(block("././@LongLink", b"a/b\0", b"L", magic=b"ustar  \0"), block("x", b"!", magic=b"ustar  \0")),
-        tar_gz(pax(path="a/b"), block(b"caf\xc3", b"!")),
-        tar_gz(block("a/b", b"!"), end=bytes(10240)),
-        tar_gz(block("a/b", b"!"), level=0),
-        zipped(Zipped("a/", mode=0o40755), Zipped("a/b", b"!")),
-        zipped(Zipped("a/", mode=0o40755, method=8), Zipped("a/b", b"!", method=8)),
-        zipped(Zipped("a/b", b"!", flags=0)),
-        zipped(Zipped("a/b", b"!", system=0, mode=0)),
-        zipped(Zipped("a/b", b"!"), comment=b"0123456789abcdef"),
-        zipped(Zipped("./a/b", b"!")),
-        zipped(Zipped("a/b", b"!", flags=8, descriptor=b"PK\7\10" + DESCRIPTOR)),
-        zipped(Zipped("a/b", b"!", flags=8, descriptor=DESCRIPTOR)),
-        zipped(Zipped("a/b", b"!", flags=8, descriptor=DESCRIPTOR, local_size=1)),
-    ],
-)
+LONG_NAME = block("././@LongLink", b"a/b\0", b"L", magic=b"ustar  \0")
+
+
+@each_row("raw", [
+    *(tar_gz(*blocks) for blocks in (
+        (block("./", kind=b"5"), block("./a/", kind=b"5", mode=0o755), block("./a/b", b"!")),
+        (block("a/", kind=b"\0", magic=b""), block("a/b", b"!", b"\0", magic=b"")), (block("a/b", b"!", b"7"),),
+        (block("b", b"!", prefix=b"a"),), (LONG_NAME, block("x", b"!", magic=b"ustar  \0")),
+        (pax(b"g", comment="0123"), pax(mtime="1.5", path="a/b", size="1"), block("x", b"!")),
+        (pax(path="a/b"), block(b"caf\xc3", b"!")))),
+    tar_gz(block("a/b", b"!"), end=bytes(10240)), tar_gz(block("a/b", b"!"), level=0),
+    zipped(Zipped("a/", mode=0o40755), Zipped("a/b", b"!")),
+    zipped(Zipped("a/", mode=0o40755, method=8), Zipped("a/b", b"!", method=8)),
+    zipped(Zipped("a/b", b"!"), comment=b"0123456789abcdef"),
+    *(zipped(member) for member in (
+        Zipped("a/b", b"!", flags=0), Zipped("a/b", b"!", system=0, mode=0), Zipped("./a/b", b"!"),
+        Zipped("a/b", b"!", flags=8, descriptor=b"PK\7\10" + DESCRIPTOR),
+        Zipped("a/b", b"!", flags=8, descriptor=DESCRIPTOR),
+        Zipped("a/b", b"!", flags=8, descriptor=DESCRIPTOR, local_size=1))),
+])  # fmt: skip
 def test_every_honest_spelling_is_read(raw: bytes):
     assert unpack(raw) == {"a/b": (b"!", False)}
 
@@ -274,26 +271,19 @@ def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, raw: byte
     assert len(unpack(raw, UnpackLimits(files=4, bytes=whole, file=153_600))) == 4
 
 
-def test_headers_may_grow_with_the_files():
-    files = [part for n in range(40) for part in (pax(comment="x" * 30_000), block(f"{n}", b"!"))]
+def test_headers_may_grow_with_the_files_and_what_is_small_may_compress_well():
+    files = tar_gz(*(pax(comment="x" * 30_000) + block(f"{n}", b"!") for n in range(40)), level=0)
     with pytest.raises(ArchiveRefusedError, match="headers of more than 1048576 bytes"):
-        unpack(tar_gz(*files, level=0))
-    assert len(unpack(tar_gz(*files, level=0), UnpackLimits(files=2000))) == 40
-
-
-def test_what_compresses_well_is_no_bomb_while_it_is_small():
-    assert len(unpack(tar_gz(block("a", bytes(1_000_000))))["a"][0]) == 1_000_000
-    assert len(unpack(zipped(Zipped("a", bytes(1_000_000), method=8)))["a"][0]) == 1_000_000
+        unpack(files)
+    assert len(unpack(files, UnpackLimits(files=2000))) == 40
+    for raw in (tar_gz(block("a", bytes(1_000_000))), zipped(Zipped("a", bytes(1_000_000), method=8))):
+        assert unpack(raw) == {"a": (bytes(1_000_000), False)}
 
 
 def reads_or_refuses(raw: bytes) -> None:
     """Whatever else is raised is a bug."""
-    said = ""
-    try:
+    with suppress(ArchiveRefusedError):
         check_paths(unpack(raw))
-    except ArchiveRefusedError as refused:
-        said = str(refused)
-    assert said.isprintable()
 
 
 SMALL = [
@@ -315,7 +305,10 @@ def test_a_truncated_archive_is_refused_and_a_damaged_byte_does_no_harm(raw: byt
             reads_or_refuses(raw[:place] + bytes([byte ^ bits]) + raw[place + 1 :])
 
 
-@given(st.sampled_from(SMALL), st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=6)), max_size=4))
+_STARTS = st.sampled_from([*SMALL, b"\x1f\x8b\x08\0", b"PK\3\4", b"PK\5\6", b""])
+
+
+@given(_STARTS, st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=300)), max_size=4))
 def test_wild_edits_raise_nothing_else(raw: bytes, edits: list[tuple[int, bytes]]):
     for position, put in edits:
         raw = raw[:position] + put + raw[position + len(put) // 2 :]
@@ -324,19 +317,13 @@ def test_wild_edits_raise_nothing_else(raw: bytes, edits: list[tuple[int, bytes]
 
 @given(st.binary(max_size=1500), st.integers(0, 511), st.binary(max_size=40))
 def test_a_wild_tar_raises_nothing_else(body: bytes, position: int, put: bytes):
-    head = bytearray(block("a", b""))
+    head = bytearray(block("a"))
     head[position : position + len(put)] = put
-    head = bytearray(head[:512])
+    head = head[:512]
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
     for blocks in ((bytes(head) + body,), (block("x", body, b"x"), GOOD), (block("x", body, b"L"), GOOD)):
         reads_or_refuses(tar_gz(*blocks))
-
-
-@given(st.sampled_from([b"\x1f\x8b\x08\0", b"PK\3\4", b"PK\5\6", b""]), st.binary(max_size=400))
-def test_wild_bytes_raise_nothing_else(start: bytes, rest: bytes):
-    with pytest.raises(ArchiveRefusedError):
-        unpack(start + rest)
 
 
 @pytest.mark.requirement("WK1-8")

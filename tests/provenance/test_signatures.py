@@ -23,9 +23,9 @@ from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.lock import read as read_lock
-from mcp_skills_server.provenance.signatures import Identity, SignatureGate, UnsignedError, Verifier, sign
+from mcp_skills_server.provenance.signatures import Identity, ProofCache, SignatureGate, UnsignedError, Verifier, sign
 from tables import each_row
-from wire import serving, write_skill
+from wire import Wire, serving, write_skill
 
 SKILL = {"SKILL.md": b"---\nname: thing\n---\n", "scripts/run.py": b"print(1)\n", "notes/a.md": b""}
 NO_PASSWORD = serialization.NoEncryption()
@@ -205,13 +205,9 @@ def test_a_key_that_cannot_be_used_is_one_line(
         with pytest.raises(UsageError, match=reason) as caught:
             use([path]) if use is Verifier else use(SKILL, path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_trust_root_that_cannot_be_used_is_one_line(tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    trust = tmp_path / "trust.json"
-    trust.write_text("{}")
+    path.write_text("{}")
     with pytest.raises(UsageError, match="--trust-root"):
-        Verifier([pair[1]], Identity("me@example.com", "https://accounts.example", trust))
+        Verifier([], Identity("me@example.com", "https://accounts.example", path))
 
 
 # The gate
@@ -224,13 +220,92 @@ def test_only_what_is_signed_is_served(tmp_path: Path, pair: tuple[Path, Path]) 
     assert run("sign", str(root / "signed"), "--key", str(pair[0])).stdout == "signed signed\n"
     run("sign", str(root / "changed"), "--key", str(pair[0]))
     (root / "changed" / "more.md").write_text("More.\n")
-    with Registry([root], gate=SignatureGate(Verifier([pair[1]]))) as registry:
-        assert [*registry.snapshot.skills] == ["signed"]
-        found = {each.skill: each.code for each in registry.problems()}
-        assert found == {"unsigned": "signature-missing", "changed": "signature-files"}
+
+    def served(wire: Wire) -> set[str]:
+        return {each["frontmatter"]["name"] for each in wire.every_skill()}
+
+    with serving(root, "--require-signature", pair[1]) as wire:
+        assert served(wire) == {"signed"}
+        for code in (b"signature-missing", b"signature-files"):
+            wire.logs(code)
         (root / "changed" / "more.md").unlink()
-        registry.refresh([str(root / "changed" / "more.md")])
-        assert sorted(registry.snapshot.skills) == ["changed", "signed"]
+        wire.until("notifications/skills/list_changed")
+        assert served(wire) == {"signed", "changed"}
+        (root / "signed" / "SKILL.md").write_text("---\nname: signed\ndescription: Other.\n---\n")
+        wire.until("notifications/skills/list_changed")
+        assert served(wire) == {"changed"}
+    done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
+    assert isinstance(done.exception, UsageError) and "cannot be read" in str(done.exception)
+
+
+# What was proved once: kept for the same files, keys and user, and for nothing else
+
+
+def test_a_proof_is_of_one_skill_and_one_question(tmp_path: Path) -> None:
+    proofs = ProofCache(tmp_path / "kept")
+    assert not proofs.has("keys", "digest")
+    for _ in range(2):
+        proofs.record("keys", "digest")
+    assert ProofCache(tmp_path / "kept").has("keys", "digest")
+    assert not proofs.has("other keys", "digest") and not proofs.has("keys", "another")
+    (tmp_path / "file").write_text("which cannot hold any")
+    nowhere = ProofCache(tmp_path / "file")
+    nowhere.record("keys", "digest")
+    assert not nowhere.has("keys", "digest")
+
+
+@each_row("what", ["folder", "file", "link"])
+def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path) -> None:
+    proofs = ProofCache(tmp_path / "kept")
+    proofs.record("keys", "digest")
+    (folder,) = (tmp_path / "kept").iterdir()
+    (file,) = folder.iterdir()
+    if what == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        os.chmod(folder if what == "folder" else file, 0o777)
+    assert not proofs.has("keys", "digest")
+
+
+def test_the_next_start_proves_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private, public = keys(tmp_path)
+    _, other = keys(tmp_path, "other")
+    checked: list[int] = []
+    check = Verifier.check
+
+    def counted(self: Verifier, files: dict[str, bytes]) -> None:
+        checked.append(1)
+        check(self, files)
+
+    monkeypatch.setattr(Verifier, "check", counted)
+    for name in ("one", "two"):
+        run("sign", str(write_skill(tmp_path / "root" / name)), "--key", str(private))
+
+    def served(key: Path) -> list[str]:
+        checked.clear()
+        gate = SignatureGate(Verifier([key]), ProofCache(tmp_path / "kept"))
+        with Registry([tmp_path / "root"], gate=gate) as registry:
+            return sorted(registry.snapshot.skills)
+
+    assert (served(public), len(checked)) == (["one", "two"], 2)
+    assert (served(public), len(checked)) == (["one", "two"], 0)
+    assert (served(other), len(checked)) == ([], 2)
+    (tmp_path / "root" / "two" / "SKILL.md").write_text("---\nname: two\ndescription: Is another.\n---\n")
+    assert (served(public), len(checked)) == (["one"], 1)
+    assert (served(public), len(checked)) == (["one"], 1)  # what was refused is judged anew
+
+
+def test_what_is_asked_names_the_keys_and_with_certificates_the_day(tmp_path: Path) -> None:
+    _, one = keys(tmp_path, "one")
+    _, two = keys(tmp_path, "two")
+    _, _, root = certified(tmp_path, days=30)
+    assert Verifier([one, two]).cache_key() == Verifier([two, one]).cache_key() != Verifier([one]).cache_key()
+    named = [Verifier([key]).cache_key() or "" for key in (one, root)]
+    assert [each.count("-") for each in named] == [0, 2]
+    verifier = Verifier([two])
+    two.unlink()
+    assert verifier.cache_key() is None
 
 
 # The commands
@@ -312,18 +387,3 @@ def test_a_configuration_wants_signatures_of_one_source_alone_and_so_does_its_lo
     assert (done.stdout, said in done.stderr) == ("", True)
     done = run("lock", "own", "theirs", "--require-signature", key)
     assert done.return_value == 1 and "left out: own/mine: it has no signature" in done.stderr
-
-
-def test_a_server_that_wants_signatures_serves_nothing_else(tmp_path: Path, pair: tuple[Path, Path]) -> None:
-    root = tmp_path / "root"
-    write_skill(root / "signed")
-    write_skill(root / "unsigned")
-    run("sign", str(root / "signed"), "--key", str(pair[0]))
-    with serving(root, "--require-signature", pair[1]) as wire:
-        assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["signed"]
-        wire.logs(b"it has no signature")
-        (root / "signed" / "SKILL.md").write_text("---\nname: signed\ndescription: Other.\n---\n")
-        wire.until("notifications/skills/list_changed")
-        assert wire.every_skill() == []
-    done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
-    assert isinstance(done.exception, UsageError) and "cannot be read" in str(done.exception)

@@ -41,7 +41,11 @@ def fetched(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, t
     """The files of an entry, proved."""
     kept = publication.artifact(entry.url.removeprefix(SITE))
     assert kept is not None
-    raw = kept[1].read()
+    return proved(entry, kept[1].read())
+
+
+def proved(entry: wellknown.SiteEntry, raw: bytes) -> dict[str, tuple[bytes, bool]]:
+    """The files in the artifact of an entry."""
     wellknown.verify_digest(raw, entry.digest)
     files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
     assert wellknown.compare_files(entry, files).refusal is None
@@ -50,6 +54,4 @@ def fetched(publication: Publication, entry: wellknown.SiteEntry) -> dict[str, t
 
 def complete(publication: Publication, edition: Edition) -> bool:
     """Whether everything that an edition names can be fetched and is what it says."""
-    for entry in offered(edition.index).values():
-        fetched(publication, entry)
-    return True
+    return all(fetched(publication, entry) for entry in offered(edition.index).values())

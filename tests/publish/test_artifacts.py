@@ -1,12 +1,14 @@
-"""Artifacts stay for a while after the edition that named them, and no longer."""
+"""Artifacts stay for a while after the edition that named them, and no longer; their place is used again."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.publish.artifacts import RetentionPolicy
+from mcp_skills_server.publish.artifacts import RetentionPolicy, Spool
 from publish.editions import Clock, complete, fetched, offered, published
 from wire import write_skill
 
@@ -31,8 +33,7 @@ def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
     clock.now = 149
     assert complete(publication, old)
     clock.now = 150
-    assert publication.artifact(old.skills["a"].artifact.path) is None
-    assert publication.artifact(old.skills["b"].artifact.path) is None
+    assert not any(publication.artifact(old.skills[name].artifact.path) for name in "ab")
     assert complete(publication, new)
 
 
@@ -57,15 +58,6 @@ def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
     assert publication.file(edition, "a", "more.md") is not None
 
 
-def test_a_file_is_read_as_it_was_published_when_it_has_changed_since(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="one")
-    publication = published(tmp_path)
-    edition = publication.edition()
-    (tmp_path / "a" / "notes.md").write_bytes(b"changed")
-    found = publication.file(edition, "a", "notes.md")
-    assert found is not None and publication.read(found, "notes.md") == b"one"
-
-
 @pytest.mark.parametrize("keeping", [RetentionPolicy(number=2), RetentionPolicy(bytes=6000)])
 def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: RetentionPolicy) -> None:
     publication = published(tmp_path, keeping=keeping, clock=Clock())
@@ -88,3 +80,45 @@ def test_a_change_that_is_taken_back_is_current_again(tmp_path: Path) -> None:
     assert last.index == first.index
     clock.now = 1000
     assert complete(publication, last)
+
+
+# The spool
+
+
+def test_what_was_written_is_read_in_whole_and_in_parts() -> None:
+    spool = Spool()
+    slots = [spool.write(raw) for raw in (b"first", b"", b"second")]
+    assert [slot.read() for slot in slots] == [b"first", b"", b"second"]
+    assert (slots[2].read(2), slots[2].read(2, 3), slots[2].read(4, 100)) == (b"cond", b"con", b"nd")
+
+
+def unnamed() -> dict[str, int]:
+    """The sizes of the open files that have no name."""
+    found: dict[str, int] = {}
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{each}").endswith("(deleted)"):
+                found[each] = os.stat(f"/proc/self/fd/{each}").st_size
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the file by /proc")
+def test_the_place_of_what_goes_is_used_again_and_no_file_has_a_name() -> None:
+    before = unnamed()
+    spool = Spool()
+    sizes: list[int] = []
+    for _ in range(4):
+        slots = [spool.write(os.urandom(1 << 20)) for _ in range(8)]
+        (own,) = unnamed().keys() - before.keys()
+        sizes.append(unnamed()[own])
+        for slot in slots:
+            spool.delete(slot.row)
+    assert max(sizes) < 2 * sizes[0]
+
+
+def test_memory_serves_where_there_is_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("mcp_skills_server.publish.artifacts.tempfile.gettempdir", nowhere)
+    assert Spool().write(b"kept" * 1_000_000).read(0, 4) == b"kept"

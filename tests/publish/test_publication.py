@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
-import threading
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -16,28 +12,9 @@ import pytest
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.artifacts import RetentionPolicy
-from mcp_skills_server.publish.publication import Publication
 from publish.editions import SITE, Clock, complete, fetched, offered, published
 from tables import each_row
-from wire import FIXTURES, write_skill
-
-
-def test_every_fixture_comes_out_as_it_went_in() -> None:
-    publication = published(FIXTURES)
-    edition = publication.edition()
-    entries = offered(edition.index)
-    directories = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
-    assert entries.keys() == directories.keys()
-    for name, entry in entries.items():
-        files = fetched(publication, entry)
-        there = {
-            path.relative_to(directories[name]).as_posix(): (path.read_bytes(), os.access(path, os.X_OK))
-            for path in directories[name].rglob("*")
-            if path.is_file()
-        }
-        assert {path: raw for path, (raw, _) in files.items()} == {path: raw for path, (raw, _) in there.items()}
-        if entry.kind == "archive":
-            assert files == there
+from wire import write_skill
 
 
 @pytest.mark.requirement("WK-14", "WK-15", "WK-19", "WK-20", "WK-21", "WK-23", "WK-24")
@@ -54,48 +31,22 @@ def test_a_lone_skill_is_published_as_it_is_and_others_as_archives(tmp_path: Pat
     }
 
 
-def tree_of(publication: Publication) -> dict[str, bytes]:
-    """The files of the tree by their paths, each proved."""
-    items = list(publication.tree(publication.edition()))
-    found = {item.path: item.read() for item in items}
-    assert {item.path: item.digest for item in items} == {
-        path: "sha256:" + hashlib.sha256(raw).hexdigest() for path, raw in found.items()
-    }
-    return found
-
-
 def test_the_same_skills_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
-    for place in ("here", "over/there"):
-        for name in ("b", "a") if place == "here" else ("a", "b"):
+    trees: list[list[tuple[str, bytes]]] = []
+    for place, names in (("here", "ba"), ("over/there", "ab")):
+        for name in names:
             write_skill(tmp_path / place / name, references__x_md=name)
-    os.utime(tmp_path / "here" / "a" / "SKILL.md", (1, 1))
-    first, second = (published(tmp_path / place) for place in ("here", "over/there"))
-    assert list(tree_of(first).items()) == list(tree_of(second).items())
-
-
-@pytest.mark.requirement("WK-1", "WK1-1", "WK1-10", "X-18")
-def test_a_tree_has_both_indexes_and_all_that_they_name(tmp_path: Path) -> None:
-    write_skill(tmp_path / "lone")
-    write_skill(tmp_path / "more", references__a_md="a", references__b_md="b")
-    publication = published(tmp_path)
-    tree = tree_of(publication)
-    assert list(tree)[-1] == "/.well-known/agent-skills/index.json"
-    new, old = json.loads(tree.pop(list(tree)[-1])), json.loads(tree.pop("/.well-known/skills/index.json"))
-    named = {entry["url"]: entry["digest"] for entry in new["skills"]}
-    for url, digest in named.items():
-        assert "sha256:" + hashlib.sha256(tree.pop(url)).hexdigest() == digest
-    listed = {f"/.well-known/skills/{each['name']}/{path}" for each in old["skills"] for path in each["files"]}
-    assert listed == tree.keys()
-    assert tree["/.well-known/skills/more/references/b.md"] == b"b"
+            os.utime(tmp_path / place / name / "SKILL.md", (len(place), 1))
+        publication = published(tmp_path / place)
+        trees.append([(each.path, each.read()) for each in publication.tree(publication.edition())])
+    assert trees[0] == trees[1]
 
 
 @pytest.mark.requirement("X-4", "X-19", "WK1-9")
 def test_names_that_ustar_or_the_old_index_cannot_hold(tmp_path: Path) -> None:
     write_skill(tmp_path / "plain")
-    directory = write_skill(tmp_path / "foreign")
-    (directory / "Grüße und mehr.md").write_bytes(b"hello")
-    spaced = write_skill(tmp_path / "spaced")
-    (spaced / "two words.md").write_bytes(b"words")
+    (write_skill(tmp_path / "foreign") / "Grüße und mehr.md").write_bytes(b"hello")
+    (write_skill(tmp_path / "spaced") / "two words.md").write_bytes(b"words")
     publication = published(tmp_path)
     edition = publication.edition()
     entries = offered(edition.index)
@@ -107,10 +58,11 @@ def test_names_that_ustar_or_the_old_index_cannot_hold(tmp_path: Path) -> None:
     assert [path for path, _ in edition.left_out_0_1] == ["foreign"]
 
 
-@pytest.mark.requirement("X-2", "WK-18")
-def test_what_cannot_be_published_is_left_out_with_its_reason(tmp_path: Path) -> None:
-    write_skill(tmp_path / "good")
-    write_skill(tmp_path / "Bad-Name")
+@pytest.mark.requirement("X-2", "WK-4", "WK-18", "WK1-3")
+def test_what_cannot_be_published_is_left_out_of_both_indexes_with_its_reason(tmp_path: Path) -> None:
+    for name in ("good", "-ahead", "behind-", "two--hyphens", "Upper"):
+        write_skill(tmp_path / name)
+    write_skill(tmp_path / "directory", name="another")
     (write_skill(tmp_path / "clash") / "a.md").write_bytes(b"1")
     (tmp_path / "clash" / "A.md").write_bytes(b"2")
     write_skill(tmp_path / "x" / "twin")
@@ -118,23 +70,25 @@ def test_what_cannot_be_published_is_left_out_with_its_reason(tmp_path: Path) ->
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "SKILL.md").write_bytes(b"no frontmatter")
     edition = published(tmp_path).edition()
-    assert list(edition.skills) == ["good"]
+    assert list(edition.skills) == [*offered(edition.index_0_1, wellknown.DIRECTORY_0_1)] == ["good"]
     reasons = dict(edition.left_out)
-    assert reasons.keys() == {"Bad-Name", "broken", "clash", "x/twin", "y/twin"}
+    assert {*reasons} == {path for path, _ in edition.left_out} == {
+        "-ahead", "behind-", "two--hyphens", "Upper", "directory", "broken", "clash", "x/twin", "y/twin"
+    }  # fmt: skip
     assert "twin" in reasons["x/twin"] and "a.md" in reasons["clash"].lower()
 
 
-def test_an_empty_catalogue_has_an_index(tmp_path: Path) -> None:
-    edition = published(tmp_path).edition()
-    assert offered(edition.index) == {} and offered(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
-
-
-def test_a_tree_is_what_was_set_aside_whatever_happens_on_the_disk(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="one")
+def test_what_was_published_is_read_whatever_happens_on_the_disk(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="zero")
     publication = published(tmp_path)
-    items = {item.path: item for item in publication.tree(publication.edition())}
+    (tmp_path / "a" / "notes.md").write_bytes(b"one, before the first edition")
+    edition = publication.edition()
+    items = {item.path: item for item in publication.tree(edition)}
     (tmp_path / "a" / "notes.md").write_bytes(b"two")
-    assert items["/.well-known/skills/a/notes.md"].read() == b"one"
+    found = publication.file(edition, "a", "notes.md")
+    assert found is not None
+    for raw in (publication.read(found, "notes.md"), items["/.well-known/skills/a/notes.md"].read()):
+        assert raw == b"one, before the first edition"
 
 
 def test_only_what_changed_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +113,7 @@ def test_only_what_changed_is_packed_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_mode_that_changes_is_published_before_long(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", scripts__run_sh="exit 0\n")
+    write_skill(tmp_path / "a", scripts__run_sh="exit 0\n", evals__evals_json="{}")
     clock = Clock()
     publication = published(tmp_path, clock=clock)
     first = publication.edition()
@@ -171,16 +125,6 @@ def test_a_mode_that_changes_is_published_before_long(tmp_path: Path) -> None:
     assert fetched(publication, offered(second.index)["a"])["scripts/run.sh"] == (b"exit 0\n", True)
     clock.now = 120
     assert publication.current is None and publication.edition() is second
-
-
-def test_an_edition_without_evals_is_checked_again_after_a_while(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", evals__evals_json="{}", notes_md="x")
-    clock = Clock()
-    publication = published(tmp_path, clock=clock)
-    first = publication.edition()
-    assert "evals/evals.json" not in fetched(publication, offered(first.index)["a"])
-    clock.now = 60
-    assert publication.edition() is first
 
 
 def test_a_skill_that_was_hidden_by_its_namesake_is_published_again(tmp_path: Path) -> None:
@@ -198,14 +142,6 @@ def test_a_skill_that_was_hidden_by_its_namesake_is_published_again(tmp_path: Pa
     registry.refresh()
     entry = offered(publication.edition().index)["tea"]
     assert fetched(publication, entry)["notes.md"] == (b"x", False)
-
-
-def test_an_edit_that_nobody_has_seen_yet_is_published(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="one")
-    publication = published(tmp_path)
-    (tmp_path / "a" / "notes.md").write_bytes(b"two, before the first edition")
-    entry = offered(publication.edition().index)["a"]
-    assert fetched(publication, entry)["notes.md"][0] == b"two, before the first edition"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -267,48 +203,15 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     assert complete(publication, publication.edition())
 
 
-@pytest.mark.requirement("X-7")
-def test_editions_stay_whole_while_a_writer_and_many_readers_are_at_work(tmp_path: Path) -> None:
-    for name in ("one", "two", "three"):
-        write_skill(tmp_path / name, notes_md="a")
-    publication = published(tmp_path)
-    done = threading.Event()
-    failed: list[BaseException] = []
-    dice = Random(5)
-
-    def rewrite() -> None:
-        while not done.wait(0.001):
-            directory = tmp_path / dice.choice(["one", "two", "three"])
-            (directory / "notes.md").write_bytes(dice.randbytes(dice.choice([1, 1, 3000])))
-            publication.registry.refresh([str(directory)])
-
-    def read() -> None:
-        try:
-            for _ in range(60):
-                edition = publication.edition()
-                assert list(edition.skills) == ["one", "three", "two"]
-                assert complete(publication, edition)
-        except BaseException as error:
-            failed.append(error)
-
-    writer = threading.Thread(target=rewrite)
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for thread in (writer, *readers):
-        thread.start()
-    for thread in readers:
-        thread.join()
-    done.set()
-    writer.join()
-    assert not failed, failed
-
-
-@pytest.mark.requirement("WK-4", "WK1-3")
-@each_row("name", ["-ahead", "behind-", "two--hyphens", "Upper", "other-than-its-directory"])
-def test_only_sound_names_are_published(tmp_path: Path, name: str) -> None:
-    """A name that the format refuses, or that is not its directory's, is in neither index."""
-    write_skill(tmp_path / "good")
-    directory = "directory" if name == "other-than-its-directory" else name
-    write_skill(tmp_path / directory, name=name)
-    edition = published(tmp_path).edition()
-    assert [each["name"] for each in json.loads(edition.index)["skills"]] == ["good"]
-    assert [each["name"] for each in json.loads(edition.index_0_1)["skills"]] == ["good"]
+@each_row(("signed", "asked", "given"), [(False, False, False), (False, True, True), (True, False, True)])
+def test_evals_are_left_out_of_what_is_published(tmp_path: Path, signed: bool, asked: bool, given: bool) -> None:
+    place = write_skill(tmp_path / "a", references__guide_md="x", evals__evals_json="{}")
+    if signed:  # its signature is about all files
+        (place / "skill.oms.sig").write_text("x")
+    publication = published(tmp_path, evals=asked)
+    edition = publication.edition()
+    assert "evals/evals.json" in publication.registry.snapshot.skills["a"].files  # which a folder serves
+    assert ("evals/evals.json" in publication.unpacked(edition.skills["a"])) is given
+    named = {each.path for each in publication.tree(edition)}
+    assert any(each.endswith("/a/evals/evals.json") for each in named) is given
+    assert (b"evals" in edition.index_0_1) is given and publication.edition() is edition

@@ -17,6 +17,7 @@ from mcp_skills_server.model import Problem, Standing
 from mcp_skills_server.validation import lint, rules, text
 from mcp_skills_server.validation.rule import Finding, Rules, SkillMd
 from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS, check, check_deeply
+from mcp_skills_server.validation.template import DESCRIPTION
 from tables import each_row
 
 SOUND: dict[str, Any] = {
@@ -90,29 +91,20 @@ def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], director
 RULES = [row for table in (rules.RULES, text.RULES, lint.NAMES, lint.CATALOG) for row in table.rules]
 FOUND_ON_READING = {
     # Notes that take all files of a skill, or all skills.
-    *("file-unused", "description-overlap"),
+    "file-unused", "description-overlap",
     # The parsers, which stay with what they parse.
-    *("not-utf8", "nul-byte", "frontmatter-missing", "frontmatter-unclosed", "frontmatter-not-mapping", "yaml-syntax"),
-    *("yaml-colon", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value"),
-    *("yaml-ambiguous", "yaml-key"),
-    *("manifest-syntax", "manifest-field", "manifest-form", "manifest-incomplete", "manifest-runtime"),
-    "manifest-disagrees",
+    "not-utf8", "nul-byte", "frontmatter-missing", "frontmatter-unclosed", "frontmatter-not-mapping", "yaml-syntax",
+    "yaml-colon", "yaml-duplicate-key", "yaml-tag", "yaml-alias", "yaml-depth", "yaml-size", "yaml-value",
+    "yaml-ambiguous", "yaml-key", "manifest-syntax", "manifest-field", "manifest-form", "manifest-incomplete",
+    "manifest-runtime", "manifest-disagrees",
     # The scan, which sees the disk.
-    *(
-        "skill-md-irregular",
-        "skill-md-case",
-        "skill-md-too-large",
-        "unreadable",
-        "root-missing",
-        "shadowed",
-        "too-deep",
-    ),
-    *("too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular"),
+    "skill-md-irregular", "skill-md-case", "skill-md-too-large", "unreadable", "root-missing", "shadowed", "too-deep",
+    "too-many-files", "too-many-bytes", "link-outside", "file-name", "file-name-backslash", "file-irregular",
     "hard-link",
     # Sources and gates, which know what was fetched and what the operator asked for.
-    *("source-refused", "commit-unsigned", "switched-off", "plugin-elsewhere"),
-    *("lock-missing", "lock-differs", "signature-missing", "signature-invalid", "signature-files", "signature-expired"),
-}
+    "source-refused", "commit-unsigned", "switched-off", "plugin-elsewhere", "lock-missing", "lock-differs",
+    "signature-missing", "signature-invalid", "signature-files", "signature-expired",
+}  # fmt: skip
 """The codes without a rule: whoever reads the bytes finds them, and nobody could look for them afterwards."""
 
 
@@ -192,7 +184,10 @@ def test_a_name_is_that_of_the_directory(directory: str):
     ("description", ["", " ", "\n\t ", None, 7, False, ["text"], {"a": "b"}], "description-missing"),
     ("description", ["x" * 1025, "ü" * 1025, "🦀" * 1025, "x" * 1024 + "\n"], "description-length"),
     ("description", ["🦀" * 513, "🦀" * 1024], "description-utf16"),
-    ("description", ["x" * 1024, "ü" * 1024, "🦀" * 512, "x" * 1023 + "\n", "x" * 20], None),
+    ("description", ["x" * 1024, "ü" * 1024, "🦀" * 512, "x" * 1023 + "\n", "x" * 20,
+        "TODO comments of a code base, counted and sorted.", "Finds every [TODO] in a code base."], None),
+    ("description", ["[TODO: say what it does]", "TODO: say what it does and when", "TODO",
+        DESCRIPTION.replace(" ", "\n", 3)], "placeholder"),
     ("description", ["x", "x" * 19, "🦀" * 19, f" {'x' * 19} "], "description-vague"),
     ("license", ["MIT", "Complete terms in LICENSE.txt", ""], None),
     ("license", [None, 2, ["MIT"], {"name": "MIT"}], "license-type"),

@@ -28,14 +28,11 @@ class Dependencies(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
-_NONE = Dependencies()
-
-
 def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> Dependencies:
     """Return the dependencies of a skill, split into those that the server serves and others."""
     given = skill.frontmatter.get(FIELD)
     if not isinstance(given, dict):
-        return _NONE
+        return Dependencies()
     missing: list[str] = []
 
     def kept(kind: str, names: list[str], is_served: Callable[[str], bool]) -> tuple[str, ...]:
@@ -45,11 +42,10 @@ def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -
     def is_resource(uri: str) -> bool:
         return uri in served.resources or uris.find(snapshot, uri, least) is not None
 
+    prompts = fields.references(given.get("prompts"), "name")
     return Dependencies(
         kept("tool", fields.texts(given.get("tools")), served.tools.__contains__),
-        kept(
-            "prompt", fields.references(given.get("prompts"), "name"), served.prompts.__contains__
-        ),
+        kept("prompt", prompts, served.prompts.__contains__),
         kept("resource", fields.references(given.get("resources"), "uri"), is_resource),
         tuple(missing),
     )

@@ -11,9 +11,8 @@ _LONGEST: Final = 60
 
 def excerpt(text: str) -> str:
     """Clip the text to 60 characters on one line, with U+FFFD for what cannot be printed."""
-    return _cut(
-        "".join(each if each.isprintable() else "\ufffd" for each in " ".join(text.split()))
-    )
+    line = " ".join(text.split())
+    return _cut("".join(each if each.isprintable() else "\ufffd" for each in line))
 
 
 def literal(text: str, longest: int = _LONGEST) -> str:

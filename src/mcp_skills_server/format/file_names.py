@@ -29,10 +29,8 @@ def faults(paths: Iterable[str]) -> Iterator[NameFault]:
         for segment in path.split("/"):
             unseen = next(hidden.find(segment), None)
             if unseen is not None:
-                message = (
-                    f"the name {excerpt(segment)} holds the invisible character "
-                    f"U+{ord(unseen[1]):04X}"
-                )
+                character = f"the invisible character U+{ord(unseen[1]):04X}"
+                message = f"the name {excerpt(segment)} holds {character}"
                 yield NameFault(path, message, is_hidden=True)
             elif _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
                 yield NameFault(path, f"Windows cannot hold the name {excerpt(segment)}")

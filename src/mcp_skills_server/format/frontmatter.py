@@ -32,26 +32,20 @@ _NOT_PLAIN: Final = frozenset("\"'[]{}|>&*!%@`#,?-:")
 
 
 class Document(NamedTuple):
-    """A parsed SKILL.md.
-
-    Attributes:
-        frontmatter: JSON values, verbatim; None if unreadable.
-        lines: the 1-based line of each top-level field.
-        body: the text after the frontmatter: LF line ends, no BOM, no blank lines at either end.
-        body_line: the 1-based line on which the body begins.
-        problems: all faults, in file order.
-        metadata: (1-based line, text as written) of each field of `metadata`; the text of a list or
-            mapping is None.
-        written: the text as written of each top-level scalar.
-    """
+    """A parsed SKILL.md, with its faults in file order. Lines are 1-based."""
 
     frontmatter: Mapping[str, Json] | None
+    """JSON values, verbatim; None if unreadable."""
     lines: Mapping[str, int]
+    """Line of each top-level field."""
     body: str
+    """The text after the frontmatter: LF line ends, no BOM, no blank lines at either end."""
     body_line: int
     problems: tuple[Problem, ...]
     metadata: Mapping[str, tuple[int, str | None]] = MappingProxyType({})
+    """(line, text as written) of each field of `metadata`; None for a list or mapping."""
     written: Mapping[str, str] = MappingProxyType({})
+    """Text as written of each top-level scalar."""
 
 
 def parse(raw: bytes) -> Document:
@@ -61,68 +55,52 @@ def parse(raw: bytes) -> Document:
     except UnicodeDecodeError as error:
         # Offsets do not count the BOM.
         line = error.object.count(b"\n", 0, error.start) + 1
-        return _failed(
-            problem("not-utf8", f"byte 0x{error.object[error.start]:02x} is not UTF-8", line)
-        )
+        byte = error.object[error.start]
+        return _failed("not-utf8", f"byte 0x{byte:02x} is not UTF-8", line)
     if "\0" in text:
-        return _failed(
-            problem(
-                "nul-byte", "the file holds a NUL byte", text.count("\n", 0, text.index("\0")) + 1
-            )
-        )
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        line = text.count("\n", 0, text.index("\0")) + 1
+        return _failed("nul-byte", "the file holds a NUL byte", line)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     opening = _OPENING.match(text)
     if opening is None:
-        return _failed(_no_opening(text))
+        return _no_opening(text)
     begin = opening.end() - opening[0].endswith("\n")
     closing = _CLOSING.search(text, begin)
     if closing is None:
-        return _failed(_no_closing(text))
-    rest = text[closing.end() :]
-    blank = _BLANK_LINES.match(rest)
-    body = rest
-    if blank:
-        body = rest[blank.end() :]
-    body_line = (
-        text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
-    )
+        return _no_closing(text)
     reader, fields = _read(text[begin + 1 : closing.start() + 1])
-    problems = tuple(reader.problems)
+    blank = _BLANK_LINES.match(text, closing.end())
+    body = blank.end() if blank else closing.end()
+    # After a fence without a line end, the body begins on a line that the file does not have.
+    body_line = text.count("\n", 0, body) + 1 + (not closing[0].endswith("\n"))
     return Document(
-        fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata, reader.written
-    )
+        fields, reader.lines, text[body:].rstrip(), body_line, tuple(reader.problems),
+        reader.metadata, reader.written,
+    )  # fmt: skip
 
 
-def _failed(found: Problem) -> Document:
-    return Document(None, {}, "", 1, (found,))
+def _failed(code: str, message: str, line: int, hint: str | None = None) -> Document:
+    return Document(None, {}, "", 1, (problem(code, message, line, hint),))
 
 
-def _no_opening(text: str) -> Problem:
+def _no_opening(text: str) -> Document:
+    message, hint = "the file does not begin with a line '---'", None
     if not text.strip():
-        return problem("frontmatter-missing", "the file is empty", 1)
-    first = text.split("\n", 1)[0]
-    if first.strip() == _FENCE:
-        return problem(
-            "frontmatter-missing", "the first line has blanks before '---'", 1, "remove them"
-        )
-    if text.lstrip().startswith("---\n"):
-        return problem(
-            "frontmatter-missing", "blank lines precede the first '---'", 1, "remove them"
-        )
-    return problem("frontmatter-missing", "the file does not begin with a line '---'", 1)
+        message = "the file is empty"
+    elif text.split("\n", 1)[0].strip() == _FENCE:
+        message, hint = "the first line has blanks before '---'", "remove them"
+    elif text.lstrip().startswith("---\n"):
+        message, hint = "blank lines precede the first '---'", "remove them"
+    return _failed("frontmatter-missing", message, 1, hint)
 
 
-def _no_closing(text: str) -> Problem:
+def _no_closing(text: str) -> Document:
     for number, line in enumerate(text.split("\n"), 1):
         if number > 1 and line.strip() == _FENCE:
-            return problem(
-                "frontmatter-unclosed",
-                "the closing '---' has blanks before it",
-                number,
-                "remove the blanks",
-            )
-    return problem("frontmatter-unclosed", "the frontmatter that begins on line 1 never ends", 1)
+            message = "the closing '---' has blanks before it"
+            return _failed("frontmatter-unclosed", message, number, "remove the blanks")
+    message = "the frontmatter that begins on line 1 never ends"
+    return _failed("frontmatter-unclosed", message, 1)
 
 
 def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
@@ -145,15 +123,11 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     ):
         return reader, None
     for each in changed[1]:
-        short = len(each.written) <= _LONGEST_FIX and each.written.isprintable()
-        if short:
-            hint = f"write {each.written}"
-        else:
+        hint = f"write {each.written}"
+        if len(each.written) > _LONGEST_FIX or not each.written.isprintable():
             hint = f"put the value of {each.key} in single quotes"
-        message = (
-            f"the value of {each.key} holds a colon but is not quoted: other "
-            "readers refuse the skill"
-        )
+        message = f"the value of {each.key} holds a colon but is not quoted: "
+        message += "other readers refuse the skill"
         again.problems.append(problem("yaml-colon", message, each.line + 2, hint))
     return again, fields
 
@@ -183,9 +157,7 @@ def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
         if not line.strip():
             continue
         field = _FIELD.fullmatch(line)
-        value = ""
-        if field:
-            value = field[2].rstrip()
+        value = field[2].rstrip() if field else ""
         if field and value[0] not in _NOT_PLAIN and _COLON.search(value):
             if goes_on or " #" in value or "\t#" in value:
                 return None
@@ -193,7 +165,6 @@ def _quoted_colons(frontmatter: str) -> tuple[str, list[_Quoted]] | None:
             found.append(_Quoted(field[1], value, number, f"{field[1]}: '{text}'"))
             lines[number] = found[-1].written
         goes_on = line[0] in " \t-"
-    found.reverse()
-    if found:
-        return ("\n".join(lines), found)
-    return None
+    if not found:
+        return None
+    return "\n".join(lines), found[::-1]

@@ -47,20 +47,17 @@ Key: TypeAlias = tuple[tuple[int, int, int], bool, tuple[tuple[int, int, str], .
 
 
 class Version(NamedTuple):
-    """A version and its precedence by Semantic Versioning 2.0.
+    """A version as written, and its precedence by Semantic Versioning 2.0.
 
     Written by hand: `packaging` implements Python's versions, and `semver` compares in Python,
     which took 37 us for each version of a sorted catalogue; a tuple as sort key takes 0.8 us.
-
-    Attributes:
-        text: the version as written.
-        key: the sort key. Build metadata breaks ties, so that the order is total.
-        is_short: whether the minor or patch number is missing; both count as zero then.
     """
 
     text: str
     key: Key
+    """Sort key. Build metadata breaks ties, so that the order is total."""
     is_short: bool
+    """True if the minor or patch number is missing; both count as zero then."""
 
 
 def parse_version(text: str) -> Version | None:
@@ -81,18 +78,13 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A valid Skills Protocol manifest.
-
-    Attributes:
-        fields: all fields, as JSON values; `name`, `version`, `description`, `kind` and `namespace`
-            are always present.
-        version: the parsed `version`, for comparison.
-        synthesised: whether the manifest was made from the frontmatter.
-    """
+    """A valid Skills Protocol manifest."""
 
     fields: Mapping[str, Json]
+    """JSON values; always with `name`, `version`, `description`, `kind` and `namespace`."""
     version: Version
     synthesised: bool
+    """True if the manifest was made from the frontmatter."""
 
     @property
     def name(self) -> str:
@@ -133,11 +125,7 @@ def read(
 ) -> Findings:
     """Return the manifest of a skill and its problems.
 
-    Args:
-        raw: bytes of `skill.toml`, or None if the skill has none.
-        frontmatter: frontmatter of SKILL.md.
-        path: skill path.
-        files: paths of the skill's files, one of which an entry point must name.
+    `raw` is `skill.toml`, or None. An entry point must name one of `files`.
     """
     problems: list[Problem] = []
     if raw is None:
@@ -165,16 +153,12 @@ def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Proble
 def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
     *above, last = path.split("/")
     written = _field(frontmatter, "version")
-    version = None
-    if written is not None:
-        version = parse_version(written)
+    version = parse_version(written or "")
     if written is not None and version is None:
         hint = "write three numbers, as in 1.0.0"
         message = f"the version {written[:100]!r} is not a semantic version"
         problems.append(problem("manifest-form", message, hint=hint))
-    directory = None
-    if above:
-        directory = parse_version(last.removeprefix("v"))
+    directory = parse_version(last.removeprefix("v")) if above else None
     if directory is not None and (
         not directory.is_short or (version and version.key[:3] == directory.key[:3])
     ):
@@ -183,22 +167,16 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
         if version is None:
             version = directory
         elif version.key[:3] != directory.key[:3]:
-            message = f"it says version {version.text}, and its directory is {directory.text}"
-            problems.append(
-                problem("manifest-disagrees", message, hint="give both the same version")
-            )
+            problems.append(_two_versions(version.text, directory))
     namespace = _field(frontmatter, "namespace")
     parts = [*(namespace.split(".") if namespace else above), last]
-    name = (
-        ".".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts)))
-        or "skill"
-    )
+    plain = (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts)
+    name = ".".join(filter(None, plain)) or "skill"
+    descriptions = (frontmatter.get(field) for field in ("description", "short_description"))
     out: dict[str, Json] = {
         "name": name[:MAX_NAME].rstrip("."),
         "version": NO_VERSION if version is None else version.text,
-        "description": _text(frontmatter.get("description"))
-        or _text(frontmatter.get("short_description"))
-        or "",
+        "description": next((each for each in descriptions if _is_text(each)), ""),
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }
@@ -207,12 +185,14 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     return out
 
 
+def _two_versions(written: str, directory: Version) -> Problem:
+    message = f"it says version {written[:100]}, and its directory is {directory.text}"
+    return problem("manifest-disagrees", message, hint="give both the same version")
+
+
 def _first(name: str) -> str:
     """Return the first part of a dotted name, or "" for a name without dots."""
-    first, dot, _ = name.partition(".")
-    if dot:
-        return first
-    return ""
+    return name.rpartition(".")[0].partition(".")[0]
 
 
 def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
@@ -226,10 +206,8 @@ def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
     return None
 
 
-def _text(value: Json) -> str | None:
-    if isinstance(value, str) and value.strip():
-        return value
-    return None
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str) and value.strip() != ""
 
 
 # From skill.toml
@@ -241,39 +219,30 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
         message = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
         problems.append(problem("manifest-syntax", message, hint="shorten it"))
         return None
+    text, line = raw.decode("utf-8-sig", "replace"), None
     try:
-        text = raw.decode("utf-8-sig")
+        raw.decode()
+        for number, each in enumerate(text.split("\n"), 1):
+            if each.count(".") > _MAX_DOTS:
+                line = number
+                raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
+        return _json(tomllib.loads(text))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        problems.append(problem("manifest-syntax", "it is not UTF-8", line, "save it as UTF-8"))
-        return None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > _MAX_DOTS:
-            message = f"the line has more than {_MAX_DOTS} dots"
-            problems.append(problem("manifest-syntax", message, number, "break the line"))
-            return None
-    try:
-        return _json(tomllib.loads(text))
+        message, hint = "it is not UTF-8", "save it as UTF-8"
     except RecursionError:
-        problems.append(
-            problem(
-                "manifest-syntax", "values are nested too deeply", hint=f"nest at most {MAX_DEPTH}"
-            )
-        )
+        message, hint = "values are nested too deeply", f"nest at most {MAX_DEPTH}"
     except _ManifestError as refused:
-        problems.append(
-            problem("manifest-syntax", str(refused), hint="write it as text, or shorten it")
-        )
+        message, hint = str(refused), refused.hint
     # TOMLDecodeError, and an integer with more digits than Python reads
     except ValueError as error:
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        reason = str(error).split(" (at ")[0][:200]
-        line = None
+        message, hint = f"it is not valid TOML: {str(error).split(' (at ')[0][:200]}", None
         if found:
             line = int(found[1])
         elif "at end of document" in str(error):
             line = text.count("\n") + 1
-        problems.append(problem("manifest-syntax", f"it is not valid TOML: {reason}", line))
+    problems.append(problem("manifest-syntax", message, line, hint))
     return None
 
 
@@ -311,7 +280,11 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
 
 
 class _ManifestError(SkillsServerError):
-    """Raised for a value of a `skill.toml` that cannot become JSON."""
+    """Raised for a line or a value of a `skill.toml` that is not read."""
+
+    def __init__(self, message: str, hint: str = "write it as text, or shorten it") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def _completed(
@@ -348,30 +321,19 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
         hint = "use letters, digits, '_' and '-', with dots between the parts"
         wrong("manifest-field", f"the name {str(name)[:100]!r} is not valid", hint)
     version, numbers = fields["version"], 'write three numbers, as in "1.0.0"'
-    parsed = None
-    if isinstance(version, str):
-        parsed = parse_version(version)
+    parsed = parse_version(version) if isinstance(version, str) else None
     if parsed is None:
-        wrong(
-            "manifest-field",
-            f"the version {str(version)[:100]!r} is not a semantic version",
-            numbers,
-        )
+        message = f"the version {str(version)[:100]!r} is not a semantic version"
+        wrong("manifest-field", message, numbers)
     elif parsed.is_short:
-        wrong(
-            "manifest-form",
-            f"the version {parsed.text!r} omits numbers, which count as zero",
-            numbers,
-        )
+        message = f"the version {parsed.text!r} omits numbers, which count as zero"
+        wrong("manifest-form", message, numbers)
     for field in ("description", "namespace"):
         if not isinstance(fields[field], str):
             wrong("manifest-field", f"{field} is not text", "write it in quotes")
     if fields["kind"] not in (ACTION, INSTRUCTION):
-        wrong(
-            "manifest-field",
-            f"the kind {str(fields['kind'])[:100]!r} is unknown",
-            f'write "{ACTION}" or "{INSTRUCTION}"',
-        )
+        message = f"the kind {str(fields['kind'])[:100]!r} is unknown"
+        wrong("manifest-field", message, f'write "{ACTION}" or "{INSTRUCTION}"')
     tags = fields.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         wrong("manifest-form", "tags is not a list of texts", 'write tags = ["one", "two"]')
@@ -393,16 +355,9 @@ def _compare(
 ) -> None:
     """Report fields in which SKILL.md differs; a name with blanks or capitals there is a title."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
-    other["version"], other["namespace"] = (
-        _field(frontmatter, "version"),
-        _field(frontmatter, "namespace"),
-    )
+    other |= {field: _field(frontmatter, field) for field in ("version", "namespace")}
     other["tags"] = tags_of(frontmatter) or None
-    differ = [
-        field
-        for field, value in other.items()
-        if value is not None and given.get(field, value) != value
-    ]
+    differ = [key for key, value in other.items() if value not in (None, given.get(key, value))]
     title, name = frontmatter.get("name"), given.get("name")
     if isinstance(title, str) and isinstance(name, str) and _AGENT_SKILLS_NAME.fullmatch(title):
         plain = re.sub(r"[._]+", "-", name.lower())
@@ -411,11 +366,8 @@ def _compare(
     last = parse_version(path.rpartition("/")[2].removeprefix("v"))
     version = given.get("version")
     if last is not None and not last.is_short and isinstance(version, str) and version != last.text:
-        message = f"it says version {version[:100]}, and its directory is {last.text}"
-        problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
+        problems.append(_two_versions(version, last))
     if differ:
-        message = (
-            f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} takes "
-            "precedence in the Skills Protocol"
-        )
+        message = f"SKILL.md has another {', '.join(sorted(differ))}; "
+        message += f"{SKILL_TOML} takes precedence in the Skills Protocol"
         problems.append(problem("manifest-disagrees", message))

@@ -14,14 +14,9 @@ from typing import Final
 from mcp_skills_server.format.hidden import INVISIBLE
 
 FRAMES: Final = (
-    "skill",
-    "skill_files",
-    "skill_problems",
-    "active_skills",
-    "available_skills",
-    "stdout",
+    "skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout",
     "stderr",
-)
+)  # fmt: skip
 """Names of the elements around untrusted text, in which their tags are escaped."""
 
 

@@ -14,13 +14,7 @@ import sys
 from typing import Any, Final, NamedTuple
 
 import yaml
-from yaml.events import (
-    AliasEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-)
+from yaml import events
 
 from mcp_skills_server.codes import CODES, problem, standing
 from mcp_skills_server.errors import SkillsServerError
@@ -35,18 +29,13 @@ IS_FAST: Final = _FAST is not None
 
 METADATA: Final = "metadata"
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
-_BOOLEAN: Final = {
-    "true": True,
-    "True": True,
-    "TRUE": True,
-    "false": False,
-    "False": False,
-    "FALSE": False,
-}
+_TRUE: Final = ("true", "True", "TRUE")
+_BOOLEAN: Final = frozenset((*_TRUE, "false", "False", "FALSE"))
 _OTHER_IN_1_1: Final = frozenset(
     word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper())
 )
 """Words that are booleans in YAML 1.1 and text in 1.2."""
+_WORD_KEY: Final = _NULL | _BOOLEAN | _OTHER_IN_1_1
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_EXPANSION: Final = 1 << 20
@@ -67,7 +56,8 @@ _NUMBER_IN_1_1: Final = re.compile(
     r"|[-+]\.[0-9]+([eE][-+]?[0-9]+)?"
     r"|[-+]0x[0-9a-fA-F_]+|0x[0-9a-fA-F]*_[0-9a-fA-F_]*"
 )
-_MAYBE_SPECIAL: Final = frozenset("-+.0123456789~nNtTfFyYoO<=")
+_MAYBE_SPECIAL: Final = frozenset(("", *"-+.0123456789~nNtTfFyYoO<="))
+"""First characters of plain scalars that are, or may be, something other than text."""
 _MAX_INTEGER_DIGITS: Final = 300
 _MAX_SAFE_INTEGER: Final = 2**53
 
@@ -89,9 +79,11 @@ def _hint(error: yaml.MarkedYAMLError) -> str | None:
 
 
 def _kind(value: Json) -> str:
+    if value is None:
+        return "empty"
     if isinstance(value, list):
-        return "a list"
-    return "text" if isinstance(value, str) else "a single value"
+        return "a list, not a mapping"
+    return "text, not a mapping" if isinstance(value, str) else "a single value, not a mapping"
 
 
 class _RefusedError(SkillsServerError):
@@ -109,12 +101,8 @@ class _Anchor(NamedTuple):
 class YamlReader:
     """Builder of the JSON values of one frontmatter from parser events, within all bounds.
 
-    Attributes:
-        lines: the 1-based line in the file of each top-level field; the text begins on line 2.
-        metadata: (line, text as written) of each field of `metadata`; the text of a list or mapping
-            is None.
-        written: the text as written of each top-level scalar.
-        problems: faults in file order, at most `MAX_PROBLEMS` and one that ended the reading.
+    The text begins on line 2 of the file. `lines`, `metadata` and `written` are those of
+    `frontmatter.Document`; there are at most `MAX_PROBLEMS`, and one that ended the reading.
     """
 
     def __init__(self, text: str) -> None:
@@ -135,17 +123,13 @@ class YamlReader:
         text = self._text
         if len(text) > MAX_YAML:
             message = f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read"
-            self.problems.append(problem("yaml-size", message, 2))
+            self._report("yaml-size", message, 2)
             return None
         odd = _BREAK_IN_1_1.search(text)
         if odd:
-            line = text.count("\n", 0, odd.start()) + 2
             message = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 but not in 1.2"
-            self.problems.append(
-                problem(
-                    "yaml-ambiguous", message, line, "remove it, or write it as an escape in quotes"
-                )
-            )
+            hint = "remove it, or write it as an escape in quotes"
+            self._report("yaml-ambiguous", message, self._line(odd.start()), hint)
         try:
             value = self._document()
             if "\\u" in text or "\\U" in text:
@@ -155,38 +139,30 @@ class YamlReader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 2 if mark else None
-            self.problems.append(problem("yaml-syntax", _words(error), line, _hint(error)))
+            self._report("yaml-syntax", _words(error), line, _hint(error))
         except yaml.YAMLError as error:  # a character that YAML does not allow
-            position = getattr(error, "position", 0)
             character = getattr(error, "character", 0)
             shown = f"U+{character:04X}" if isinstance(character, int) else repr(character)
-            line = text.count("\n", 0, position) + 2
-            self.problems.append(
-                problem(
-                    "yaml-syntax",
-                    f"YAML does not allow the character {shown}",
-                    line,
-                    "remove it, or escape it",
-                )
-            )
+            line = self._line(getattr(error, "position", 0))
+            message = f"YAML does not allow the character {shown}"
+            self._report("yaml-syntax", message, line, "remove it, or escape it")
         except (ValueError, OverflowError):  # PyYAML's own parser; libyaml rejects such escapes
-            self.problems.append(problem("yaml-syntax", "an escape stands for no character"))
+            self._report("yaml-syntax", "an escape stands for no character")
         else:
-            if value is None:
-                self.problems.append(
-                    problem("frontmatter-not-mapping", "the frontmatter is empty", 2)
-                )
-            elif not isinstance(value, dict):
-                self.problems.append(
-                    problem(
-                        "frontmatter-not-mapping",
-                        f"the frontmatter is {_kind(value)}, not a mapping",
-                        2,
-                    )
-                )
+            if not isinstance(value, dict):
+                message = f"the frontmatter is {_kind(value)}"
+                self._report("frontmatter-not-mapping", message, 2)
             elif standing(self.problems) > Standing.UNUSABLE:
                 return value
         return None
+
+    def _line(self, position: int) -> int:
+        return self._text.count("\n", 0, position) + 2
+
+    def _report(
+        self, code: str, message: str, line: int | None = None, hint: str | None = None
+    ) -> None:
+        self.problems.append(problem(code, message, line, hint))
 
     def _document(self) -> Json:
         """Return the value of the only document, None when there is none."""
@@ -199,19 +175,15 @@ class YamlReader:
         self._next()
         after: Any = self._next()
         if after.__class__.__name__ != "StreamEndEvent":
-            self._note(
-                "yaml-syntax",
-                after,
-                "a second document begins",
-                "keep one document between the fences",
-            )
+            hint = "keep one document between the fences"
+            self._note("yaml-syntax", after, "a second document begins", hint)
         return value
 
     def _note(self, code: str, event: Any, message: str, hint: str | None = None) -> None:
         full = len(self.problems) >= MAX_PROBLEMS
         fatal = CODES[code].allows is Standing.UNUSABLE
         if fatal or not full:
-            self.problems.append(problem(code, message, event.start_mark.line + 2, hint))
+            self._report(code, message, event.start_mark.line + 2, hint)
         if fatal and full:
             raise _RefusedError
 
@@ -221,7 +193,7 @@ class YamlReader:
         if self._nodes > MAX_NODES:
             self._note("yaml-size", event, f"the frontmatter holds more than {MAX_NODES} values")
             raise _RefusedError
-        if kind is AliasEvent:
+        if kind is events.AliasEvent:
             return self._alias(event, depth)
         if event.tag is not None:
             self._note("yaml-tag", event, f"the tag {event.tag!r} is not allowed")
@@ -230,31 +202,26 @@ class YamlReader:
         if anchor is not None:
             self._open.add(anchor)
         value: Json
-        if kind is ScalarEvent:
+        if kind is events.ScalarEvent:
             text: str = event.value
             self._expansion += len(text)
-            value = (
-                self._scalar(event)
-                if (event.implicit[0] and text[:1] in _MAYBE_SPECIAL) or not text
-                else text
-            )
+            value = self._scalar(event)
         elif depth >= MAX_DEPTH:
             self._note("yaml-depth", event, f"values are nested more than {MAX_DEPTH} levels deep")
             raise _RefusedError
-        elif kind is MappingStartEvent:
+        elif kind is events.MappingStartEvent:
             value = self._mapping(depth)
         else:
             value = self._sequence(depth)
         if anchor is not None:
             self._open.discard(anchor)
-            self._anchors[anchor] = _Anchor(
-                value, self._nodes - nodes + 1, self._expansion - expansion
-            )
+            nodes = self._nodes - nodes + 1
+            self._anchors[anchor] = _Anchor(value, nodes, self._expansion - expansion)
         return value
 
     def _mapping(self, depth: int) -> dict[str, Json]:
         out: dict[str, Json] = {}
-        while (event := self._next()).__class__ is not MappingEndEvent:
+        while (event := self._next()).__class__ is not events.MappingEndEvent:
             key = self._key(event, depth)
             line = event.start_mark.line + 2
             if depth == 0:
@@ -263,47 +230,34 @@ class YamlReader:
             if key in out:
                 self._note("yaml-duplicate-key", event, f"the key {_shown(key)} appears twice")
             value = self._next()
-            if depth == 0 and value.__class__ is ScalarEvent:
-                self.written.setdefault(key, value.value)
+            written = value.value if value.__class__ is events.ScalarEvent else None
+            if depth == 0 and written is not None:
+                self.written.setdefault(key, written)
             if depth == 1 and self._field == METADATA:
-                self.metadata.setdefault(
-                    key, (line, value.value if value.__class__ is ScalarEvent else None)
-                )
+                self.metadata.setdefault(key, (line, written))
             out[key] = self._value(value, depth + 1)
         return out
 
     def _sequence(self, depth: int) -> list[Json]:
         out: list[Json] = []
-        while (event := self._next()).__class__ is not SequenceEndEvent:
+        while (event := self._next()).__class__ is not events.SequenceEndEvent:
             out.append(self._value(event, depth + 1))
         return out
 
     def _key(self, event: Any, depth: int) -> str:
-        if event.__class__ is ScalarEvent and event.tag is None and event.anchor is None:
+        if event.__class__ is events.ScalarEvent and event.tag is None and event.anchor is None:
             text: str = event.value
             self._nodes += 1
             self._expansion += len(text)
-            if event.implicit[0] and (text[:1] in _MAYBE_SPECIAL or not text):
-                if text == "<<":
-                    self._note(
-                        "yaml-ambiguous",
-                        event,
-                        "the key << merges mappings in YAML 1.1 and is a plain key here",
-                    )
-                elif (
-                    text in _OTHER_IN_1_1
-                    or text in _NULL
-                    or text in _BOOLEAN
-                    or _NUMBER_KEY.fullmatch(text)
-                ):
-                    self._note(
-                        "yaml-key",
-                        event,
-                        f"the key {_shown(text)} is not text for every YAML reader",
-                    )
+            if event.implicit[0] and text == "<<":
+                message = "the key << merges mappings in YAML 1.1 and is a plain key here"
+                self._note("yaml-ambiguous", event, message)
+            elif event.implicit[0] and (text in _WORD_KEY or _NUMBER_KEY.fullmatch(text)):
+                message = f"the key {_shown(text)} is not text for every YAML reader"
+                self._note("yaml-key", event, message)
             return sys.intern(text)  # saves memory: all skills share the same dozen keys
         value = self._value(event, depth + 1)
-        if event.__class__ is ScalarEvent:
+        if event.__class__ is events.ScalarEvent:
             return str(event.value)
         if isinstance(value, str):
             return value
@@ -312,60 +266,49 @@ class YamlReader:
 
     def _alias(self, event: Any, depth: int) -> Json:
         anchor: str = event.anchor
-        if anchor in self._open:
-            self._note("yaml-alias", event, f"the alias *{anchor} refers to itself")
+        known = self._anchors.get(anchor)
+        if known is None or anchor in self._open:
+            fault = "refers to itself" if anchor in self._open else "has no anchor"
+            self._note("yaml-alias", event, f"the alias *{anchor} {fault}")
             return None
-        if anchor not in self._anchors:
-            self._note("yaml-alias", event, f"the alias *{anchor} has no anchor")
-            return None
-        known = self._anchors[anchor]
         self._nodes += known.nodes
         self._expansion += known.expansion
         if self._nodes > MAX_NODES or self._expansion > MAX_EXPANSION:
             self._note("yaml-alias", event, f"aliases expand to more than {MAX_NODES} values")
             raise _RefusedError
         if depth + _height(known.value) > MAX_DEPTH:
-            self._note(
-                "yaml-depth",
-                event,
-                f"with aliases, values are nested more than {MAX_DEPTH} levels deep",
-            )
+            message = f"with aliases, values are nested more than {MAX_DEPTH} levels deep"
+            self._note("yaml-depth", event, message)
             raise _RefusedError
         return known.value
 
     def _scalar(self, event: Any) -> Json:
         """Return a plain scalar by the core schema."""
         text: str = event.value
-        if not event.implicit[0]:
+        if not event.implicit[0] or text[:1] not in _MAYBE_SPECIAL:
             return text
         if text in _NULL:
             return None
         if text in _BOOLEAN:
-            return _BOOLEAN[text]
+            return text in _TRUE
         if text in _OTHER_IN_1_1:
-            self._note(
-                "yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1"
-            )
+            message = f"{text} is text here and true or false in YAML 1.1"
+            self._note("yaml-ambiguous", event, message)
             return text
         if text in ("<<", "="):
-            self._note(
-                "yaml-ambiguous", event, f"{text} is text here and refused by YAML 1.1 readers"
-            )
+            message = f"{text} is text here and refused by YAML 1.1 readers"
+            self._note("yaml-ambiguous", event, message)
         if _NUMBER_IN_1_1.fullmatch(text):
-            self._note(
-                "yaml-ambiguous",
-                event,
-                f"{_shown(text)} means different things in YAML 1.1 and 1.2",
-            )
+            message = f"{_shown(text)} means different things in YAML 1.1 and 1.2"
+            self._note("yaml-ambiguous", event, message)
         if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
             if len(text) > _MAX_INTEGER_DIGITS:
                 self._note("yaml-value", event, "the number is too large for JSON")
                 return None
             number = int(text, 0) if _BASED.fullmatch(text) else int(text)
             if abs(number) > _MAX_SAFE_INTEGER:
-                self._note(
-                    "yaml-ambiguous", event, f"{text} is too large for a JSON number to be exact"
-                )
+                message = f"{text} is too large for a JSON number to be exact"
+                self._note("yaml-ambiguous", event, message)
             return number
         if _FLOAT.fullmatch(text):
             value = float(text)

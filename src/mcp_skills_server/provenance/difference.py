@@ -32,19 +32,15 @@ Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The differences between two states of a skill.
-
-    Attributes:
-        path: skill path.
-        kind: "added", "removed" or "changed".
-        important: the lines that matter most to a reviewer.
-        others: the other lines: other fields, files, unified diffs.
-    """
+    """The differences between two states of a skill."""
 
     path: str
     kind: str
+    """One of "added", "removed" and "changed"."""
     important: tuple[str, ...]
+    """The lines that matter most to a reviewer."""
     others: tuple[str, ...]
+    """The other lines: other fields, files, unified diffs."""
 
 
 def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:
@@ -53,33 +49,26 @@ def compare(path: str, before: Files | None, after: Files | None) -> Difference 
         return None
     if after is None:
         return Difference(path, "removed", (), ())
-    kind = "added" if before is None else "changed"
     old, new = before or {}, after
-    first = [
-        *_fields(old, new, first=True),
-        *_scripts(old, new),
-        *_hidden(old, new),
-        *_links(old, new),
-    ]
+    fields = dict(_fields(old, new))
+    first = (
+        *(fields.pop(name) for name in _FIRST if name in fields),
+        *_scripts(old, new), *_hidden(old, new), *_links(old, new),
+    )  # fmt: skip
     if before is None:  # a new skill: list its files without diffs
-        return Difference(path, kind, tuple(first), tuple(f"file {each}" for each in sorted(new)))
-    return Difference(
-        path, kind, tuple(first), (*_fields(old, new, first=False), *_files(path, old, new))
-    )
+        return Difference(path, "added", first, tuple(f"file {each}" for each in sorted(new)))
+    return Difference(path, "changed", first, (*fields.values(), *_files(path, old, new)))
 
 
-def _fields(old: Files, new: Files, *, first: bool) -> Iterator[str]:
-    """Yield lines for the frontmatter fields that differ: those in `_FIRST`, or all others."""
+def _fields(old: Files, new: Files) -> Iterator[tuple[str, str]]:
+    """Yield (name, line) of the frontmatter fields that differ, sorted."""
     before, after = _frontmatter(old), _frontmatter(new)
-    names = [*_FIRST] if first else sorted((before.keys() | after.keys()) - {*_FIRST})
-    for name in names:
+    for name in sorted(before.keys() | after.keys()):
         was, now = before.get(name), after.get(name)
-        if was != now:
-            yield (
-                f"{name}: {_shown(was)} -> {_shown(now)}"
-                if was is not None
-                else f"{name}: {_shown(now)}"
-            )
+        if was is None and now is not None:
+            yield name, f"{name}: {_shown(now)}"
+        elif was != now:
+            yield name, f"{name}: {_shown(was)} -> {_shown(now)}"
 
 
 def _frontmatter(files: Files) -> Mapping[str, object]:
@@ -104,17 +93,10 @@ def _scripts(old: Files, new: Files) -> Iterator[str]:
 def _hidden(old: Files, new: Files) -> Iterator[str]:
     """Yield lines for files with more hidden characters than before, which a diff does not show."""
     for each in sorted(new):
-        if old.get(each) == new[each]:
-            continue
-        now, was = (
-            hidden.count(_text(new[each][0]) or ""),
-            hidden.count(_text(old[each][0]) or "") if each in old else 0,
-        )
+        was, now = (hidden.count(_text(files.get(each, (b"",))[0]) or "") for files in (old, new))
         if now > was:
-            yield (
-                f"hidden text: {each} has {now:,} invisible characters, {now - was:,} "
-                "more than before"
-            )
+            more = f"{now - was:,} more than before"
+            yield f"hidden text: {each} has {now:,} invisible characters, {more}"
 
 
 def _links(old: Files, new: Files) -> Iterator[str]:
@@ -155,12 +137,10 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     old, new = _lines(was), _lines(now)
     start = _common_length(old, new)
     end = _common_length(old[start:][::-1], new[start:][::-1])
-    if max(len(old), len(new)) - start - end > _MOST_LINES:
-        count = max(len(old), len(new)) - start - end
-        yield (
-            f"file {path}: about {count:,} lines are different from line {start + 1} on, too "
-            "many to compare"
-        )
+    count = max(len(old), len(new)) - start - end
+    if count > _MOST_LINES:
+        differ = f"about {count:,} lines are different from line {start + 1} on"
+        yield f"file {path}: {differ}, too many to compare"
         return
     # Compare only the lines between the common prefix and suffix, with lines of context.
     begin, stop = max(0, start - _CONTEXT), max(0, end - _CONTEXT)

@@ -18,9 +18,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import Reader
@@ -40,17 +41,14 @@ _HEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LockedSource:
-    """One source at one revision.
-
-    Attributes:
-        given: ROOT argument of the source; a path is relative to the lock file's folder.
-        revision: revision of the source; "" for a folder.
-        skills: digest over all files by skill path, of the skills that may be served.
-    """
+    """One source at one revision."""
 
     given: str
+    """ROOT argument of the source; a path is relative to the lock file's folder."""
     revision: str
+    """Revision of the source; "" for a folder."""
     skills: Mapping[str, str]
+    """Digest over all files by skill path, of the skills that may be served."""
 
 
 def parse(text: str) -> tuple[LockedSource, ...]:
@@ -61,9 +59,8 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     """
     content = tomllib.loads(text)
     if content.get("version") != _VERSION:
-        raise ValueError(
-            f"its version is {content.get('version')!r}, and this program reads {_VERSION}"
-        )
+        version = content.get("version")
+        raise ValueError(f"its version is {version!r}, and this program reads {_VERSION}")
     found = content.get("source", [])
     if unknown := content.keys() - {"version", "source"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
@@ -93,9 +90,8 @@ def _source(number: int, found: Any) -> LockedSource:
         raise ValueError(f"source {number} has unknown keys: {', '.join(sorted(unknown))}")
     for path, digest in cast("dict[str, Any]", skills).items():
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise ValueError(
-                f"source {number}: the digest of {path} is not 'sha256:' and 64 hex digits"
-            )
+            fault = f"the digest of {path} is not 'sha256:' and 64 hex digits"
+            raise ValueError(f"source {number}: {fault}")
     return LockedSource(given, revision, cast("dict[str, str]", skills))
 
 
@@ -119,23 +115,18 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     shown = printable(str(path))
     try:
         raw, _ = read_regular(path, _MOST_BYTES)
-    except FileNotFoundError:
-        raise UsageError(
-            f"{shown}: no such lock file; 'mcp-skills-server lock ROOT...' makes one"
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"{shown}: cannot be read ({error.strerror}); give another --lock"
-        ) from None
-    if len(raw) > _MOST_BYTES:
-        raise UsageError(f"{shown}: it has more than {_MOST_BYTES:,} bytes; give another --lock")
-    try:
+        if len(raw) > _MOST_BYTES:
+            raise UsageError(f"{shown}: over {_MOST_BYTES:,} bytes; give another --lock")
         return parse(raw.decode())
+    except FileNotFoundError:
+        fault = "no such lock file; 'mcp-skills-server lock ROOT...' makes one"
+    except OSError as error:
+        fault = f"cannot be read ({error.strerror}); give another --lock"
+    except UnicodeDecodeError:
+        fault = "not a valid lock file: it is not UTF-8; recreate it with 'lock'"
     except (ValueError, RecursionError) as error:
-        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise UsageError(
-            f"{shown}: not a valid lock file: {reason}; recreate it with 'lock'"
-        ) from None
+        fault = f"not a valid lock file: {error}; recreate it with 'lock'"
+    raise UsageError(f"{shown}: {fault}")
 
 
 def write(path: Path, sources: Sequence[LockedSource]) -> None:
@@ -145,20 +136,17 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
         UsageError: the file cannot be written.
     """
     path = path.resolve()  # keeps a symlink and replaces its target
+    mode = None
+    with suppress(OSError):
+        mode = path.stat().st_mode & 0o777
     try:
-        replace_file(path, to_toml(sources).encode(), _mode(path))
+        replace_file(path, to_toml(sources).encode(), mode)
     except OSError as error:
-        raise UsageError(
-            f"{printable(str(path))}: cannot be written ({error.strerror}); give another path"
-        ) from None
+        fault = f"cannot be written ({error.strerror}); give another path"
+        raise UsageError(f"{printable(str(path))}: {fault}") from None
 
 
-def _mode(path: Path) -> int | None:
-    """Return the permission bits of an existing file, or None for a new one, to use the default."""
-    try:
-        return path.stat().st_mode & 0o777
-    except OSError:
-        return None
+_Digests: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 class Pins:
@@ -171,14 +159,10 @@ class Pins:
             the source.
     """
 
-    def __init__(
-        self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]
-    ) -> None:
+    def __init__(self, skills: _Digests, elsewhere: Mapping[str, frozenset[str]]) -> None:
         self.replace(skills, elsewhere)
 
-    def replace(
-        self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]
-    ) -> None:
+    def replace(self, skills: _Digests, elsewhere: Mapping[str, frozenset[str]]) -> None:
         """Replace the pins for all later checks."""
         self._skills = skills
         self._elsewhere = elsewhere
@@ -196,9 +180,8 @@ class Pins:
                 return GateRefusal(None)
             return GateRefusal(problem("lock-missing", "the lock file does not name this skill"))
         if reader.digest_over(skill) != locked:
-            return GateRefusal(
-                problem("lock-differs", "its files are not those that the lock file names")
-            )
+            message = "its files are not those that the lock file names"
+            return GateRefusal(problem("lock-differs", message))
         return None
 
     def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.gates import GateRefusal
@@ -71,28 +71,24 @@ class Verifier:
         self._keys = [*keys]
         # Each check makes new library objects, because they keep the hashing configuration of the
         # last signature.
-        self._configs: list[Callable[[], _Config]] = [
-            partial(_by_key, path, _is_certificate(_read(path))) for path in keys
-        ]
+        self._configs = [partial(_by_key, path) for path in keys]
         for path, make in zip(keys, self._configs, strict=True):
             try:
                 make()
             except UsageError:
                 raise
             except Exception as error:  # of any type, for any fault that the library finds
-                raise _unusable(
-                    path, "this is not a usable public key or certificate", error
-                ) from None
+                fault = "this is not a usable public key or certificate"
+                raise _unusable(path, fault, error) from None
         if identity is not None:
             self._configs.append(partial(_by_identity, identity))
             try:
                 self._configs[-1]()
             except Exception as error:
-                reason = (
-                    "the trust root of sigstore cannot be loaded "
-                    f"({' '.join(str(error).split())[:200]})"
-                )
-                raise UsageError(f"{reason}; give --trust-root FILE") from None
+                raise UsageError(
+                    f"the trust root of sigstore cannot be loaded ({_one_line(error, 200)}); "
+                    "give --trust-root FILE"
+                ) from None
 
     def cache_key(self) -> str | None:
         """Return the key for caching proofs, or None if they must not be cached.
@@ -107,9 +103,8 @@ class Verifier:
         except UsageError:
             return None
         digests = sorted(hashlib.sha256(raw).hexdigest() for raw in raws)
-        return " ".join(
-            (*digests, f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, raws)) else "")
-        )
+        day = f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, raws)) else ""
+        return " ".join((*digests, day))
 
     def check(self, files: Files) -> None:
         """Verify the signature of a skill.
@@ -118,51 +113,43 @@ class Verifier:
             UnsignedError: the signature is missing, untrusted or expired, or a file was changed.
         """
         if SIGNATURE_FILE not in files:
-            raise UnsignedError(
-                "signature-missing", f"it has no signature, which is a file {SIGNATURE_FILE}"
-            )
+            message = f"it has no signature, which is a file {SIGNATURE_FILE}"
+            raise UnsignedError("signature-missing", message)
         bundle = _bundle(files[SIGNATURE_FILE])
         with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
             skill, signature = _write_files(Path(place), files), Path(place, SIGNATURE_FILE)
             signature.write_bytes(files[SIGNATURE_FILE])
-            reasons: list[UnsignedError] = []
+            faults: set[str] = set()
             for make in self._configs:  # each verification hashes the whole skill
-                reason = _refusal(make, skill, signature)
-                if reason is None:
+                fault = _fault(make, skill, signature)
+                if not fault:
                     break
-                reasons.append(reason)
+                faults.add(fault)
             else:
-                raise next(
-                    (each for each in reasons if each.code == "signature-files"), reasons[-1]
-                )
+                code = "signature-invalid"
+                if "signature-files" in faults:
+                    code = "signature-files"
+                raise UnsignedError(code, _FAULTS[code])
         _check_all_is_signed(bundle, files)
         _check_is_valid(bundle)
 
 
-class _Config(Protocol):
-    """The part of the library's `verifying.Config` that is used here."""
-
-    def verify(self, model_path: Path, signature_path: Path, /) -> None: ...
-
-
-def _by_key(path: Path, certificate: bool) -> _Config:
-    config = _library().verifying.Config()
+def _by_key(path: Path) -> Any:
+    """Return a configuration of the library that verifies with a key or certificate."""
+    config, raw = _library().verifying.Config(), _read(path)
     with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
         copy = Path(place, "key.pem")
-        copy.write_bytes(_read(path))  # `_read` refuses a FIFO, on which the library would block
-        if certificate:
+        copy.write_bytes(raw)  # `_read` refuses a FIFO, on which the library would block
+        if _is_certificate(raw):
             return config.use_certificate_verifier(certificate_chain=[copy])
         return config.use_elliptic_key_verifier(public_key=copy)
 
 
-def _by_identity(identity: Identity) -> _Config:
-    return (
-        _library()
-        .verifying.Config()
-        .use_sigstore_verifier(
-            identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust
-        )
-    )
+def _by_identity(identity: Identity) -> Any:
+    """Return a configuration of the library that verifies with sigstore."""
+    return _library().verifying.Config().use_sigstore_verifier(
+        identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust
+    )  # fmt: skip
 
 
 def _is_certificate(raw: bytes) -> bool:
@@ -191,9 +178,8 @@ def sign(
             config.use_elliptic_key_signer(private_key=key, password=password)
     except Exception as error:  # of any type, for any fault of the key
         raise _unusable(key, "this key cannot sign", error) from None
-    config.set_hashing_config(
-        library.hashing.Config().set_ignored_paths(paths=[], ignore_git_paths=False)
-    )
+    hashing = library.hashing.Config()
+    config.set_hashing_config(hashing.set_ignored_paths(paths=[], ignore_git_paths=False))
     with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
         signature = Path(place, SIGNATURE_FILE)
         config.sign(_write_files(Path(place), files), signature)
@@ -201,10 +187,12 @@ def sign(
 
 
 def _unusable(path: Path, what: str, error: Exception) -> UsageError:
-    reason = " ".join(str(error).split())[:100]
-    return UsageError(
-        f"{printable(str(path))}: {what} ({reason}); give a PEM file of an elliptic curve key"
-    )
+    shown = f"{printable(str(path))}: {what} ({_one_line(error, 100)})"
+    return UsageError(f"{shown}; give a PEM file of an elliptic curve key")
+
+
+def _one_line(error: Exception, longest: int) -> str:
+    return " ".join(str(error).split())[:longest]
 
 
 def _library() -> Any:
@@ -237,21 +225,21 @@ def _write_files(place: Path, files: Files) -> Path:
     return skill
 
 
-def _refusal(make: Callable[[], _Config], skill: Path, signature: Path) -> UnsignedError | None:
+_FAULTS: Final = {
+    "signature-files": "its files are not those that were signed",
+    "signature-invalid": "the signature is not by a trusted key, or was changed",
+}
+
+
+def _fault(make: Callable[[], Any], skill: Path, signature: Path) -> str:
+    """Return the code of the fault that the library finds with a signature, or ""."""
     try:
         make().verify(skill, signature)
-    except ValueError as error:
-        words = " ".join(str(error).split())
-        if words.startswith("Signature mismatch"):
-            return UnsignedError("signature-files", "its files are not those that were signed")
-        return UnsignedError(
-            "signature-invalid", "the signature is not by a trusted key, or was changed"
-        )
-    except Exception:  # untrusted input makes the library raise many types
-        return UnsignedError(
-            "signature-invalid", "the signature is not by a trusted key, or was changed"
-        )
-    return None
+    except Exception as error:  # untrusted input makes the library raise many types
+        if isinstance(error, ValueError) and str(error).startswith("Signature mismatch"):
+            return "signature-files"
+        return "signature-invalid"
+    return ""
 
 
 def _bundle(raw: bytes) -> dict[str, Any]:
@@ -268,9 +256,8 @@ def _bundle(raw: bytes) -> dict[str, Any]:
             raise ValueError("hint")
         json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UnsignedError(
-            "signature-invalid", "the signature cannot be read, or an outdated program made it"
-        ) from None
+        message = "the signature cannot be read, or an outdated program made it"
+        raise UnsignedError("signature-invalid", message) from None
     return cast("dict[str, Any]", bundle)
 
 
@@ -285,10 +272,8 @@ def _has_other_names(value: Any) -> bool:
 def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:
     """Check that the signature covers every file, even ignored paths, which are served as well."""
     try:
-        signed = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))["predicate"][
-            "resources"
-        ]
-        names = {str(each["name"]) for each in signed}
+        payload = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+        names = {str(each["name"]) for each in payload["predicate"]["resources"]}
     except (KeyError, TypeError):
         raise UnsignedError("signature-invalid", "the signature does not name its files") from None
     # A large file may be signed in parts, `name:start:end`.
@@ -307,10 +292,8 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
     for each in chain["certificates"]:
         found = x509.load_der_x509_certificate(base64.b64decode(each["rawBytes"]))
         if found.not_valid_after_utc < datetime.now(UTC):
-            raise UnsignedError(
-                "signature-expired",
-                f"a certificate expired on {found.not_valid_after_utc:%Y-%m-%d}",
-            )
+            message = f"a certificate expired on {found.not_valid_after_utc:%Y-%m-%d}"
+            raise UnsignedError("signature-expired", message)
 
 
 class ProofCache:
@@ -325,7 +308,7 @@ class ProofCache:
         self._folder = folder
 
     def has(self, key: str, digest: str) -> bool:
-        """Tell whether a skill with this digest was verified before under the cache key `key`."""
+        """Tell whether a skill with this digest was verified before under a cache key."""
         place = self._place(key)
         try:
             return _is_ours(place, stat.S_ISDIR) and _is_ours(place / _sha256(digest), stat.S_ISREG)
@@ -333,7 +316,7 @@ class ProofCache:
             return False
 
     def record(self, key: str, digest: str) -> None:
-        """Record that a skill with this digest was verified under the cache key `key`."""
+        """Record that a skill with this digest was verified under a cache key."""
         place = self._place(key)
         with suppress(OSError):
             if not place.is_dir():
@@ -341,9 +324,7 @@ class ProofCache:
                 self._remove_unused(place)
             if _is_ours(place, stat.S_ISDIR):
                 os.utime(place)
-                os.close(
-                    os.open(place / _sha256(digest), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                )
+                (place / _sha256(digest)).touch(0o600, exist_ok=False)
 
     def _place(self, key: str) -> Path:
         # Another version of this program may check more.

@@ -36,24 +36,21 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """Immutable set of all artifacts that are published at one time.
-
-    Attributes:
-        skills: the skills of the index 0.2.0, by name and in its order.
-        older: names of those that the index 0.1.0 offers, too.
-        left_out: (skill path, reason) of every skill that is not published.
-        left_out_0_1: (skill path, reason) of those that only 0.2.0 publishes.
-    """
+    """Immutable set of all artifacts that are published at one time."""
 
     snapshot: Snapshot
     skills: Mapping[str, Published]
+    """The skills of the index 0.2.0, by name and in its order."""
     older: frozenset[str]
+    """Names of those that the index 0.1.0 offers, too."""
     index: bytes
     digest: str
     index_0_1: bytes
     digest_0_1: str
     left_out: tuple[tuple[str, str], ...]
+    """(skill path, reason) of every skill that is not published."""
     left_out_0_1: tuple[tuple[str, str], ...]
+    """(skill path, reason) of those that only 0.2.0 publishes."""
 
 
 class Item(NamedTuple):
@@ -80,39 +77,32 @@ class Artifacts:
         self._keeping = keeping
         self._clock = clock
         self._spool = Spool()
-        self._artifacts: dict[str, Artifact] = {}
-        self._slots: dict[str, ArtifactSlot] = {}
+        self._kept: dict[str, tuple[Artifact, ArtifactSlot]] = {}
         self._retired: dict[str, float] = {}
         self._former: dict[str, Published] = {}
         self._unpacked: tuple[str, archive.Files] = ("", {})
 
     def put(self, artifact: Artifact, raw: bytes) -> None:
         """Spool an artifact, or raise OSError if there is no space."""
-        if artifact.path not in self._slots:
-            self._slots[artifact.path] = self._spool.write(raw)
-            self._artifacts[artifact.path] = artifact
+        if artifact.path not in self._kept:
+            self._kept[artifact.path] = (artifact, self._spool.write(raw))
 
     def get(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
         """Return the artifact at a path and its bytes, or None if it is not retained."""
-        artifact, slot = self._artifacts.get(path), self._slots.get(path)
-        if artifact is None or slot is None or not self._is_kept(path):
-            return None
-        return artifact, slot
+        return self._kept.get(path) if self._is_kept(path) else None
 
     def read(self, artifact: Artifact) -> bytes:
         """Read the bytes of an artifact, or raise KeyError if it is not retained."""
-        return self._slots[artifact.path].read()
+        return self._kept[artifact.path][1].read()
 
     def unpacked(self, artifact: Artifact) -> archive.Files:
         """Unpack a spooled artifact, or raise KeyError if it is not retained."""
         path, files = self._unpacked
         if path != artifact.path:
-            raw = self._slots[artifact.path].read()
-            files = (
-                archive.unpack(raw, _NO_LIMITS)
-                if artifact.kind == "archive"
-                else {SKILL_MD: (raw, False)}
-            )
+            raw = self.read(artifact)
+            files = {SKILL_MD: (raw, False)}
+            if artifact.kind == "archive":
+                files = archive.unpack(raw, _NO_LIMITS)
             self._unpacked = (artifact.path, files)
         return files
 
@@ -126,33 +116,27 @@ class Artifacts:
         now = self._clock()
         named = {each.artifact.path for each in made.skills.values()}
         for each in before.skills.values() if before else ():
-            if each.artifact.path not in named and each.artifact.path in self._slots:
+            if each.artifact.path not in named and each.artifact.path in self._kept:
                 self._retired.pop(each.artifact.path, None)
                 self._retired[each.artifact.path] = now
                 self._former[each.skill.name] = each
         for path in named & self._retired.keys():
             del self._retired[path]
         self._forget(now)
-        kept = named | self._retired.keys()
-        for path in self._slots.keys() - kept:
-            self._spool.delete(self._slots.pop(path).row)
-            del self._artifacts[path]
-        for name in [
-            name for name, each in self._former.items() if each.artifact.path not in self._retired
-        ]:
-            del self._former[name]
+        for path in self._kept.keys() - named - self._retired.keys():
+            self._spool.delete(self._kept.pop(path)[1].row)
+        self._former = {
+            name: each for name, each in self._former.items() if each.artifact.path in self._retired
+        }
 
     def _forget(self, now: float) -> None:
         keeping = self._keeping
-        size = sum(self._slots[path].size for path in self._retired)
+        size = sum(self._kept[path][1].size for path in self._retired)
         for path, since in list(self._retired.items()):  # the oldest first
-            if (
-                now - since < keeping.seconds
-                and len(self._retired) <= keeping.number
-                and size <= keeping.bytes
-            ):
+            is_within = len(self._retired) <= keeping.number and size <= keeping.bytes
+            if is_within and now - since < keeping.seconds:
                 break
-            size -= self._slots[path].size
+            size -= self._kept[path][1].size
             del self._retired[path]
 
     def _is_kept(self, path: str) -> bool:

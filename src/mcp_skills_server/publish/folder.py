@@ -24,33 +24,20 @@ class OutputFolder:
     Args:
         output: the folder as the operator gave it; it may be a link.
         tree: the subfolder that is never deleted, even if empty.
-
-    Attributes:
-        shown: the folder in printable form.
-        path: the folder, absolute, with links resolved.
-        replaced: paths where a file becomes a folder, or a folder a file.
     """
 
     def __init__(self, output: str, tree: str) -> None:
         self.shown = printable(output)
         self.path = os.path.realpath(output)
         self.replaced: frozenset[str] = frozenset()
+        """Paths where a file becomes a folder, or a folder a file."""
         self._tree = tree
-        self._seen: dict[str, str] = {}
-        self._folders: set[str] = set()
 
     # Reading
 
-    def reset(self) -> None:
-        self._seen.clear()
-        self._folders.clear()
-        self.replaced = frozenset()
-
     def digest(self, path: str) -> str | None:
         """Return a regular file's sha256 in hex, None if it is missing, "" for another kind."""
-        if path in self._seen:
-            return self._seen[path]
-        if path.rpartition("/")[0] not in self._folders and not self._has_parents(path):
+        if not self._has_parents(path):
             return None
         place = f"{self.path}/{path}"
         try:
@@ -60,8 +47,7 @@ class OutputFolder:
         if not stat.S_ISREG(found.st_mode):
             return None if path in self.replaced and stat.S_ISDIR(found.st_mode) else ""
         with open(place, "rb") as file:
-            self._seen[path] = digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return digest
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def digest_of_ours(self, path: str) -> str | None:
         """Return `digest`, but "" for a path through a link or a file, which is never ours."""
@@ -72,20 +58,15 @@ class OutputFolder:
 
     def _has_parents(self, path: str) -> bool:
         """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
-        folder = path.rpartition("/")[0]
-        if not folder or folder in self._folders:
-            return True
-        if not self._has_parents(folder):
-            return False
-        try:
-            found = os.lstat(f"{self.path}/{folder}")
-        except FileNotFoundError:
-            return False
-        if not stat.S_ISDIR(found.st_mode):
-            if folder in self.replaced:
+        for folder in [*parent_folders(path)][-2::-1]:  # the outermost first
+            try:
+                found = os.lstat(f"{self.path}/{folder}")
+            except FileNotFoundError:
                 return False
-            raise UsageError(f"{self.shown}: {printable(folder)} is not a folder; move it away")
-        self._folders.add(folder)
+            if not stat.S_ISDIR(found.st_mode):
+                if folder in self.replaced:
+                    return False
+                raise UsageError(f"{self.shown}: {printable(folder)} is not a folder; move it away")
         return True
 
     def read(self, path: str) -> bytes | None:
@@ -107,7 +88,6 @@ class OutputFolder:
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
             self._has_parents(path)
         self.replace(path, raw, lasting=lasting)
-        self._seen[path] = hashlib.sha256(raw).hexdigest()
 
     def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:
         """Replace a file atomically; with `lasting` also durably, so it survives a power cut."""
@@ -124,7 +104,6 @@ class OutputFolder:
         raw = self.read(path)
         if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
             os.unlink(os.path.join(self.path, path))
-        self._folders.clear()
         for folder in parent_folders(path):
             if not folder.startswith(f"{self._tree}/"):
                 break
@@ -139,12 +118,8 @@ class OutputFolder:
         """Sync these files with their parent folders, and these folders, to disk."""
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in parent_folders(folder)}
-        sync_paths(
-            [
-                os.path.join(self.path, path)
-                for path in (*paths, *sorted(holding.union(folders), reverse=True))
-            ]
-        )
+        ordered = (*paths, *sorted(holding.union(folders), reverse=True))
+        sync_paths([os.path.join(self.path, path) for path in ordered])
 
     def clear(self) -> None:
         """Remove the staging folder, also that of a killed run."""
@@ -163,9 +138,8 @@ class OutputFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(
-                    f"{self.shown}: another process is publishing there; wait until it ends"
-                ) from None
+                fault = "another process is publishing there; wait until it ends"
+                raise UsageError(f"{self.shown}: {fault}") from None
             yield
         finally:
             os.close(descriptor)

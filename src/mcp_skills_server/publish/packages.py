@@ -61,7 +61,7 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
         f'[project]\nname = "{name}-bundle"\nversion = "{version}"\nrequires-python = ">=3.11"\n'
         f'dependencies = ["{_PROGRAM}=={program}"]\n'
     )
-    files: dict[str, tuple[bytes, bool]] = {
+    files = {
         "manifest.json": (_json(manifest), False),
         "pyproject.toml": (project.encode(), False),
         "src/server.py": (_START.encode(), False),
@@ -85,16 +85,10 @@ def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool
         "version": version,
         "description": _counted(skills),
     }
-    files: dict[str, tuple[bytes, bool]] = {
-        "plugin.json": (_json(about), False),
-        **_below_skills(skills),
-    }
+    files = {"plugin.json": (_json(about), False), **_below_skills(skills)}
     if server:
-        entry: Json = {
-            "type": "stdio",
-            "command": "uvx",
-            "args": [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"],
-        }
+        words: list[Json] = [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]
+        entry: Json = {"type": "stdio", "command": "uvx", "args": words}
         mcp: dict[str, Json] = {
             "$schema": f"{_PLUGIN_SCHEMAS}/mcp.schema.json",
             "mcpServers": {"skills": entry},

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from mcp_skills_server.errors import UsageError
@@ -44,44 +44,33 @@ class OutdatedFile:
 
 @dataclass(frozen=True, slots=True)
 class PublishRecord:
-    """Record of a published tree, stored beside it.
-
-    Attributes:
-        files: sha256 in hex of every file that this program wrote, by its path in the folder.
-        retired: for each artifact that the index no longer names, the time when that was noticed,
-            in seconds since the epoch.
-    """
+    """Record of a published tree, stored beside it."""
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """sha256 in hex of every file that this program wrote, by its path in the folder."""
     retired: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Artifacts that the index no longer names, with the epoch seconds when that was noticed."""
 
     def encode(self) -> bytes:
         """Encode the record; equal records give equal bytes."""
-        fields = {
-            "format": _FORMAT,
-            "retired": dict(sorted(self.retired.items())),
-            "files": dict(sorted(self.files.items())),
-        }
-        return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
+        retired, files = (dict(sorted(each.items())) for each in (self.retired, self.files))
+        return _encode(retired=retired, files=files)
 
 
 @dataclass(slots=True)
 class PublishPlan:
-    """The changes that a publish run will make.
-
-    Attributes:
-        differences: all files that are outdated.
-        put: files to write, the indexes last.
-        stale: our files to delete once no index names them.
-        early: our files to delete first, because a folder replaces a file, or a file a folder.
-        record: the record to write afterwards.
-    """
+    """The changes that a publish run will make."""
 
     differences: list[OutdatedFile] = field(default_factory=list["OutdatedFile"])
+    """All files that are outdated, by path."""
     put: list[Item] = field(default_factory=list[Item])
+    """Files to write, the indexes last."""
     stale: list[str] = field(default_factory=list[str])
+    """Our files to delete once no index names them."""
     early: list[str] = field(default_factory=list[str])
+    """Our files to delete first, because a folder replaces a file, or a file a folder."""
     record: PublishRecord = field(default_factory=PublishRecord)
+    """The record to write afterwards."""
 
 
 def make_plan(
@@ -108,7 +97,7 @@ def make_plan(
     Raises:
         UsageError: a foreign file is in the way.
     """
-    plan = PublishPlan()
+    plan, folder.replaced = PublishPlan(), frozenset()
     items = {item.path.lstrip("/"): item for item in expected}
     ours = {path: hex_of(item.digest) for path, item in items.items()}
     gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
@@ -120,12 +109,10 @@ def make_plan(
         if found == digest:
             continue
         # A modified file of ours is overwritten in our own folders only.
-        if found is not None and (
-            path not in claims or (path == HEADERS and found not in claims[path])
-        ):
-            raise UsageError(
-                f"{folder.shown}: {printable(path)} was not written by this program; move it away"
-            )
+        is_ours = path in claims and (path != HEADERS or found in claims[path])
+        if found is not None and not is_ours:
+            fault = f"{printable(path)} was not written by this program; move it away"
+            raise UsageError(f"{folder.shown}: {fault}")
         plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))
         plan.put.append(item)
     retired: dict[str, int] = {}
@@ -140,9 +127,8 @@ def make_plan(
             plan.differences.append(OutdatedFile(path, "left over"))
     plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
-    plan.record = PublishRecord(
-        {**ours, **{path: folder.digest(path) or "" for path in retired}}, retired
-    )
+    plan.differences.sort(key=lambda each: each.path)
+    plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)
     return plan
 
 
@@ -150,16 +136,11 @@ def is_output_path(path: str) -> bool:
     """Tell whether this program writes files at such a path; a record is not trusted for that."""
     if not path.startswith(OUTPUT_FOLDERS):
         return path == HEADERS
-    # the common case, without splitting the path
-    if "/." not in path and "//" not in path and path[-1] != "/":
-        return True
     return not {"", ".", ".."} & {*path.split("/")}
 
 
 def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Return the files to delete before `ours` can be put, and the paths that change kind."""
-    if not gone:
-        return [], frozenset()
     files = frozenset(ours)
     ordered = sorted(files)
     early: list[str] = []
@@ -197,11 +178,12 @@ def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
 
     The next run uses it after a crash, like a write-ahead log.
     """
-    fields = {
-        "format": _FORMAT,
-        "files": {path: sorted(digests) for path, digests in sorted(files.items())},
-    }
-    return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
+    return _encode(files={path: sorted(digests) for path, digests in sorted(files.items())})
+
+
+def _encode(**fields: Mapping[str, Any]) -> bytes:
+    written = {"format": _FORMAT, **fields}
+    return json.dumps(written, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_journal(raw: bytes | None) -> dict[str, set[str]]:
@@ -219,13 +201,9 @@ def _decode(raw: bytes | None, *names: str) -> list[dict[str, Any]]:
         return [{} for _ in names]
     try:
         fields: Any = json.loads(raw)
-    except RecursionError as error:
+        found = [fields[name] for name in ("format", *names)]
+    except (RecursionError, LookupError, TypeError) as error:
         raise ValueError(error) from None
-    if not isinstance(fields, dict):
+    if found[0] != _FORMAT or not all(isinstance(each, dict) for each in found[1:]):
         raise ValueError
-    found = cast("dict[str, Any]", fields)
-    if found.get("format") != _FORMAT or not all(
-        isinstance(found.get(name), dict) for name in names
-    ):
-        raise ValueError
-    return [found[name] for name in names]
+    return found[1:]

@@ -95,14 +95,11 @@ class Publication:
     @property
     def current(self) -> Edition | None:
         """The edition of the current snapshot, or None if it must be made or checked first."""
+        return self._of_this_snapshot() if self._clock() < self._fresh_until else None
+
+    def _of_this_snapshot(self) -> Edition | None:
         made = self.latest
-        if (
-            made is None
-            or made.snapshot is not self.registry.snapshot
-            or self._clock() >= self._fresh_until
-        ):
-            return None
-        return made
+        return made if made is not None and made.snapshot is self.registry.snapshot else None
 
     def edition(self) -> Edition:
         """Return the edition of the current snapshot; an OSError leaves `latest` unchanged."""
@@ -115,10 +112,10 @@ class Publication:
 
     def _revalidated(self) -> Edition | None:
         """Return the latest edition if no file mode changed, which no snapshot shows."""
-        made = self.latest
-        if made is None or made.snapshot is not self.registry.snapshot or not self._settled:
-            return None
-        if any(known.modes != _modes(skill) for skill, known in self._packed.items()):
+        made = self._of_this_snapshot() if self._settled else None
+        if made is None or any(
+            known.modes != _modes(skill) for skill, known in self._packed.items()
+        ):
             return None
         self._fresh_until = self._clock() + _FRESH_S
         return made
@@ -132,14 +129,10 @@ class Publication:
         self._settled = not picked.stale
         skills = picked.skills
         older = wellknown.publishable_0_1(each.skill for each in skills.values())
-        index = wellknown.encode(
-            wellknown.index([(each.skill, each.artifact) for each in skills.values()], self._base)
-        )
-        index_0_1 = wellknown.encode(
-            wellknown.index_0_1(
-                [(skill, skills[skill.name].artifact.digest) for skill in older.skills]
-            )
-        )
+        entries = [(each.skill, each.artifact) for each in skills.values()]
+        index = wellknown.encode(wellknown.index(entries, self._base))
+        digests = [(skill, skills[skill.name].artifact.digest) for skill in older.skills]
+        index_0_1 = wellknown.encode(wellknown.index_0_1(digests))
         return Edition(
             snapshot=picked.snapshot,
             skills=skills,
@@ -165,10 +158,8 @@ class Publication:
             except StaleFileError as error:
                 picked.stale.append(error)
                 # Its last published version stays until the file stops changing.
-                made = (
-                    self._published_before(skill)
-                    or f"a file cannot be read ({error.reason or 'it keeps changing'})"
-                )
+                reason = f"a file cannot be read ({error.reason or 'it keeps changing'})"
+                made = self._published_before(skill) or reason
             if isinstance(made, str):
                 picked.left_out.append((skill.path, made))
             else:
@@ -176,12 +167,8 @@ class Publication:
         return picked
 
     def _published_before(self, skill: Skill) -> Published | None:
-        if self.latest is None:
-            return None
-        found = self.latest.skills.get(skill.name)
-        if found is None or found.skill.path != skill.path:
-            return None
-        return found
+        found = self.latest.skills.get(skill.name) if self.latest else None
+        return found if found is not None and found.skill.path == skill.path else None
 
     def _pack(self, skill: Skill) -> Published | str:
         """Pack and spool a skill, or return why it cannot be published."""
@@ -200,10 +187,8 @@ class Publication:
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
-            files = {
-                path: (raw, mode) for (path, raw), mode in zip(read.items(), modes, strict=True)
-            }
-            suffix, raw = archive.pack(files)
+            files = zip(read, zip(read.values(), modes, strict=True), strict=True)
+            suffix, raw = archive.pack(dict(files))
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
@@ -247,19 +232,15 @@ class Publication:
         Bytes are read from the spool, so later changes on disk do not matter.
         """
         for each in edition.skills.values():
-            yield Item(
-                each.artifact.path,
-                each.artifact.digest,
-                partial(self._artifacts.read, each.artifact),
-            )
+            artifact = each.artifact
+            yield Item(artifact.path, artifact.digest, partial(self._artifacts.read, artifact))
             name = each.skill.name
             if name in edition.older:
                 for path, file in each.skill.files.items():
                     place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
                     yield Item(place, file.digest, partial(self.read, each, path))
-        yield Item(
-            wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1
-        )
+        older = wellknown.DIRECTORY_0_1 + wellknown.INDEX
+        yield Item(older, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
 
 
@@ -270,10 +251,8 @@ def without_evals(skill: Skill) -> Skill:
     """
     if SIGNATURE_FILE in skill.files or not any(path.startswith(EVALS) for path in skill.files):
         return skill
-    return replace(
-        skill,
-        files={path: file for path, file in skill.files.items() if not path.startswith(EVALS)},
-    )
+    files = {path: file for path, file in skill.files.items() if not path.startswith(EVALS)}
+    return replace(skill, files=files)
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:

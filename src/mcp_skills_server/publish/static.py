@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
@@ -37,6 +37,7 @@ from mcp_skills_server.publish.plan import (
 )
 from mcp_skills_server.publish.publication import Publication
 
+_Claims: TypeAlias = Mapping[str, set[str]]
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
 _DAY_S: Final = 86_400
@@ -93,9 +94,8 @@ class StaticSite:
         Retained artifacts are no difference.
         """
         with self._as_usage_error("read"):
-            self._folder.reset()
-            plan = self._plan(self._expected(publication, publication.edition()), self._claims())
-            return _in_order(plan.differences)
+            kept, claims = self._records()
+            return self._plan(publication, publication.edition(), claims, kept).differences
 
     def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
         """Update the folder to a publication, and return the files that were outdated.
@@ -105,18 +105,17 @@ class StaticSite:
         with self._as_usage_error("written"):
             os.makedirs(self._folder.path, exist_ok=True)
             with self._folder.locked():
-                self._folder.reset()
                 self._folder.clear()
                 edition = publication.edition()
                 if edition.left_out and not partial:
                     return None
-                claims = self._claims()
-                plan = self._plan(self._expected(publication, edition), claims)
+                kept, claims = self._records()
+                plan = self._plan(publication, edition, claims, kept)
                 try:
-                    self._carry_out(plan, claims)
+                    self._carry_out(plan, claims, kept)
                 finally:
                     self._folder.clear()
-                return _in_order(plan.differences)
+                return plan.differences
 
     # Current state
 
@@ -133,50 +132,42 @@ class StaticSite:
             )
         self._records()
 
-    def _records(self) -> tuple[PublishRecord, dict[str, set[str]]]:
-        """Return the record, and the journal of a killed run: the digests it may have written."""
+    def _records(self) -> tuple[PublishRecord, _Claims]:
+        """Return the record, and by path the digests that a file of ours can have.
+
+        The journal of a killed run has those that it may have written.
+        """
         kept, begun = self._folder.read(RECORD), self._folder.read(JOURNAL)
         try:
-            return decode_record(kept), decode_journal(begun)
+            record, journal = decode_record(kept), decode_journal(begun)
         except ValueError:
             reason = f"{RECORD} there cannot be read; remove the folder, or give --output another"
             raise UsageError(f"{self._folder.shown}: {reason}") from None
+        claims = {path: {digest} for path, digest in record.files.items() if is_output_path(path)}
+        for path in filter(is_output_path, journal):
+            claims.setdefault(path, set()).update(journal[path])
+        return record, claims
 
-    def _claims(self) -> dict[str, set[str]]:
-        """Return by path the digests that a file of ours can have, killed runs included."""
-        kept, begun = self._records()
-        claims = {path: {digest} for path, digest in kept.files.items() if is_output_path(path)}
-        for path in filter(is_output_path, begun):
-            claims.setdefault(path, set()).update(begun[path])
-        return claims
-
-    # Expected state
-
-    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> PublishPlan:
-        kept = self._records()[0]
-        return make_plan(
-            self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s
-        )
-
-    def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
-        yield from publication.tree(edition)
+    def _plan(
+        self, publication: Publication, edition: Edition, claims: _Claims, kept: PublishRecord
+    ) -> PublishPlan:
+        expected = [*publication.tree(edition)]
         if self._headers:
-            yield Item(HEADERS, digest_of(HEADERS_TEXT.encode()), HEADERS_TEXT.encode)
+            headers = HEADERS_TEXT.encode()
+            expected.append(Item(HEADERS, digest_of(headers), lambda: headers))
+        now = int(self._clock())
+        return make_plan(self._folder, expected, claims, kept, now=now, keep_s=self._keep_s)
 
     # Writing
 
-    def _carry_out(self, plan: PublishPlan, claims: Mapping[str, set[str]]) -> None:
-        kept = self._records()[0]
+    def _carry_out(self, plan: PublishPlan, claims: _Claims, kept: PublishRecord) -> None:
         if plan.put:
-            # Journal first: after a crash in between, the next run still knows which files are
-            # ours.
-            begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}
-            for path in begun.keys() & claims.keys():
-                begun[path] |= claims[path]
-            unnamed = {
-                path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()
-            }
-            self._folder.replace(JOURNAL, encode_journal({**unnamed, **begun}), lasting=True)
+            # Journal first: after a crash, the next run still knows which files are ours.
+            begun = {path: {*claims[path]} for path in claims.keys() - kept.files.keys()}
+            for item in plan.put:
+                path = item.path.lstrip("/")
+                begun[path] = {hex_of(item.digest), *claims.get(path, ())}
+            self._folder.replace(JOURNAL, encode_journal(begun), lasting=True)
         fresh: list[str] = []
         for path in plan.early:
             self._folder.delete(path, claims[path])
@@ -186,8 +177,7 @@ class StaticSite:
                 # sync artifacts first: an index must not survive a power cut without them
                 self._folder.sync(fresh)
                 fresh = []
-            # Sync the index before stale artifacts are deleted: after a power cut an old index
-            # needs them.
+            # Sync the index before stale artifacts are deleted, which an old index needs.
             lasting = path in INDEXES
             self._folder.put(path, self._raw(path, item), lasting=lasting)
             if not lasting:
@@ -204,9 +194,8 @@ class StaticSite:
         try:
             return item.read()
         except KeyError:
-            raise UsageError(
-                f"{printable(path)} changed while it was published; run it again"
-            ) from None
+            fault = f"{printable(path)} changed while it was published; run it again"
+            raise UsageError(fault) from None
 
     @contextmanager
     def _as_usage_error(self, doing: str) -> Generator[None]:
@@ -214,10 +203,5 @@ class StaticSite:
             yield
         except OSError as error:
             place = printable(str(error.filename)) if error.filename else self._folder.shown
-            raise UsageError(
-                f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})"
-            ) from None
-
-
-def _in_order(differences: Iterable[OutdatedFile]) -> list[OutdatedFile]:
-    return sorted(differences, key=lambda each: each.path)
+            fault = f"cannot be {doing} ({error.strerror or error}: {place})"
+            raise UsageError(f"{self._folder.shown}: {fault}") from None

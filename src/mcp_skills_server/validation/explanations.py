@@ -9,13 +9,7 @@ from mcp_skills_server.model import Standing
 
 
 class Explanation(NamedTuple):
-    """An explanation of a code for people.
-
-    Attributes:
-        what: the fault, as a noun phrase.
-        why: the consequence of the fault.
-        example: text that has the fault, or "".
-    """
+    """An explanation of a code: the fault as a noun phrase, its consequence, and an example."""
 
     what: str
     why: str
@@ -127,11 +121,9 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
         "echo ... >> ~/.bashrc"),
     "broad-permission": ("allowed-tools that allows every command", "The host no longer asks before it runs one.",
         "allowed-tools: Bash(*)"),
-    "description-when": (
-        "a description that does not say when",
+    "description-when": ("a description that does not say when",
         "A model that does not know when to load it loads it late or never.",
-        "description: A collection of SQL snippets.",
-    ),
+        "description: A collection of SQL snippets."),
     "description-overlap": ("a description that is nearly that of another skill",
         "A model may take one for the other."),
     "file-unused": ("a file that no text of the skill names", "No model learns that it is there."),

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from mcp_skills_server.format import hidden
-from mcp_skills_server.format.frontmatter import Document, parse
+from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.rules import HOST_FIELDS, check
 
@@ -26,13 +27,7 @@ Correct = Callable[[list[str], int], bool]
 
 
 def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
-    """Return (text, fixed problems) of a SKILL.md after applying all safe fixes.
-
-    Args:
-        text: content of the file.
-        problems: problems of the file.
-        directory: name of the file's directory.
-    """
+    """Return (text, fixed problems) of a SKILL.md in `directory` after applying all safe fixes."""
     done: list[Problem] = []
     # From the end, so that a correction does not move the lines of those that follow.
     for problem in sorted(problems, key=lambda each: -(each.line or 0)):
@@ -55,15 +50,15 @@ def has_fix(problem: Problem) -> bool:
 
 def _is_better(before: str, after: str, code: str, directory: str) -> bool:
     old, new = _codes(before, directory), _codes(after, directory)
-    return new.count(code) < old.count(code) and all(
-        new.count(each) <= old.count(each) for each in new
-    )
+    return new[code] < old[code] and new <= old
 
 
-def _codes(text: str, directory: str) -> list[str]:
-    document: Document = parse(text.encode("utf-8", "surrogateescape"))
-    found = [*document.problems, *check(document, directory)]
-    return [each.code for each in found] + ["hidden-characters"] * hidden.count(text)
+def _codes(text: str, directory: str) -> Counter[str]:
+    """Count the problems of a SKILL.md by code."""
+    document = parse(text.encode("utf-8", "surrogateescape"))
+    found = Counter(each.code for each in (*document.problems, *check(document, directory)))
+    found["hidden-characters"] += hidden.count(text)
+    return found
 
 
 def _value_in_quotes(lines: list[str], number: int) -> bool:
@@ -73,10 +68,9 @@ def _value_in_quotes(lines: list[str], number: int) -> bool:
     value = found["value"].rstrip()
     if not value or value[0] in "\"'|>[{&*!":
         return False
+    quoted = f'"{value}"'
     if '"' in value or "\\" in value:
         quoted = "'" + value.replace("'", "''") + "'"
-    else:
-        quoted = f'"{value}"'
     lines[number] = found["start"] + quoted
     return True
 
@@ -95,7 +89,7 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
         while last < len(lines) and re.match(r"[ \t]*+-[ \t]", lines[last]):
             last += 1
         tools = [
-            each.strip().removeprefix("-").strip().strip("\"'") for each in lines[number + 1 : last]
+            each.strip().removeprefix("-").strip(" \t\"'") for each in lines[number + 1 : last]
         ]
     text = " ".join(filter(None, tools))
     if re.search(r"[#:&*!]", text):
@@ -118,34 +112,23 @@ def _split_by_commas(text: str) -> list[str]:
 
 def _field_to_metadata(lines: list[str], number: int) -> bool:
     key, field = _KEY.match(lines[number]), _FIELD.match(lines[number])
-    if (
-        key is None
-        or field is None
-        or key[0] in HOST_FIELDS
-        or not field["value"]
-        or field["value"][0] in "[{|>&*!"
-    ):
+    if key is None or field is None or key[0] in HOST_FIELDS or not field["value"]:
         return False
     below = lines[number + 1]  # exists: the closing fence follows
-    if below[:1] in (" ", "\t", "-") and not below.startswith("---"):  # a value of several lines
+    goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")
+    if goes_on or field["value"][0] in "[{|>&*!":  # a value of several lines, or not a plain one
         return False
-    return _move(lines, number, field["value"].rstrip(), key[0])
-
-
-def _move(lines: list[str], number: int, value: str, key: str) -> bool:
+    value = field["value"].rstrip()
     text = value if value[0] in "\"'" else json.dumps(value, ensure_ascii=False)
     del lines[number]
-    at = next(
-        (place for place, line in enumerate(lines) if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line)),
-        None,
-    )
-    if at is not None:
-        indent = re.match(r"[ \t]++", lines[at + 1])
-        lines.insert(at + 1, f"{indent[0] if indent else '  '}{key}: {text}")
-        return True
+    for place, line in enumerate(lines):
+        if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
+            indent = re.match(r"[ \t]++", lines[place + 1])
+            lines.insert(place + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
+            return True
     if any(line.startswith("metadata") for line in lines):
         return False
-    lines[number:number] = ["metadata:", f"  {key}: {text}"]
+    lines[number:number] = ["metadata:", f"  {key[0]}: {text}"]
     return True
 
 

@@ -24,12 +24,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True)
 class FileNames:
-    """The names of a skill's files.
-
-    Attributes:
-        served: paths of its files, without those of nested skills.
-        unserved: paths in its directory that are ignored because of their names.
-    """
+    """The paths of a skill's files, and those that are ignored because of their names."""
 
     served: Collection[str]
     unserved: list[str]
@@ -62,22 +57,18 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     """Return the problems of a skill's file, such as dangling references and hidden text."""
     found: list[Problem] = []
     markdown, first_line = "", 1
-    readable = skill.standing > Standing.UNUSABLE
-    # A Git LFS pointer is text, even if the media type of its path is an image.
-    content = (
-        raw.decode("utf-8", "replace")
-        if media.is_lfs_pointer(raw)
-        else media.as_text(raw, media.media_type(path))
-    )
-    if path == SKILL_MD:
-        if readable:
-            document = frontmatter.parse(raw)
-            markdown, first_line = document.body, document.body_line
-            found += rules.check_deeply(document, skill.files)
-    elif content is not None and media.media_type(path) == media.MARKDOWN:
-        markdown = content
-    if path == manifest.SKILL_TOML and readable:
+    readable, media_type = skill.standing > Standing.UNUSABLE, media.media_type(path)
+    content = media.as_text(raw, media_type)
+    if media.is_lfs_pointer(raw):  # text, even if the path is that of an image
+        content = raw.decode("utf-8", "replace")
+    if path == SKILL_MD and readable:
+        document = frontmatter.parse(raw)
+        markdown, first_line = document.body, document.body_line
+        found += rules.check_deeply(document, skill.files)
+    elif path == manifest.SKILL_TOML and readable:
         found += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
+    elif path != SKILL_MD and content is not None and media_type == media.MARKDOWN:
+        markdown = content
     if content is not None:
         found += text.RULES.check(TextFile(content, markdown, first_line), deep=True)
     return [each._replace(path=path) for each in found]
@@ -86,9 +77,8 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
 @NAMES.rule("ignored-file", deep=True)
 def _ignored_file(names: FileNames) -> Iterator[Finding]:
     if names.unserved:
-        yield Finding(
-            f"ignored because of their names, and not served: {summarize(names.unserved)}"
-        )
+        paths = summarize(names.unserved)
+        yield Finding(f"ignored because of their names, and not served: {paths}")
 
 
 @NAMES.rule("hidden-characters", deep=True)
@@ -100,9 +90,9 @@ def _hidden_characters(names: FileNames) -> Iterator[Finding]:
 
 @NAMES.rule("file-name-portable", deep=True)
 def _file_name_portable(names: FileNames) -> Iterator[Finding]:
-    return (
-        Finding(fault.message, path=fault.path) for fault in names.faults if not fault.is_hidden
-    )
+    for fault in names.faults:
+        if not fault.is_hidden:
+            yield Finding(fault.message, path=fault.path)
 
 
 # Rules on all skills together

@@ -21,22 +21,15 @@ T = TypeVar("T")
 
 
 class Finding(NamedTuple):
-    """One finding of a rule.
-
-    Attributes:
-        message: the fault.
-        line: 1-based line of the file, or None.
-        hint: advice on this case; None for the hint of the code's row.
-        path: path of the file in the skill; "" for the file that the rule checks, or the whole
-            skill.
-        skill: skill path, if the subject holds several skills.
-    """
+    """One finding of a rule: the fault, a 1-based line, and advice that replaces the row's hint."""
 
     message: str
     line: int | None = None
     hint: str | None = None
     path: str = ""
+    """Path of the file in the skill; "" for the file that the rule checks, or the whole skill."""
     skill: str = ""
+    """Skill path, if the subject holds several skills."""
 
 
 Check: TypeAlias = Callable[[T], Iterable[Finding]]
@@ -83,19 +76,14 @@ class Rules(Generic[T]):
 
 @dataclass(frozen=True)
 class SkillMd:
-    """A SKILL.md whose frontmatter could be read.
-
-    Attributes:
-        document: the parsed file.
-        frontmatter: fields of the document.
-        directory: name of the file's directory; "" at a deep check.
-        files: paths of all files of the skill; empty at a scan.
-    """
+    """A SKILL.md whose frontmatter could be read."""
 
     document: Document
     frontmatter: Mapping[str, Json]
     directory: str
+    """Name of the file's directory; "" at a deep check."""
     files: Collection[str] = ()
+    """Paths of all files of the skill; empty at a scan."""
 
     @cached_property
     def name(self) -> str:
@@ -109,9 +97,9 @@ class SkillMd:
         description = self.frontmatter.get("description")
         return description if isinstance(description, str) and description.strip() else ""
 
-    def line(self, key: str) -> int:
-        """Return the line of a top-level field, or of the opening fence if it is missing."""
-        return self.document.lines.get(key, 1)
+    def at(self, key: str, message: str, hint: str | None = None) -> Finding:
+        """Return a finding on the line of a field, or of the opening fence if it is missing."""
+        return Finding(message, self.document.lines.get(key, 1), hint)
 
     @cached_property
     def references(self) -> list[Reference]:
@@ -120,13 +108,7 @@ class SkillMd:
 
 
 class TextFile(NamedTuple):
-    """A text file of a skill.
-
-    Attributes:
-        text: whole content.
-        markdown: the part of the content that is Markdown, or "".
-        first_line: 1-based line on which `markdown` begins.
-    """
+    """A text file of a skill, and the part of it that is Markdown, with its first 1-based line."""
 
     text: str
     markdown: str = ""

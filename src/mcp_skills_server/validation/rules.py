@@ -46,6 +46,8 @@ _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
+_DEPENDENCIES: Final = {"tools": "", "prompts": "name", "resources": "uri", "skills": "name"}
+"""Kinds of dependencies, and the key of an entry's name if the entry is a mapping."""
 _KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
 _READ_AT_THE_TOP: Final = (
     "leave it there if hosts are to honour it, since below 'metadata:' no host reads it"
@@ -92,45 +94,38 @@ def _check(
 
 @RULES.rule("name-missing")
 def _name_missing(skill: SkillMd) -> Iterator[Finding]:
-    if not skill.name:
-        message = (
-            "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
-        )
-        yield Finding(message, skill.line("name"))
+    if "name" not in skill.frontmatter:
+        yield skill.at("name", "there is no name")
+    elif not skill.name:
+        yield skill.at("name", "the name is empty or not text")
 
 
 @RULES.rule("name-length")
 def _name_length(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.name)
     if length > MAX_NAME:
-        yield Finding(
-            f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")
-        )
+        yield skill.at("name", f"the name has {length} characters, at most {MAX_NAME} are allowed")
 
 
 @RULES.rule("name-characters")
 def _name_characters(skill: SkillMd) -> Iterator[Finding]:
     odd = _ODD_IN_NAME.search(skill.name)
     if odd is not None:
-        yield Finding(f"the name holds {odd[0]!r}", skill.line("name"))
+        yield skill.at("name", f"the name holds {odd[0]!r}")
 
 
 @RULES.rule("name-hyphens")
 def _name_hyphens(skill: SkillMd) -> Iterator[Finding]:
     name = skill.name
     if name.startswith("-") or name.endswith("-") or "--" in name:
-        yield Finding(
-            f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")
-        )
+        yield skill.at("name", f"the name {literal(name)} has a hyphen at an end or two in a row")
 
 
 @RULES.rule("name-mismatch")
 def _name_mismatch(skill: SkillMd) -> Iterator[Finding]:
     if skill.name and skill.name != skill.directory:
-        message = (
-            f"the name is {literal(skill.name)} but the directory is {literal(skill.directory)}"
-        )
-        yield Finding(message, skill.line("name"))
+        name, directory = literal(skill.name), literal(skill.directory)
+        yield skill.at("name", f"the name is {name} but the directory is {directory}")
 
 
 @RULES.rule("description-missing")
@@ -143,7 +138,7 @@ def _description_missing(skill: SkillMd) -> Iterator[Finding]:
         message = "the description is empty"
     else:
         message = "the description is not text"
-    yield Finding(message, skill.line("description"))
+    yield skill.at("description", message)
 
 
 @RULES.rule("description-length")
@@ -151,7 +146,7 @@ def _description_length(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.description)
     if length > MAX_DESCRIPTION:
         message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
-        yield Finding(message, skill.line("description"))
+        yield skill.at("description", message)
 
 
 @RULES.rule("description-utf16")
@@ -160,51 +155,51 @@ def _description_utf16(skill: SkillMd) -> Iterator[Finding]:
     units = len(skill.description.encode("utf-16-le", "surrogatepass")) // 2
     if length <= MAX_DESCRIPTION < units:
         message = f"the description has {length} characters but {units} UTF-16 units"
-        yield Finding(message, skill.line("description"))
+        yield skill.at("description", message)
 
 
 @RULES.rule("placeholder")
 def _placeholder(skill: SkillMd) -> Iterator[Finding]:
     if template.is_placeholder(skill.description):
-        yield Finding("the description is a placeholder", skill.line("description"))
+        yield skill.at("description", "the description is a placeholder")
 
 
 @RULES.rule("description-vague")
 def _description_vague(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.description.strip())
     if 0 < length < _VAGUE and not template.is_placeholder(skill.description):
-        yield Finding(f"the description has only {length} characters", skill.line("description"))
+        yield skill.at("description", f"the description has only {length} characters")
 
 
 @RULES.rule("license-type")
 def _license_type(skill: SkillMd) -> Iterator[Finding]:
     if not isinstance(skill.frontmatter.get("license", ""), str):
-        yield Finding("the license is not text", skill.line("license"))
+        yield skill.at("license", "the license is not text")
 
 
 @RULES.rule("compatibility-length")
 def _compatibility_length(skill: SkillMd) -> Iterator[Finding]:
     value = skill.frontmatter.get("compatibility", "none")
     if not isinstance(value, str):
-        yield Finding("compatibility is not text", skill.line("compatibility"))
+        yield skill.at("compatibility", "compatibility is not text")
     elif not 1 <= len(value) <= MAX_COMPATIBILITY:
-        yield Finding(f"compatibility has {len(value)} characters", skill.line("compatibility"))
+        yield skill.at("compatibility", f"compatibility has {len(value)} characters")
 
 
 @RULES.rule("allowed-tools-form")
 def _allowed_tools_form(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
     if _is_list_of_texts(tools):
-        yield Finding("allowed-tools is a list", skill.line("allowed-tools"))
+        yield skill.at("allowed-tools", "allowed-tools is a list")
     elif isinstance(tools, str) and "," in _IN_BRACKETS.sub("", tools):
-        yield Finding("allowed-tools separates its tools by commas", skill.line("allowed-tools"))
+        yield skill.at("allowed-tools", "allowed-tools separates its tools by commas")
 
 
 @RULES.rule("allowed-tools-type")
 def _allowed_tools_type(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools", "")
     if not isinstance(tools, str) and not _is_list_of_texts(tools):
-        yield Finding("allowed-tools is not text", skill.line("allowed-tools"))
+        yield skill.at("allowed-tools", "allowed-tools is not text")
 
 
 def _is_list_of_texts(value: Json) -> bool:
@@ -216,15 +211,13 @@ def _broad_permission(skill: SkillMd) -> Iterator[Finding]:
     tools = skill.frontmatter.get("allowed-tools")
     entries = tools if isinstance(tools, list) else [tools]
     if any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
-        yield Finding("allowed-tools allows every shell command", skill.line("allowed-tools"))
+        yield skill.at("allowed-tools", "allowed-tools allows every shell command")
 
 
 @RULES.rule("description-when", deep=True)
 def _description_when(skill: SkillMd) -> Iterator[Finding]:
     if skill.description and not _WHEN.search(skill.description):
-        yield Finding(
-            "the description does not say when to use the skill", skill.line("description")
-        )
+        yield skill.at("description", "the description does not say when to use the skill")
 
 
 @RULES.rule("compatibility-form", deep=True)
@@ -232,13 +225,13 @@ def _compatibility_form(skill: SkillMd) -> Iterator[Finding]:
     value = skill.frontmatter.get("compatibility")
     if isinstance(value, str) and value and not _CHECKABLE.search(value):
         message = f"compatibility {literal(value)} names nothing that a program can check"
-        yield Finding(message, skill.line("compatibility"))
+        yield skill.at("compatibility", message)
 
 
 @RULES.rule("hooks")
 def _hooks(skill: SkillMd) -> Iterator[Finding]:
     if "hooks" in skill.frontmatter:
-        yield Finding("the skill declares hooks", skill.line("hooks"))
+        yield skill.at("hooks", "the skill declares hooks")
 
 
 # The values of fields: text in `metadata`, the shapes of extensions, invisible text
@@ -246,17 +239,16 @@ def _hooks(skill: SkillMd) -> Iterator[Finding]:
 
 @RULES.rule("metadata-type")
 def _metadata_type(skill: SkillMd) -> Iterator[Finding]:
-    metadata, line = skill.frontmatter.get("metadata", {}), skill.line("metadata")
+    metadata = skill.frontmatter.get("metadata", {})
+    line = skill.document.lines.get("metadata", 1)
     if not isinstance(metadata, dict):
         yield Finding("metadata is not a mapping", line)
         return
     wrong = {key: value for key, value in metadata.items() if not isinstance(value, str)}
     for key in list(wrong)[:_MAX_SHOWN]:
         where, written = skill.document.metadata.get(key, (line, None))
-        message = (
-            f"metadata has {_KINDS.get(type(wrong[key]), 'a number')} where text belongs: "
-            f"{literal(key)}"
-        )
+        kind = _KINDS.get(type(wrong[key]), "a number")
+        message = f"metadata has {kind} where text belongs: {literal(key)}"
         yield Finding(message, where, f"write {_as_text(key, wrong[key], written)}")
     if len(wrong) > _MAX_SHOWN:
         yield Finding(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
@@ -295,9 +287,7 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Finding]:
     for key in fields.mapping(skill.frontmatter.get("metadata")):
         other = seen.setdefault(key.casefold(), key)
         if other != key:
-            yield Finding(
-                f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata")
-            )
+            yield skill.at("metadata", f"metadata has both {literal(other)} and {literal(key)}")
 
 
 @RULES.rule("field-unknown")
@@ -308,16 +298,14 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
         hint = _READ_AT_THE_TOP
         if key not in HOST_FIELDS:
             text = value if isinstance(value, str) else skill.document.written.get(key)
-            hint = (
-                f"write {_as_text(key, value, text)} below 'metadata:', since strict "
-                "validators refuse it here"
-            )
-        yield Finding(f"the specification has no field {literal(key)}", skill.line(key), hint)
+            line = _as_text(key, value, text)
+            hint = f"write {line} below 'metadata:', since strict validators refuse it here"
+        yield skill.at(key, f"the specification has no field {literal(key)}", hint)
 
 
 @RULES.rule("field-type")
 def _field_type(skill: SkillMd) -> Iterator[Finding]:
-    return (Finding(message, skill.line(key)) for key, message in _misshapen(skill.frontmatter))
+    return (skill.at(key, message) for key, message in _misshapen(skill.frontmatter))
 
 
 def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
@@ -328,17 +316,14 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield key, f"{key} is not a list"
             continue
         names: set[str] = set()
-        for number, entry in enumerate(entries, 1):
-            if (
-                not isinstance(entry, dict)
-                or not isinstance(entry.get(required), str)
-                or not entry[required]
-            ):
+        for number, entry in enumerate(map(fields.mapping, entries), 1):
+            name = fields.text(entry.get(required))
+            if name is None:
                 yield key, f"entry {number} of {key} has no text {required!r}"
                 continue
-            if str(entry[required]) in names:
-                yield key, f"{key} names {literal(str(entry[required]))} twice"
-            names.add(str(entry[required]))
+            if name in names:
+                yield key, f"{key} names {literal(name)} twice"
+            names.add(name)
             for part in ("title", "description", "default", "mimeType"):
                 if part in entry and not isinstance(entry[part], str):
                     yield key, f"{part!r} in entry {number} of {key} is not text"
@@ -348,12 +333,7 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     if not isinstance(dependencies, dict):
         yield "dependencies", "dependencies is not a mapping"
         return
-    for kind, required in (
-        ("tools", ""),
-        ("prompts", "name"),
-        ("resources", "uri"),
-        ("skills", "name"),
-    ):
+    for kind, required in _DEPENDENCIES.items():
         entries = dependencies.get(kind, [])
         if not isinstance(entries, list):
             yield "dependencies", f"dependencies.{kind} is not a list"
@@ -373,12 +353,11 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
             character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)
         ]
         if found:
-            message = (
-                f"{literal(hidden.strip(key))} holds the invisible character U+{ord(found[0]):04X}"
-            )
+            name = literal(hidden.strip(key))
+            message = f"{name} holds the invisible character U+{ord(found[0]):04X}"
             if len(found) > 1:
                 message += f" ({len(found)} in this field)"
-            yield Finding(message, skill.line(key))
+            yield skill.at(key, message)
 
 
 @RULES.rule("icon-source")
@@ -386,7 +365,7 @@ def _icon_source(skill: SkillMd) -> Iterator[Finding]:
     for number, entry in enumerate(fields.items(skill.frontmatter.get("icons")), 1):
         source = fields.mapping(entry).get("src")
         if isinstance(source, str) and not fields.is_allowed_icon(source):
-            yield Finding(f"icon {number} comes from {literal(source)}", skill.line("icons"))
+            yield skill.at("icons", f"icon {number} comes from {literal(source)}")
 
 
 # The body: its length, its references, and placeholders that `new` wrote
@@ -405,10 +384,8 @@ def _body_long(skill: SkillMd) -> Iterator[Finding]:
     if lines > _MAX_LINES:
         yield Finding(f"the body has {lines} lines, {_MAX_LINES} are advised", line)
     elif len(body) > _MAX_CHARACTERS:
-        message = (
-            f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
-        )
-        yield Finding(message, line)
+        length = f"{len(body)} characters, about {len(body) // 4} tokens"
+        yield Finding(f"the body has {length}; 5,000 are advised", line)
 
 
 @RULES.rule("reference-deep", deep=True)
@@ -439,11 +416,10 @@ def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
         return
     for reference in skill.references:
         if reference.kind == "outside":
-            line = skill.document.body_line + reference.line
-            yield Finding(
-                f"the body refers to {literal(reference.target)}, which lies outside of the skill",
-                line,
+            message = (
+                f"the body refers to {literal(reference.target)}, which lies outside of the skill"
             )
+            yield Finding(message, skill.document.body_line + reference.line)
 
 
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:

@@ -13,21 +13,13 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.model import Problem
 
-MARK: Final = "skill-check:"
 _COMMENT: Final = re.compile(
     r"skill-check:[ \t]*+ignore\[([a-z0-9-]{1,64})\](?:[ \t]++because[ \t]++(\S[^\n]*+))?"
 )
-_CLOSES: Final = "-->"
 
 
 class Suppression(NamedTuple):
-    """A comment that suppresses findings.
-
-    Attributes:
-        code: code of the findings.
-        line: 1-based line of the comment.
-        reason: reason as given, or "".
-    """
+    """A comment on a 1-based line that suppresses findings of a code; the reason may be ""."""
 
     code: str
     line: int
@@ -41,11 +33,9 @@ def is_suppression(comment: str) -> bool:
 
 def find(text: str) -> list[Suppression]:
     """Return the suppressions in a text, in order."""
-    if MARK not in text:
-        return []
     out: list[Suppression] = []
     for found in _COMMENT.finditer(text):
-        reason = (found[2] or "").removesuffix(_CLOSES).strip()
+        reason = (found[2] or "").removesuffix("-->").strip()
         out.append(Suppression(found[1], text.count("\n", 0, found.start()) + 1, reason))
     return out
 
@@ -53,8 +43,7 @@ def find(text: str) -> list[Suppression]:
 def suppression_for(problem: Problem, found: Sequence[Suppression]) -> Suppression | None:
     """Return the first suppression that applies to a problem, or None."""
     for each in found:
-        if each.code == problem.code and (
-            problem.line is None or problem.line - each.line in (0, 1)
-        ):
+        is_near = problem.line is None or problem.line - each.line in (0, 1)
+        if is_near and each.code == problem.code:
             return each
     return None

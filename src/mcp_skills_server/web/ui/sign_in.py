@@ -159,7 +159,9 @@ class SignInEndpoints:
         response = self._page("message.html", 200, title="Signed in", words="")
         response.headers["refresh"] = f"0; url={base()}/"
         await self._sessions.begin(request, response, found)
-        response.delete_cookie(_SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax")
+        response.delete_cookie(
+            _SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax"
+        )
         return response
 
     def _form(self, trouble: str, status: int) -> Response:

@@ -32,18 +32,15 @@ class SignOptions(LimitOptions):
         "The environment variable with the password of the key.", "NAME"
     )
     certificates: tuple[str, ...] = many(
-        "The key's certificate, then the certificates of its issuers. May be repeated.",
-        "--certificate",
-        metavar="FILE",
+        "The key's certificate, then the certificates of its issuers.", "FILE", "--certificate"
     )
 
 
 class VerifyOptions(RootOptions):
     keys: tuple[str, ...] = many(
-        "A public key, or the certificate of an authority, in PEM. May be repeated; one of them "
-        "must have signed.",
+        "A public key or an authority's certificate, in PEM. One of several must have signed.",
+        "FILE",
         "--key",
-        metavar="FILE",
     )
     identity: str | None = text("The address of a signer without a key, by sigstore.", "NAME")
     issuer: str | None = text(

@@ -20,7 +20,7 @@ class NewTokenOptions(Options):
     expires: str | None = text(
         "When it expires: a day such as 2027-01-31, or a time of RFC 3339.", "DAY"
     )
-    group: tuple[str, ...] = many("A group of the bearer. May be repeated.", metavar="NAME")
+    group: tuple[str, ...] = many("A group of the bearer.", "NAME")
 
 
 @click.group()

@@ -453,9 +453,11 @@ def test_our_entry_in_a_form_that_is_not_edited(platform: Platform, skills: Path
 @each_row("content", ["", "\n", "  \n"])
 @each_row("host", ["cursor", "gemini-cli", "vscode", "codex"])
 def test_an_empty_file_is_one_without_servers(platform: Platform, skills: Path, host: str, content: str) -> None:
-    path = placed(platform, host, content)
+    path, section = placed(platform, host, content), HOSTS[host].section
     told(platform, host, skills)
-    assert list(parsed(host, path)[HOSTS[host].section]) == ["skills"]
+    assert list(parsed(host, path)[section]) == ["skills"]
+    told(platform, host, "--uninstall")
+    assert not parsed(host, path).get(section)
 
 
 @each_row("name", ["pipe", "loop", "home", "file/below.json"])

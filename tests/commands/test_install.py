@@ -422,6 +422,7 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
     ("cursor", '{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "deep"),
     ("cursor", '{"a": ' + "1" * 5000 + "}", "not valid JSON"), ("codex", b'\xef\xbb\xbf\na = "\xfc"\n', "line 2"),
     ("cursor", '{"mcpServers": {}}'.encode("utf-16"), "UTF-8"), ("cursor", b" " * ((16 << 20) + 1), "16 MiB"),
+    ("codex", "a = " + "[" * 5000, "deep"),
     ("codex", 'model = "x"\nmodel = "y"\n', "not valid TOML"), ("codex", "[[mcp_servers]]\n", "'mcp_servers'"),
     ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
 ])  # fmt: skip

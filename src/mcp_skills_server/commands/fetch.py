@@ -62,9 +62,7 @@ class FetchOptions(GitOptions):
     )
     allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag("Also fetch over plain http.")
-    token_env: str | None = text(
-        "The environment variable with a bearer token, sent only to the site.", "NAME"
-    )
+    token_env: str | None = text("The variable with a bearer token, sent only to the site.", "NAME")
     headers: tuple[str, ...] = many("A header, sent only to the site.", "NAME:VALUE", "--header")
     timeout: float = seconds(600, "Time limit of the whole fetch.", above=True)
     download_timeout: float = seconds(60, "Time limit of one download.", above=True)

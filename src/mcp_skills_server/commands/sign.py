@@ -28,9 +28,7 @@ _FILE = click.Path(dir_okay=False)
 
 class SignOptions(LimitOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
-    password_env: str | None = text(
-        "The environment variable with the password of the key.", "NAME"
-    )
+    password_env: str | None = text("The variable with the password of the key.", "NAME")
     certificates: tuple[str, ...] = many(
         "The key's certificate, then the certificates of its issuers.", "FILE", "--certificate"
     )
@@ -43,9 +41,7 @@ class VerifyOptions(RootOptions):
         "--key",
     )
     identity: str | None = text("The address of a signer without a key, by sigstore.", "NAME")
-    issuer: str | None = text(
-        "With --identity: the OpenID Connect issuer that vouches for it.", "URL"
-    )
+    issuer: str | None = text("With --identity: the OpenID Connect issuer of it.", "URL")
     trust_root: str | None = text(
         "With --identity: a file with the trust root; by default sigstore's own is fetched.", "FILE"
     )

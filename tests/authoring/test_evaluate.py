@@ -194,7 +194,9 @@ def test_pairs_that_overlap_are_listed(skills: Path) -> None:
 
 def test_the_instructions_are_those_that_a_server_sends() -> None:
     with serving(FIXTURES, opened=False) as wire:
-        assert seen("context", FIXTURES)["unasked"][0]["text"] == wire.open()["instructions"]
+        first, *others = seen("context", FIXTURES)["unasked"]
+        assert first["text"] == wire.open()["instructions"]
+    assert "Tool skills_load" in {each["title"] for each in others}
 
 
 def test_claude_code_is_shown_the_names_of_tools_and_a_bounded_text() -> None:

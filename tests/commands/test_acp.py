@@ -34,8 +34,8 @@ def added(*words: str | Path, **how: Any) -> list[dict[str, Any]]:
 
 
 def test_what_stands_behind_the_dashes_is_the_agent_s(tmp_path: Path) -> None:
-    code = "import sys; print(sys.argv[1:])"
-    done = run(tmp_path, "--", sys.executable, "-c", code, "--max-files", "x", "--", "--help", input=b"")
+    words = ["-c", "import sys; print(sys.argv[1:])", "--max-files", "x", "--", "--help"]
+    done = run(tmp_path, "--", sys.executable, *words, input=b"")
     assert done.stdout.decode().strip() == "['--max-files', 'x', '--', '--help']"
 
 

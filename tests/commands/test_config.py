@@ -310,19 +310,14 @@ def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
 
 def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
     assert oauth(tmp_path, "") is None
-    found, audience = oauth(tmp_path, f"{OAUTH}\ngroups-claim = 'teams'"), "https://skills.other/mcp"
-    assert found is not None
-    for options, resource, changed in (
-        (["--oauth-issuer", "https://other.example"], "", {"issuer": "https://other.example"}),
-        (["--oauth-audience", audience], "", {"audience": audience, "resource": audience}),
-        (
-            ["--oauth-audience", "api://a"],
-            "https://outer.example",
-            {"audience": "api://a", "resource": "https://outer.example"},
-        ),
-    ):
-        table = f"{OAUTH}\ngroups-claim = 'teams'\n" + (f"resource = '{resource}'" if resource else "")
-        assert oauth(tmp_path, table, *options) == replace(found, **changed)
+    audience, teams = "https://skills.other/mcp", f"{OAUTH}\ngroups-claim = 'teams'\n"
+    plain = OAuthSettings("https://l.example", "https://s.example/mcp", "https://s.example/mcp", "teams")
+    other = oauth(tmp_path, teams, "--oauth-issuer", "https://other.example")
+    assert other == replace(plain, issuer="https://other.example")
+    moved = oauth(tmp_path, teams, "--oauth-audience", audience)
+    assert moved == replace(plain, audience=audience, resource=audience)
+    kept = oauth(tmp_path, f"{teams}resource = 'https://outer.example'", "--oauth-audience", "api://a")
+    assert kept == replace(plain, audience="api://a", resource="https://outer.example")
     alone = oauth(tmp_path, "", "--oauth-issuer", "https://login.example", "--oauth-audience", audience)
     assert alone == OAuthSettings("https://login.example", audience, audience)
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from commands.calls import run, seen, terminal
+from commands.calls import run, terminal
 from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
 from tables import each_row
-from web.http_wire import http_serving
-from wire import FIXTURES
 
 
 @pytest.fixture
@@ -177,12 +175,3 @@ def test_several_sources_are_updated_and_the_worst_counts(site: Publisher, tmp_p
 def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None:
     with terminal("fetch", site.url, "--allow-private", "--output", tmp_path) as person:
         assert person.end() == 0 and "2/2" in person.seen and "2 added" in person.seen
-
-
-def test_publish_fetch_and_serve_keep_the_number_of_skills(tmp_path: Path) -> None:
-    with http_serving(FIXTURES) as site:
-        address = f"http://127.0.0.1:{site.port}"
-        assert fetch(address, "--output", tmp_path).returncode == 0
-    ours, theirs = seen("list", FIXTURES)["skills"], seen("list", tmp_path)["skills"]
-    assert sorted(each["name"] for each in ours) == sorted(each["name"] for each in theirs) and len(ours) == 17
-    assert {each["origin"] for each in theirs} == {address}

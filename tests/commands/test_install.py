@@ -422,6 +422,7 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
     ("cursor", '{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", "deep"),
     ("cursor", '{"a": ' + "1" * 5000 + "}", "not valid JSON"), ("codex", b'\xef\xbb\xbf\na = "\xfc"\n', "line 2"),
     ("cursor", '{"mcpServers": {}}'.encode("utf-16"), "UTF-8"), ("cursor", b" " * ((16 << 20) + 1), "16 MiB"),
+    ("codex", "a = " + "[" * 5000, "deep"),
     ("codex", 'model = "x"\nmodel = "y"\n', "not valid TOML"), ("codex", "[[mcp_servers]]\n", "'mcp_servers'"),
     ("codex", 'mcp_servers = { docs = { command = "x" } }\n', "by hand"),
 ])  # fmt: skip
@@ -453,9 +454,11 @@ def test_our_entry_in_a_form_that_is_not_edited(platform: Platform, skills: Path
 @each_row("content", ["", "\n", "  \n"])
 @each_row("host", ["cursor", "gemini-cli", "vscode", "codex"])
 def test_an_empty_file_is_one_without_servers(platform: Platform, skills: Path, host: str, content: str) -> None:
-    path = placed(platform, host, content)
+    path, section = placed(platform, host, content), HOSTS[host].section
     told(platform, host, skills)
-    assert list(parsed(host, path)[HOSTS[host].section]) == ["skills"]
+    assert list(parsed(host, path)[section]) == ["skills"]
+    told(platform, host, "--uninstall")
+    assert not parsed(host, path).get(section)
 
 
 @each_row("name", ["pipe", "loop", "home", "file/below.json"])

@@ -61,9 +61,6 @@ def frozen(team: Path, *more: str | Path) -> list[str]:
         return served(wire)
 
 
-# lock
-
-
 def test_lock_writes_each_source_and_skill_and_is_the_same_the_next_time(team: Path) -> None:
     assert code(run("lock", "skills")) == 0
     (source,) = read(team / "skills.lock")
@@ -81,19 +78,14 @@ def test_paths_are_as_from_the_lock_files_folder(team: Path, monkeypatch: pytest
     assert code(run("outdated")) == 0
 
 
-def test_what_cannot_be_served_is_left_out_and_said(team: Path) -> None:
-    (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
-    done = run("lock", "skills")
-    assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
-    assert "left out: greetings, which cannot be served" in done.stderr
-
-
-def test_an_address_with_a_password_is_not_written_to_a_file(team: Path) -> None:
+def test_what_cannot_be_locked_is_said(team: Path) -> None:
     assert "an address with a password" in error("lock", "https://me:secret@skills.example")
-    assert not (team / "skills.lock").exists()
-
-
-# outdated, update
+    (team / "empty").mkdir()
+    done = run("lock", "skills", "empty")
+    assert code(done) == 1 and "empty: no skill there" in done.stderr and not (team / "skills.lock").exists()
+    (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
+    assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr
+    assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
 
 
 def test_outdated_says_what_is_new_and_update_takes_it_in(team: Path) -> None:
@@ -134,9 +126,6 @@ def test_update_moves_everything_or_what_is_named(team: Path) -> None:
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
 
-# diff
-
-
 def test_diff_of_two_roots_shows_what_decides_and_then_the_lines(team: Path) -> None:
     shutil.copytree(team / "skills", team / "before")
     done = run("diff", "before", "skills")
@@ -171,12 +160,6 @@ def test_diff_of_a_lock_file_names_what_changed_and_shows_what_is_new(team: Path
 @each_row("words", [["diff"], ["diff", "a"], ["diff", "a", "b", "c"], ["diff", "a", "--lock", "x"]])
 def test_diff_takes_two_roots_or_a_lock_file(team: Path, words: list[str]) -> None:
     assert "two roots" in error(*words)
-
-
-def test_a_root_without_a_skill_is_an_error_and_nothing_is_written(team: Path) -> None:
-    (team / "empty").mkdir()
-    done = run("lock", "skills", "empty")
-    assert code(done) == 1 and "empty: no skill there" in done.stderr and not (team / "skills.lock").exists()
 
 
 def test_of_two_skills_with_one_path_the_one_that_is_served_is_locked(team: Path) -> None:
@@ -216,9 +199,6 @@ def test_the_roots_of_a_configuration_are_those_of_every_command(team: Path) -> 
     assert code(run("publish", "--output", "public", *given)) == 0
     with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
         assert served(wire) == ["greetings", "refunds"]
-
-
-# serve
 
 
 def test_a_server_serves_what_is_locked_and_says_what_is_not(team: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import subprocess
 import sys
-import textwrap
 import threading
 
 import pytest
@@ -15,6 +14,7 @@ from mcp_skills_server.commands import logs
 from mcp_skills_server.commands.logs import LineQueue
 from mcp_skills_server.telemetry.events import Events, observe
 from mcp_skills_server.telemetry.log import log_requests
+from tables import each_row
 from wire import DEADLINE
 
 
@@ -79,29 +79,28 @@ def test_nothing_waits_for_a_stream_that_takes_nothing_and_what_is_dropped_is_co
     assert stream.text.splitlines() == [*kept, dropped, "INFO: last"]
 
 
-@pytest.mark.parametrize("way", ["leave", "return"])
-def test_the_last_lines_are_written_at_a_normal_end_and_say_which_request(way: str) -> None:
-    program = textwrap.dedent(
-        """
-        import logging, sys
-        from mcp_skills_server.commands.logs import log_to_stderr
-        from mcp_skills_server.commands.running import exit_now
-        from mcp_skills_server.telemetry import events
-        from mcp_skills_server.telemetry.log import log_requests
-        log_to_stderr("info", "json", queued=True)
-        server = events.Events()
-        log_requests(server, logging.INFO)
-        events.request_id.set("the id")
-        for number in range(100):
-            with server.serving(), events.observe("mcp", f"number {number}"):
-                pass
-        events.request_id.set(None)
-        if sys.argv[1] == "leave":
-            exit_now(3)
-        """
-    )
-    done = subprocess.run([sys.executable, "-c", program, way], capture_output=True, text=True, check=False)
-    assert done.returncode == {"leave": 3, "return": 0}[way]
+PROGRAM = """
+import logging, sys
+from mcp_skills_server.commands.logs import log_to_stderr
+from mcp_skills_server.commands.running import exit_now
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.log import log_requests
+log_to_stderr("info", "json", queued=True)
+server = events.Events()
+log_requests(server, logging.INFO)
+events.request_id.set("the id")
+for number in range(100):
+    with server.serving(), events.observe("mcp", f"number {number}"):
+        pass
+events.request_id.set(None)
+if sys.argv[1] == "3":
+    exit_now(3)
+"""
+
+
+@each_row("code", [3, 0])
+def test_the_last_lines_are_written_at_a_normal_end_and_say_which_request(code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(code)], capture_output=True, check=False)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [each["method"] for each in lines] == [f"number {number}" for number in range(100)]
+    assert done.returncode == code and [each["method"] for each in lines] == [f"number {n}" for n in range(100)]
     assert {each["request"] for each in lines} == {"the id"}

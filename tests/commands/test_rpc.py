@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -29,22 +30,17 @@ GOLDEN = ROOT / "tests" / "golden"
 class Lines:
     """A process to which lines are sent, and which answers with lines."""
 
-    def __init__(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, errors: IO[bytes], *arguments: str | Path, environment: dict[str, str] | None) -> None:
+        self._errors = errors
         self.process = forkserver.Popen(
             [*COMMAND, "rpc", *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, cwd=ROOT, env={**os.environ, **(environment or {})},
+            stderr=self._errors, cwd=ROOT, env={**os.environ, **(environment or {})},
         )  # fmt: skip
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        self.stdin, self.stdout, self._errors = self.process.stdin, self.process.stdout, self.process.stderr
+        assert self.process.stdin and self.process.stdout
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.stderr = b""
-        self._thread = threading.Thread(target=self._read_stderr, daemon=True)
-        self._thread.start()
         self._watchdog = threading.Timer(3 * DEADLINE, self.process.kill)  # a test that waits for a line must end
         self._watchdog.start()
-
-    def _read_stderr(self) -> None:
-        for line in self._errors:
-            self.stderr += line
 
     def send(self, message: Any) -> None:
         raw = message if isinstance(message, bytes) else json.dumps(message).encode()
@@ -69,7 +65,8 @@ class Lines:
     def end(self) -> int:
         """Wait for the end, and return the exit code."""
         code = self.process.wait(DEADLINE)
-        self._thread.join(DEADLINE)
+        self._errors.seek(0)
+        self.stderr = self._errors.read()
         return code
 
     def kill(self) -> None:
@@ -77,7 +74,7 @@ class Lines:
         if self.process.poll() is None:
             self.process.kill()
         self.end()
-        for stream in (self.stdin, self.stdout, self._errors):
+        for stream in (self.stdin, self.stdout):
             with suppress(BrokenPipeError):
                 stream.close()
 
@@ -85,11 +82,12 @@ class Lines:
 @contextmanager
 def lines(*arguments: str | Path, environment: dict[str, str] | None = None) -> Iterator[Lines]:
     """A process on these roots and options; it must not have told of a traceback."""
-    started = Lines(*arguments, environment=environment)
-    try:
-        yield started
-    finally:
-        started.kill()
+    with tempfile.TemporaryFile() as errors:
+        started = Lines(errors, *arguments, environment=environment)
+        try:
+            yield started
+        finally:
+            started.kill()
     assert b"Traceback" not in started.stderr, started.stderr.decode()
 
 
@@ -97,9 +95,6 @@ def lines(*arguments: str | Path, environment: dict[str, str] | None = None) -> 
 def actions() -> Iterator[Lines]:
     with lines(ACTIONS) as started:
         yield started
-
-
-# The seed, word for word
 
 
 @pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-10", "SP-11", "SP-12", "SP-16", "SP-18")
@@ -122,9 +117,6 @@ def test_the_golden_session_is_answered_byte_for_byte(actions: Lines) -> None:
     for request, expected in zip(text[::2], text[1::2], strict=True):
         actions.send(request.encode())
         assert actions.stdout.readline().decode().rstrip("\n") == expected, request
-
-
-# Lines
 
 
 def test_every_line_has_its_answer_and_the_process_ends_with_its_input() -> None:
@@ -197,8 +189,6 @@ def test_a_broken_manifest_is_told_on_stderr_with_its_place(tmp_path: Path) -> N
         assert (started.close(), started.end()) == ([], 0)
     assert re.search(rb"thing/skill.toml:1: error: it is not valid TOML.*\[manifest-syntax\]", started.stderr)
 
-
-# Execution
 
 SHELL = 'entrypoint = "code/main.sh"'
 

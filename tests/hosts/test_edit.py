@@ -18,33 +18,25 @@ from tables import each_row
 NOW = ["/opt/app/bin/mcp-skills-server"]
 
 
-@each_row(
-    "line",
-    [
-        "mcp-skills-server serve /skills", r"C:\Tools\mcp-skills-server.exe serve C:\skills",
-        "python -m mcp_skills_server serve /skills", "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
-        r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills", "py -3.12 -m mcp_skills_server serve",
-        "python3 -Im mcp_skills_server serve", "python3 /opt/app/bin/mcp-skills-server serve",
-        "uvx mcp-skills-server serve /skills", "uvx mcp-skills-server@1.2 serve",
-        "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
-        "uv run --directory /app mcp-skills-server serve",
-        "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
-    ],
-)  # fmt: skip
+@each_row("line", [
+    "mcp-skills-server serve /skills", r"C:\Tools\mcp-skills-server.exe serve C:\skills",
+    "python -m mcp_skills_server serve /skills", "/usr/bin/python3.13 -m mcp_skills_server serve /skills",
+    r"C:\Python\pythonw.exe -m mcp_skills_server serve C:\skills", "py -3.12 -m mcp_skills_server serve",
+    "python3 -Im mcp_skills_server serve", "python3 /opt/app/bin/mcp-skills-server serve",
+    "uvx mcp-skills-server serve /skills", "uvx mcp-skills-server@1.2 serve",
+    "uvx --from mcp-skills-server[acp]==1.2 mcp-skills-server serve",
+    "uv run --directory /app mcp-skills-server serve", "pipx run --spec mcp-skills-server==1.2 mcp-skills-server serve",
+])  # fmt: skip
 def test_ours(line: str) -> None:
     assert starts_this_server(line.split(), NOW)
 
 
-@each_row(
-    "line",
-    [
-        "", "npx -y filesystem /home/me/mcp-skills-server", "npx mcp-skills-server",
-        "other --config mcp-skills-server", "my-mcp-skills-server serve", "mcp-skills-server-2 serve",
-        "python -m mcp_skills_server_2 serve", "python", "pytest -m mcp_skills_server serve",
-        "npx mcp_skills_server serve", "uvx --from mcp-skills-server other", "uvx mcp-skills-server-extras serve",
-        "uvx",
-    ],
-)  # fmt: skip
+@each_row("line", [
+    "", "npx -y filesystem /home/me/mcp-skills-server", "npx mcp-skills-server", "my-mcp-skills-server serve",
+    "other --config mcp-skills-server", "mcp-skills-server-2 serve", "python -m mcp_skills_server_2 serve", "python",
+    "pytest -m mcp_skills_server serve", "npx mcp_skills_server serve", "uvx --from mcp-skills-server other",
+    "uvx mcp-skills-server-extras serve", "uvx",
+])  # fmt: skip
 def test_not_ours(line: str) -> None:
     assert not starts_this_server(line.split(), NOW)
 
@@ -237,21 +229,9 @@ def test_every_key_has_its_line() -> None:
         "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\nv = 1\n"
     )
     assert tomltext.lines_of(text) == {
-        ("roots",): 2,
-        ("a.b",): 5,
-        ("x",): 6,
-        ("x", "y"): 6,
-        ("source",): 8,
-        ("source", 0): 8,
-        ("source", 0, "from"): 9,
-        ("source", 0, "more"): 12,
-        ("source", 0, "more", "z"): 13,
-        ("source", 1): 14,
-        ("source", 1, "from"): 15,
-        ("source", 1, "from", "q"): 15,
-        ("t",): 16,
-        ("t", "u"): 16,
-        ("t", "u", "v"): 17,
-    }
+        ("roots",): 2, ("a.b",): 5, ("x",): 6, ("x", "y"): 6, ("source",): 8, ("source", 0): 8,
+        ("source", 0, "from"): 9, ("source", 0, "more"): 12, ("source", 0, "more", "z"): 13, ("source", 1): 14,
+        ("source", 1, "from"): 15, ("source", 1, "from", "q"): 15, ("t",): 16, ("t", "u"): 16, ("t", "u", "v"): 17,
+    }  # fmt: skip
     assert tomltext.lines_of(text.replace("\n", "\r\n")) == tomltext.lines_of(text)
     assert tomltext.lines_of("a = 1\nb = [\n" + "[],\n" * 1000 + "]\n") == {("a",): 1}

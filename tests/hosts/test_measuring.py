@@ -221,29 +221,21 @@ LOAD_TOOL = {"name": "mcp__skills__skills_load", "description": "LOADS"}
 # The same conversation in each API: instructions, a question, a call, its result; one tool of ours.
 BODIES: dict[Api, dict[str, Any]] = {
     "anthropic": {
-        "stream": True,
-        "system": [text("INSTRUCTIONS")],
-        "tools": [{**LOAD_TOOL, "input_schema": {}}],
+        "stream": True, "system": [text("INSTRUCTIONS")], "tools": [{**LOAD_TOOL, "input_schema": {}}],
         "messages": [
             {"role": "user", "content": [text("QUESTION")]},
             {"role": "assistant", "content": [text("MINE"), {"type": "tool_use", "id": "1"}]},
-            {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "1", "content": [text("RESULT")]}, text("REMINDER")],
-            },
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "1", "content": [text("RESULT")]}, text("REMINDER"),
+            ]},
         ],
     },
     "responses": {
-        "stream": True,
-        "instructions": "INSTRUCTIONS",
-        "tools": [
-            {
-                "type": "namespace",
-                "name": "mcp__skills",
-                "description": "REMINDER",
-                "tools": [{"type": "function", **LOAD_TOOL}],
-            }
-        ],
+        "stream": True, "instructions": "INSTRUCTIONS",
+        "tools": [{
+            "type": "namespace", "name": "mcp__skills", "description": "REMINDER",
+            "tools": [{"type": "function", **LOAD_TOOL}],
+        }],
         "input": [
             {"type": "message", "role": "user", "content": [text("QUESTION", "input_text")]},
             {"type": "message", "role": "assistant", "content": [text("MINE", "output_text")]},
@@ -252,8 +244,7 @@ BODIES: dict[Api, dict[str, Any]] = {
         ],
     },
     "chat": {
-        "stream": True,
-        "tools": [{"type": "function", "function": LOAD_TOOL}],
+        "stream": True, "tools": [{"type": "function", "function": LOAD_TOOL}],
         "messages": [
             {"role": "system", "content": "INSTRUCTIONS"},
             {"role": "user", "content": [text("QUESTION"), text("REMINDER")]},
@@ -262,15 +253,14 @@ BODIES: dict[Api, dict[str, Any]] = {
         ],
     },
     "gemini": {
-        "systemInstruction": {"parts": [{"text": "INSTRUCTIONS"}]},
-        "tools": [{"functionDeclarations": [LOAD_TOOL]}],
+        "systemInstruction": {"parts": [{"text": "INSTRUCTIONS"}]}, "tools": [{"functionDeclarations": [LOAD_TOOL]}],
         "contents": [
             {"role": "user", "parts": [{"text": "QUESTION"}, {"text": "REMINDER"}]},
             {"role": "model", "parts": [{"text": "MINE"}, {"functionCall": {"name": "x", "args": {}}}]},
             {"role": "user", "parts": [{"functionResponse": {"name": "x", "response": {"output": "RESULT"}}}]},
         ],
     },
-}
+}  # fmt: skip
 
 
 @each_row("api", BODIES)

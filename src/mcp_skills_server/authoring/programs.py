@@ -83,9 +83,7 @@ class CommandJudge:
         command: the program with its arguments, in the quoting of a shell.
         catalogue: the text that a host shows its model.
         skills: the skills to choose from.
-        runs: the number of runs for each prompt.
-        concurrency: the most runs at once.
-        timeout_s: the time limit of one run.
+        runs, concurrency, timeout_s: runs for each prompt, runs at once, limit of one run.
         answers: the cache of answers between processes.
 
     Attributes:

@@ -82,9 +82,7 @@ def show(words: tuple[str, ...]) -> None:
 
 
 class GrantsOptions(FollowOptions):
-    group: tuple[str, ...] = many(
-        "A group of the user, as the issuer's token names it. May be repeated.", metavar="NAME"
-    )
+    group: tuple[str, ...] = many("A group of the user, as the issuer's token names it.", "NAME")
     form: Literal["table", "json"] = output_format("table", "json")
 
 
@@ -109,14 +107,11 @@ def grants(options: GrantsOptions, who: str) -> None:
 
     configuration = options.config
     if configuration is None or configuration.grants is None:
-        raise UsageError(
-            "there are no grants, so every client reads every skill; give --config FILE with grants"
-        )
+        reason = "there are no grants, so every client reads every skill"
+        raise UsageError(f"{reason}; give --config FILE with grants")
     if not is_who(who):
-        raise UsageError(
-            f'{quoted(who)} is not a principal; write "token:NAME", "user:SUBJECT", "group:NAME", '
-            '"local" or "*"'
-        )
+        forms = '"token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"'
+        raise UsageError(f"{quoted(who)} is not a principal; write {forms}")
     principal = _principal(who, options.group, configuration)
     names = Grants(configuration.grants, local=who == LOCAL).names(principal)
     lines = zip(configuration.grants, configuration.grant_lines, strict=True)
@@ -166,18 +161,15 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
     if kind == "user":
         return Principal("user", name, groups=frozenset(groups))
     if groups:
-        raise UsageError(
-            f"--group is for users, whose groups come from the issuer; leave it out for {who}"
-        )
+        raise UsageError(f"--group is for users of an issuer; leave it out for {who}")
     if kind != "token":
         return None
     with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
         tokens = tokens_of(made.params["token_file"], made.params["tokens"])
     known = {each.name: each for each in tokens}
     if name not in known:
-        raise UsageError(
-            f"there is no token {quoted(name)}; there are: {listed(sorted(known)) or 'none'}"
-        )
+        names = listed(sorted(known)) or "none"
+        raise UsageError(f"there is no token {quoted(name)}; there are: {names}")
     return known[name].admission.principal
 
 

@@ -60,8 +60,8 @@ class EvaluateOptions(RootOptions):
     cases: tuple[str, ...] = many(
         "A trigger set to judge in place of those in the skills' evals folders: a file, or "
         "FILES*.json in quotes. A file that is named as a skill, or lies in its folder, is about "
-        "that skill. May be repeated.",
-        metavar="FILE",
+        "that skill.",
+        "FILE",
     )
     form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     min_pass: float = option(
@@ -218,10 +218,8 @@ def _say_results(results: Sequence[CaseResult]) -> None:
             say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {reason}")
     whole = evaluation.summary(results)
     shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
-    say(
-        f"{whole.passed:,} of {plural(whole.total, 'case')} passed; {shares}; "
-        f"{whole.false_triggers:,} false triggers"
-    )
+    passed = f"{whole.passed:,} of {plural(whole.total, 'case')} passed"
+    say(f"{passed}; {shares}; {whole.false_triggers:,} false triggers")
 
 
 def _percent(share: float | None) -> str:
@@ -293,9 +291,7 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
 
 class ContextOptions(TextOptions):
     host: str = choice(*contexts.HOSTS, words="The host. generic: one that cuts nothing.")
-    skills: tuple[str, ...] = many(
-        "Also show the result of loading this skill. May be repeated.", "--skill", metavar="NAME"
-    )
+    skills: tuple[str, ...] = many("Also show the result of loading this skill.", "NAME", "--skill")
     budget: int | None = option(
         None,
         "Exit with 1 if the text shown unasked has more tokens.",
@@ -352,9 +348,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         say("")
     say(f"{options.host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(each):,}" for each in names.values())
-    say(
-        f"of the skills {whole} stand with their description, {less} with less, {absent} are absent"
-    )
+    say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)

@@ -46,36 +46,24 @@ _FRAMING = re.compile(
 
 
 class FetchOptions(GitOptions):
-    output: str | None = option(
-        None,
-        "The folder of fetched skills; made if missing.",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
+    output: str | None = text(
+        "The folder of fetched skills; made if missing.", "DIR", type=click.Path(file_okay=False)
     )
-    skills: tuple[str, ...] = many(
-        "Fetch only this skill. May be repeated.", "--skill", metavar="NAME"
-    )
+    skills: tuple[str, ...] = many("Fetch only this skill.", "NAME", "--skill")
     only_list: bool = flag("List the skills of the site, and fetch nothing.", "--list")
-    update: bool = flag(
-        "Fetch the index even if it is fresh; without URL, from all sources of DIR."
-    )
+    update: bool = flag("Fetch even a fresh index; without URL, from all sources of DIR.")
     prune: bool = flag("Remove fetched skills that the site no longer has.")
     force: bool = flag("Replace fetched skills that were edited.")
     allow_rollback: bool = flag("Accept an index that is older than the last one fetched.")
     origins: tuple[str, ...] = many(
-        "A further origin to which skills and redirects may lead, such as "
-        "https://cdn.example.com. May be repeated.",
+        "A further origin to which skills and redirects may lead, such as https://cdn.example.com.",
+        "ORIGIN",
         "--fetch-origin",
-        metavar="ORIGIN",
     )
     allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag("Also fetch over plain http.")
-    token_env: str | None = text(
-        "The environment variable with a bearer token, sent only to the site.", "NAME"
-    )
-    headers: tuple[str, ...] = many(
-        "A header, sent only to the site. May be repeated.", "--header", metavar="NAME:VALUE"
-    )
+    token_env: str | None = text("The variable with a bearer token, sent only to the site.", "NAME")
+    headers: tuple[str, ...] = many("A header, sent only to the site.", "NAME:VALUE", "--header")
     timeout: float = seconds(600, "Time limit of the whole fetch.", above=True)
     download_timeout: float = seconds(60, "Time limit of one download.", above=True)
     read_timeout: float = seconds(
@@ -89,9 +77,8 @@ class FetchOptions(GitOptions):
     max_skills: int = count(20_000, "Number of entries of the index.")
     require_signature: tuple[str, ...] = many(
         "Write only skills that this key signed, a public key or the certificate of an authority "
-        "in PEM. May be repeated; one of them must have signed. Skills already in DIR are not "
-        "verified again.",
-        metavar="KEY",
+        "in PEM. Skills already in DIR are not verified again. One of several must have signed.",
+        "KEY",
     )
     connections: int = option(6, "Concurrent downloads.", type=click.IntRange(1, 64))
 
@@ -121,9 +108,7 @@ def fetch(options: FetchOptions, url: str | None) -> int:
     if output is None and not options.only_list:
         raise UsageError("fetch needs --output DIR, the folder for the skills")
     if url is None and not options.update:
-        raise UsageError(
-            "fetch needs the URL of a site; without one, --update refreshes what --output DIR holds"
-        )
+        raise UsageError("fetch needs the URL of a site, or --update for what --output DIR holds")
     settings = _settings(options)
     if url is not None:
         return _fetch(url, settings, options)

@@ -122,8 +122,9 @@ def file(words: str, *names: str, **more: Any) -> str | None:
     return option(None, words, *names, type=click.Path(dir_okay=False), metavar="FILE", **more)
 
 
-def many(words: str, *names: str, metavar: str, **more: Any) -> tuple[str, ...]:
+def many(words: str, metavar: str, *names: str, **more: Any) -> tuple[str, ...]:
     """Return a field for an option that may be repeated."""
+    words = f"{words} May be repeated."
     return option((), words, *names, metavar=metavar, multiple=True, **more)
 
 

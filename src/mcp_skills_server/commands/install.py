@@ -54,11 +54,10 @@ class InstallOptions(Options):
     config: str | None = option(
         None, "Write this file instead of the host's own.", type=click.Path(), metavar="FILE"
     )
-    command: str | None = option(
-        None,
+    command: str | None = text(
         "What the host starts; a bare name is left to the host's PATH.  [default: this program]",
+        "PATH",
         type=click.Path(),
-        metavar="PATH",
     )
     trust: bool = flag(
         "Gemini CLI and Qwen Code: have every tool of this server called without asking, as use "
@@ -70,12 +69,8 @@ class InstallOptions(Options):
     token_env: str | None = text(
         "With --url: the environment variable from which the host reads a bearer token.", "VARIABLE"
     )
-    include: tuple[str, ...] = many(
-        "Serve only skills whose path, name or tag matches. May be repeated.", metavar="PATTERN"
-    )
-    exclude: tuple[str, ...] = many(
-        "Leave out skills that match, likewise. May be repeated.", metavar="PATTERN"
-    )
+    include: tuple[str, ...] = many("Serve only skills whose path, name or tag matches.", "PATTERN")
+    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
@@ -158,9 +153,7 @@ def install(
 def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
     """Raise UsageError for a name that hosts reject, and for options that exclude each other."""
     if not _NAME.fullmatch(options.name):
-        raise UsageError(
-            f"--name {options.name!r}: hosts take 1 to 64 letters, digits, '-' and '_'"
-        )
+        raise UsageError(f"--name {options.name!r}: give 1 to 64 letters, digits, '-' and '_'")
     values = {**vars(options), "print": options.show}
     given = {f"--{name.replace('_', '-')}" for name, value in values.items() if value}
     if roots:
@@ -169,10 +162,7 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
         if one in given and other in given:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
     if options.trust and host.trust is None:
-        raise UsageError(
-            f"--trust: an entry of {host.title} has no such switch; docs/hosts.md says what it "
-            "needs without a person"
-        )
+        raise UsageError(f"--trust: an entry of {host.title} has no such switch; see docs/hosts.md")
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
 
@@ -186,10 +176,8 @@ def _local_entry(
     absolute: list[str] = []
     for root in roots:
         if _ENDPOINT.fullmatch(root):
-            raise UsageError(
-                f"{printable(root)}: this is an MCP endpoint, not a site; 'install HOST --url "
-                f"{printable(root)}' has the host connect to it"
-            )
+            hint = f"'install HOST --url {printable(root)}' has the host connect to it"
+            raise UsageError(f"{printable(root)}: this is an MCP endpoint, not a site; {hint}")
         kind = kind_of(root)
         if kind.name == "folder" and not os.path.isdir(root):
             raise no_folder(root)
@@ -198,9 +186,8 @@ def _local_entry(
         try:
             word.encode("utf-8")
         except UnicodeEncodeError:
-            raise UsageError(
-                f"{printable(word)}: the path is not UTF-8, and the host's file must be"
-            ) from None
+            reason = "the path is not UTF-8, and the host's file must be"
+            raise UsageError(f"{printable(word)}: {reason}") from None
     return edit.entry_for(host, command, [*absolute, *chosen])
 
 
@@ -258,10 +245,8 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
     home = os.path.expanduser("~") if platform is None else platform.home
     for root in roots:
         if os.path.isdir(root) and is_native(host, root, home):
-            remark(
-                f"{printable(root)}: {host.title} reads skills of this folder by itself and will "
-                "have them twice; install the server in other hosts, or serve another folder"
-            )
+            twice = f"{host.title} reads skills of this folder by itself and will have them twice"
+            remark(f"{printable(root)}: {twice}; install other hosts, or serve another folder")
 
 
 def _this_platform() -> Platform:

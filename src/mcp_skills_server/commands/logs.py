@@ -40,7 +40,7 @@ def log_level(default: Level) -> Level:
 def log_format() -> Format:
     """Return a field for the option `--log-format`."""
     words = (
-        "The format of log lines. json: one object a line, with time, level, message and details."
+        "The format of log lines. json: an object a line, with time, level, message and details."
     )
     return choice("text", "json", words=words)
 

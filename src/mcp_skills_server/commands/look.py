@@ -68,10 +68,8 @@ def shortened(problems: Iterable[Problem]) -> Iterator[Problem]:
                 folder = os.path.commonpath(left)
             except ValueError:  # absolute and relative paths of several roots
                 folder = os.curdir
-            message, hint = (
-                f"{len(left):,} more problems of this kind",
-                "'--format json' shows each",
-            )
+            message = f"{len(left):,} more problems of this kind"
+            hint = "'--format json' shows each"
             yield each._replace(path=folder, line=None, message=message, hint=hint)
 
 

@@ -238,10 +238,7 @@ def _token_of(rule: SourceRules | None) -> str:
         return ""
     token = os.environ.get(rule.token_env, "").strip()
     if not token or not (token.isascii() and token.isprintable()):
-        raise UsageError(
-            f"a [[source]] has token-env = {rule.token_env!r}, and this variable has no valid "
-            "token; set it"
-        )
+        raise UsageError(f"[[source]] token-env: {rule.token_env} has no valid token; set it")
     return token
 
 
@@ -305,7 +302,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
 
             say_folders()
         raise UsageError(
-            "there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE"
+            "there is nothing to serve; give a ROOT, a folder of skills, or --lock FILE"
         )
     opened = open_roots(roots, options, locked=locked, indexed=True)
     opened.lock, opened.given = options.lock, given
@@ -317,11 +314,9 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
             reasons = {each.skill: each.message for each in registry.snapshot.problems}
             reason = reasons.get(unserved[0], "it is not there")
-            raise UsageError(
-                f"{options.lock}: {unserved[0]} cannot be served: "
-                f"{reason}{more_suffix(len(unserved) - 1)}; see 'outdated' and 'diff', then "
-                "'update', or leave out --frozen"
-            )
+            reason += more_suffix(len(unserved) - 1)
+            hint = "see 'outdated' and 'diff', then 'update', or leave out --frozen"
+            raise UsageError(f"{options.lock}: {unserved[0]} cannot be served: {reason}; {hint}")
     return opened
 
 
@@ -335,9 +330,8 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
     def from_here(given: str) -> str:
         return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
-    return tuple(
-        replace(each, given=if_path(from_here, each.given)) for each in lock.read(Path(path))
-    )
+    found = lock.read(Path(path))
+    return tuple(replace(each, given=if_path(from_here, each.given)) for each in found)
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
@@ -386,9 +380,7 @@ def _assign_entries(
     for each in sorted(locked, key=lambda each: each not in free.values()):
         same = [folder for folder, known in free.items() if known.given == each.given]
         if not same:
-            raise UsageError(
-                f"{lock}: {each.given} has a further revision there; restart the server"
-            )
+            raise UsageError(f"{lock}: {each.given} has a new revision there; restart the server")
         folder = next((found for found in same if free[found].revision == each.revision), same[0])
         del free[folder]
         after[folder] = each

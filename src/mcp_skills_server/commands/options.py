@@ -92,15 +92,11 @@ class LimitOptions(Options, heading="Which skills there are"):
         32, "How deep below a root a skill may lie.", type=click.IntRange(1, 64)
     )
     include: tuple[str, ...] = many(
-        "Serve only skills whose path, name or tag matches, such as 'acme/*'. May be repeated.",
-        metavar="PATTERN",
+        "Serve only skills whose path, name or tag matches, such as 'acme/*'.", "PATTERN"
     )
-    exclude: tuple[str, ...] = many(
-        "Leave out skills that match, likewise. May be repeated.", metavar="PATTERN"
-    )
+    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
     hidden: bool = switch(
-        False,
-        "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
+        False, "Also look for skills in folders with a dot in front, such as .claude/skills."
     )
     follow_links: bool = switch(
         True,
@@ -110,30 +106,21 @@ class LimitOptions(Options, heading="Which skills there are"):
 
 
 class SiteOptions(Options, heading="Roots that are fetched"):
-    cache_dir: str | None = option(
-        None,
-        "The folder of fetched copies, and of indexes for the next start; by default the "
-        "user's cache.",
+    cache_dir: str | None = text(
+        "The folder of fetched copies, and of indexes for the next start; the user's by default.",
+        "DIR",
         type=click.Path(file_okay=False),
-        metavar="DIR",
     )
     cache_size: int = count(
-        10 << 30,
-        "Size of the copies there; least recently used copies are evicted first, served ones "
-        "never.",
-        metavar="BYTES",
+        10 << 30, "Size of the copies there; least recently used ones go first.", metavar="BYTES"
     )
     allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag(
         "Also fetch over plain http from other machines.", "--allow-http", "--allow-insecure"
     )
-    allow_rollback: bool = flag(
-        "Accept an index of a site that is older than the last one fetched."
-    )
+    allow_rollback: bool = flag("Accept an index of a site older than the last one fetched.")
     fetch_origins: tuple[str, ...] = many(
-        "A further origin from which skills of a site may be fetched. May be repeated.",
-        "--fetch-origin",
-        metavar="ORIGIN",
+        "A further origin from which skills of a site may be fetched.", "ORIGIN", "--fetch-origin"
     )
 
 
@@ -142,9 +129,7 @@ class GitOptions(Options, heading="Roots in git"):
         "Accept only commits signed with an ssh key in this file of allowed signers.",
         "--require-signed-commits",
     )
-    accept_rewritten: bool = flag(
-        "Accept a branch that was rewritten (force-push), or a tag that was moved."
-    )
+    accept_rewritten: bool = flag("Accept a rewritten branch (force-push), or a moved tag.")
 
 
 def _read(
@@ -211,9 +196,9 @@ class RefreshOptions(Options, heading="Following changes"):
 class SignatureOptions(Options, heading="What is pinned and signed"):
     require_signature: tuple[str, ...] = many(
         "Accept only skills that this key signed, a public key or the certificate of an "
-        "authority in PEM. May be repeated; one of them must have signed.",
+        "authority in PEM. One of several must have signed.",
+        "KEY",
         type=click.Path(dir_okay=False),
-        metavar="KEY",
     )
 
 
@@ -223,7 +208,7 @@ class SignedRootOptions(RootOptions, SignatureOptions):
 
 class PinOptions(SignatureOptions, heading="What is pinned and signed"):
     lock: str | None = file(
-        "Serve exactly the skills that this lock file names, of the ROOTs that it names."
+        "Serve exactly the skills of this lock file, of the ROOTs that it names."
     )
     frozen: bool = flag("With --lock: refuse to start if a skill that it names cannot be served.")
 

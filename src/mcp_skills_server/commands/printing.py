@@ -40,11 +40,7 @@ def say_table(rows: list[tuple[str, ...]], colours: Mapping[int, str] | None = N
 
     On a terminal the last cell of a row is cut at the end of the line, the header is bold and rows
     have their colours; elsewhere the last cell is cut to 100 characters. `NO_COLOR`
-    (https://no-color.org) turns colours off.
-
-    Args:
-        rows: cells, equally many in each row.
-        colours: the colour of a row, by its index.
+    (https://no-color.org) turns colours off. `colours` has the colour of a row, by its index.
     """
     is_terminal = sys.stdout.isatty()
     has_colour = is_terminal and not os.environ.get("NO_COLOR")

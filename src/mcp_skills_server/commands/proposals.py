@@ -24,8 +24,8 @@ from mcp_skills_server.telemetry.events import Events, Use
 class LookOptions(ProposalOptions):
     root: tuple[str, ...] = many(
         "The folder that is served, where it is not the one that the proposal was made for, or "
-        "this one with git. May be repeated.",
-        metavar="ROOT",
+        "this one with git.",
+        "ROOT",
     )
     form: Literal["table", "json"] = output_format("table", "json")
 

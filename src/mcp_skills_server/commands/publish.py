@@ -50,12 +50,9 @@ class PackOptions(RootOptions):
     """Options of the skills to pack, and of reading their roots."""
 
     allow_partial: bool = flag(
-        "Publish the others if a skill cannot be; without this option nothing is, and the exit "
-        "code is 1."
+        "Publish the others if a skill cannot be. By default nothing is, and the exit code is 1."
     )
-    with_evals: bool = flag(
-        "Also publish the folder evals of each skill. That of a signed skill always is."
-    )
+    with_evals: bool = flag("Also publish evals of skills; those of a signed one always are.")
 
 
 class PublishOptions(PackOptions):
@@ -220,8 +217,7 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
     from mcp_skills_server.sources.oci.push import Package
 
     usage = (
-        "push takes roots and then where to, as in 'push ~/skills "
-        "oci://registry.example.com/skills'"
+        "push takes roots and then where to, as in 'push ~/skills oci://registry.example/skills'"
     )
     roots, target = roots_and_last(arguments, usage)
     if not is_oci(target):
@@ -286,10 +282,7 @@ class PackageOptions(PackOptions):
 
 class BundleOptions(PackageOptions):
     output: str = option(
-        "",
-        "The file to write, by custom NAME.mcpb.",
-        required=True,
-        type=click.Path(dir_okay=False),
+        "", "The file to write, such as NAME.mcpb.", required=True, type=click.Path(dir_okay=False)
     )
 
 

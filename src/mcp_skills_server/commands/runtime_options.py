@@ -45,9 +45,7 @@ def _canonical(
 
 
 class ApprovalOptions(Options, heading="Running scripts"):
-    approvals: str | None = file(
-        "The file that lists approved skills; by default in the user's state directory."
-    )
+    approvals: str | None = file("The approved skills; by default in the user's state directory.")
 
 
 class AllowOptions(ApprovalOptions, heading="Running scripts"):
@@ -60,10 +58,10 @@ class AllowOptions(ApprovalOptions, heading="Running scripts"):
 
 class SandboxOptions(ApprovalOptions, heading="Running scripts"):
     script_origins: tuple[str, ...] = many(
-        "Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
+        "Run approved skills of this site or archive, too, named as 'show' does.",
+        "ORIGIN",
         "--allow-scripts-of",
         callback=_canonical,
-        metavar="ORIGIN",
     )
     sandbox: Literal["required", "off"] = choice(
         "required",
@@ -86,25 +84,23 @@ class SandboxOptions(ApprovalOptions, heading="Running scripts"):
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
     script_network_of: tuple[str, ...] = many(
         "Let sandboxed scripts of the skill at this path reach the network, and no others; "
-        "ORIGIN#PATH for one of a site, an archive, git or a registry. May be repeated.",
-        metavar="SKILL",
+        "ORIGIN#PATH for one of a site, an archive, git or a registry.",
+        "SKILL",
     )
     script_env: tuple[str, ...] = many(
-        "A variable that callers may set for scripts, beside those that a skill declares. May be "
-        "repeated.",
-        metavar="VARIABLE",
+        "A variable that callers may set for scripts, beside those that a skill declares.",
+        "VARIABLE",
     )
     script_folders: tuple[str, ...] = many(
-        "A folder that sandboxed scripts may read and write. May be repeated.",
+        "A folder that sandboxed scripts may read and write.",
+        "DIR",
         "--script-folder",
         type=click.Path(),
-        metavar="DIR",
     )
     interpreters: tuple[str, ...] = many(
-        "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. May be "
-        "repeated.",
+        "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python.",
+        ".EXT=PROGRAM",
         "--interpreter",
-        metavar=".EXT=PROGRAM",
     )
 
 
@@ -114,9 +110,9 @@ class ExecutionOptions(Options, heading="Running scripts"):
     )
     script_secrets: tuple[str, ...] = many(
         "Pass this variable of the server's environment to scripts of the skill at this path, if "
-        "its skill.toml declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
+        "its skill.toml declares it; ORIGIN#PATH for one of a site or an archive.",
+        "SKILL:VARIABLE",
         "--script-secret",
-        metavar="SKILL:VARIABLE",
     )
 
 

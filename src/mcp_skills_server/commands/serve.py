@@ -8,7 +8,7 @@ import os
 import shlex
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 from click.core import ParameterSource
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
 
 logger = logging.getLogger(__name__)
+_TOKENS: Final = {"is_live": True, "if_empty": "tokens"}
 
 
 class ShownOptions(Options, heading="What clients are shown"):
@@ -71,10 +72,9 @@ class ShownOptions(Options, heading="What clients are shown"):
     )
     prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
     prompt_choice: tuple[str, ...] = many(
-        "Only skills whose name or path matches appear as prompts, such as 'acme/*'. May be "
-        "repeated.",
+        "Only skills whose name or path matches appear as prompts, such as 'acme/*'.",
+        "PATTERN",
         "--prompt",
-        metavar="PATTERN",
     )
     catalog_chars: int | None = option(
         None,
@@ -85,17 +85,15 @@ class ShownOptions(Options, heading="What clients are shown"):
     )
     prefer: tuple[str, ...] = many(
         "Skills with this tag are described to models before others where not all descriptions "
-        "fit. May be repeated.",
-        metavar="TAG",
+        "fit.",
+        "TAG",
     )
     max_loaded: int = count(8, "Skills that a session may have loaded at once.")
     load_dependencies: bool = switch(
         False, "Also load the skills in the dependencies.skills of a skill, one level deep."
     )
     local_paths: bool = switch(
-        True,
-        "Over stdio, tell models the directory of a skill of a local folder, whose scripts their "
-        "shell can run.",
+        True, "Over stdio, tell models the directories of local skills, for their shell."
     )
     page_size: int = option(50, "Entries in a page of a listing.", type=click.IntRange(1, 1000))
     prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
@@ -104,43 +102,34 @@ class ShownOptions(Options, heading="What clients are shown"):
 class HttpOptions(Options, heading="Over HTTP (--transport http)"):
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
-    allow_empty: bool = flag(
-        "Be ready even if no folder has a skill yet; without this option /readyz returns 503."
-    )
+    allow_empty: bool = flag("Be ready without any skill, too; otherwise /readyz returns 503.")
     allowed_host: tuple[str, ...] = many(
-        "A name that the Host header may have. May be repeated; * for any. The names of this "
-        "machine are allowed by default if --host is one of them.",
-        metavar="NAME",
+        "A name that the Host header may have; * for any. The names of this machine are allowed "
+        "by default if --host is one of them.",
+        "NAME",
     )
     allowed_origin: tuple[str, ...] = many(
-        "An origin that browsers may come from, such as https://app.example. May be repeated; * "
-        "for any.",
-        metavar="ORIGIN",
+        "An origin that browsers may come from, such as https://app.example; * for any.", "ORIGIN"
     )
-    token_file: str | None = option(
-        None,
+    token_file: str | None = text(
         "Clients must send a token of this file, which has lines name=token, and after the token "
         "expires=2027-01-31 and groups=a,b if you like. Read again when it changes.",
+        "FILE",
+        **_TOKENS,
         type=click.Path(),
-        metavar="FILE",
-        is_live=True,
-        if_empty="tokens",
     )
     tokens: str | None = text(
-        "The same lines as a value; meant for MCP_SKILLS_TOKENS.",
+        "The same lines as a value, for MCP_SKILLS_TOKENS.",
         "LINES",
+        **_TOKENS,
         is_secret=True,
-        is_live=True,
-        if_empty="tokens",
     )
     session_idle: float = seconds(1800, "Idle timeout of a legacy session.", least=1)
     max_sessions: int = count(
         1000, "Maximum of legacy sessions; over it, the client with most loses its oldest idle one."
     )
     max_connections: int = count(
-        1000,
-        "Maximum of connections; over it, the client with most loses its oldest idle one. "
-        "The process's limit of open files applies, too.",
+        1000, "Maximum of connections, likewise. The limit of open files applies, too."
     )
     request_timeout: float = seconds(
         30, "Time limit for receiving a request's head, and for its body.", above=True
@@ -150,24 +139,18 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
 
 class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
     keep_alive: int = count(
-        5,
-        "Keep-alive timeout of a connection. That of a proxy in front must be shorter.",
-        metavar="SECONDS",
+        5, "Keep-alive timeout of a connection; a proxy's must be shorter.", metavar="SECONDS"
     )
     root_path: str = option(
-        "",
-        "The prefix of all paths that clients see, such as /skills, whether or not a proxy "
-        "strips it.",
-        metavar="PATH",
+        "", "The prefix of all paths for clients, whether a proxy strips it or not.", metavar="PATH"
     )
     trusted_proxy: tuple[str, ...] = many(
         "The address or network of a proxy, such as 10.0.0.0/8, whose X-Forwarded-For and "
-        "X-Forwarded-Proto are trusted. May be repeated.",
-        metavar="CIDR",
+        "X-Forwarded-Proto are trusted.",
+        "CIDR",
     )
     drain: float = seconds(
-        0,
-        "How long to drain after SIGTERM: requests are answered, and /readyz reports the shutdown.",
+        0, "How long to drain after SIGTERM: requests are answered, and /readyz says so."
     )
 
 

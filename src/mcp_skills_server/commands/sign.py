@@ -28,27 +28,20 @@ _FILE = click.Path(dir_okay=False)
 
 class SignOptions(LimitOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
-    password_env: str | None = text(
-        "The environment variable with the password of the key.", "NAME"
-    )
+    password_env: str | None = text("The variable with the password of the key.", "NAME")
     certificates: tuple[str, ...] = many(
-        "The key's certificate, then the certificates of its issuers. May be repeated.",
-        "--certificate",
-        metavar="FILE",
+        "The key's certificate, then the certificates of its issuers.", "FILE", "--certificate"
     )
 
 
 class VerifyOptions(RootOptions):
     keys: tuple[str, ...] = many(
-        "A public key, or the certificate of an authority, in PEM. May be repeated; one of them "
-        "must have signed.",
+        "A public key or an authority's certificate, in PEM. One of several must have signed.",
+        "FILE",
         "--key",
-        metavar="FILE",
     )
     identity: str | None = text("The address of a signer without a key, by sigstore.", "NAME")
-    issuer: str | None = text(
-        "With --identity: the OpenID Connect issuer that vouches for it.", "URL"
-    )
+    issuer: str | None = text("With --identity: the OpenID Connect issuer of it.", "URL")
     trust_root: str | None = text(
         "With --identity: a file with the trust root; by default sigstore's own is fetched.", "FILE"
     )

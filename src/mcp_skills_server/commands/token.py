@@ -18,9 +18,9 @@ class NewTokenOptions(Options):
         "reloads it by itself."
     )
     expires: str | None = text(
-        "When it expires: a day such as 2027-01-31, or a time of RFC 3339.", "DAY"
+        "When it expires: a day such as 2027-01-31, or as in RFC 3339.", "DAY"
     )
-    group: tuple[str, ...] = many("A group of the bearer. May be repeated.", metavar="NAME")
+    group: tuple[str, ...] = many("A group of the bearer.", "NAME")
 
 
 @click.group()

@@ -32,9 +32,7 @@ class ShowUsageOptions(Options):
     by: Literal["skill", "principal", "host"] = choice(
         "skill", "principal", "host", words="The grouping of the lines."
     )
-    all: bool = flag(
-        "Print every line, not only the 20 most used and the number of those never used."
-    )
+    all: bool = flag("Print every line, not only the 20 most used.")
     format: Literal["table", "json"] = choice("table", "json", words="The output format.")
 
 

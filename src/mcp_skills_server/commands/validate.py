@@ -49,20 +49,16 @@ class ValidateOptions(RootOptions):
         *get_args(Form), words="How to print; github: annotations for a workflow."
     )
     strict: bool = flag("Warnings count as errors.")
-    select: tuple[str, ...] = many(
-        "Report only codes with this prefix. May be repeated.", metavar="CODE"
-    )
-    ignore: tuple[str, ...] = many(
-        "Do not report codes with this prefix. May be repeated.", metavar="CODE"
-    )
+    select: tuple[str, ...] = many("Report only codes with this prefix.", "CODE")
+    ignore: tuple[str, ...] = many("Do not report codes with this prefix.", "CODE")
     fix: bool = flag("Show the safe corrections as a diff, and write them after confirmation.")
     yes: bool = flag("With --fix: write without confirmation.")
     watch: bool = flag("Keep running, and report again after each change, until Ctrl-C.")
     scanners: tuple[str, ...] = many(
         "Also run this program on each ROOT and report what it finds. It writes SARIF to stdout, "
-        "or to the file that stands for {output}. May be repeated.",
+        "or to the file that stands for {output}.",
+        "COMMAND",
         "--scanner",
-        metavar="COMMAND",
     )
 
 
@@ -276,9 +272,8 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
         try:
             replace_file(each.file, each.after.encode(), stat.S_IMODE(os.stat(each.file).st_mode))
         except OSError as error:
-            raise UsageError(
-                f"{each.shown}: cannot be written ({error.strerror}); check its permissions"
-            ) from None
+            reason = f"cannot be written ({error.strerror})"
+            raise UsageError(f"{each.shown}: {reason}; check its permissions") from None
     remark(f"{plural(len(found), 'file')} corrected")
     return True
 
@@ -315,9 +310,7 @@ def _remark_cut(registry: Registry) -> None:
 
 class RulesOptions(Options):
     form: Literal["text", "json"] = output_format("text", "json")
-    schema: bool = flag(
-        "Print the JSON schema of the frontmatter, for editors, in place of the rules."
-    )
+    schema: bool = flag("Print the JSON schema of the frontmatter, for editors.")
 
 
 @click.command()

@@ -80,9 +80,7 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
         secret = checked_secret(self.refresh_secret)
         if server.opened.mirrors is None:
             logger.warning(
-                "--refresh-secret: every ROOT is a folder, which is watched; %s has nothing to "
-                "fetch",
-                PATH,
+                "--refresh-secret: %s has nothing to fetch; every ROOT is a folder", PATH
             )
         return WebhookEndpoint(secret)
 
@@ -101,9 +99,7 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
         "The aud that these tokens must have.", "TEXT", in_file=False, if_empty="an audience"
     )
     oauth_resource: str | None = text(
-        "The URL of the endpoint for clients, if it differs from the audience.",
-        "URL",
-        in_file=False,
+        "The URL of the endpoint for clients, if not the audience.", "URL", in_file=False
     )
     resource_server: ResourceServer | None = None
     """Verifies the tokens; None if there is no issuer."""

@@ -132,9 +132,7 @@ class UsageCounts(UsageOptions, Feature):
                 return
         if self.store is None:
             if self.usage_questions:
-                raise UsageError(
-                    "--usage-questions keeps words beside the counts; give --usage too"
-                )
+                raise UsageError("--usage-questions keeps words beside counts; give --usage too")
             return
         from mcp_skills_server.telemetry.usage import Usage
 

@@ -68,7 +68,7 @@ class Replicas(Feature, heading="Shared by replicas (--transport http)"):
         if self.redis is None:
             if self.redis_password is not None or self.redis_ca is not None:
                 raise UsageError(
-                    "--redis-password and --redis-ca need --redis; give --redis URL too"
+                    "--redis-password and --redis-ca are for Redis; give --redis URL too"
                 )
             return
         if find_spec("redis") is None:

@@ -158,6 +158,7 @@ def test_a_crowd_from_one_address_takes_no_place_of_another() -> None:
             assert all(ask(bare) == b"alive\n" for bare in kept)
             assert server.send("GET", "/healthz", source="127.0.0.3").status == 200
             assert server.send("GET", "/.well-known/agent-skills/index.json").status == 200
+        server.said(r"all 20 connections are in use \(--max-connections\); closed one of the client with the most")
 
 
 @linux

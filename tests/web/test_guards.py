@@ -124,6 +124,8 @@ def test_listening_for_others_wants_an_allow_list_or_tokens(host: str) -> None:
     assert make_policy(host, ["mcp.example.com"], [], []).hosts == {"mcp.example.com"}
     guarded = make_policy(host, [], [], TOKENS)
     assert guarded.hosts is None and guarded.tokens == TOKENS
+    issuer: Any = object()
+    assert make_policy(host, [], [], [], issuer).oauth is issuer
 
 
 @each_row(

@@ -21,7 +21,7 @@ from shared.redis_servers import RealRedis, answering, redis_server, slow
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from tables import each_row
-from web.http_wire import HttpClient, Server, client, http_serving, refused, token_file, until
+from web.http_wire import HttpClient, Server, client, http_serving, token_file, until
 from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -289,16 +289,6 @@ def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path)
             assert state(at_a.server) == f"Redis at {url}: connected"
         with replicas(skills, url, count=1, environment=password) as (a,):
             a.said("its certificate is not trusted; name its authority by --redis-ca")
-
-
-def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:
-    for options in (
-        ("--redis", f"http://:{SECRET}@cache"),
-        ("--redis", f"redis://:{SECRET}@cache", "--redis-ca", "/absent.pem"),
-        ("--redis", f"redis://:{SECRET}@cache", "--redis-prefix", "a b"),
-        ("--redis-password", SECRET),
-    ):
-        assert SECRET not in refused(skills, *options)
 
 
 def test_the_documented_user_may_all_that_is_needed(redis: RealRedis, skills: Path, tmp_path: Path) -> None:

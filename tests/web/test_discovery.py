@@ -28,13 +28,11 @@ SITE = "http://localhost"
 FOLDERS = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
 TOKEN = "ops=0123456789abcdef"
 BEARER = bearing("0123456789abcdef")
-Headers = dict[str, str | None]
 
 
 def get(server: Server, path: str, **headers: str) -> Reply:
     """GET; `if_none_match="..."` for If-None-Match."""
-    named: Headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return server.send("GET", path, headers=named)
+    return server.send("GET", path, headers=[(name.replace("_", "-"), value) for name, value in headers.items()])
 
 
 def entries(server: Server, **headers: str) -> list[dict[str, Any]]:

@@ -133,14 +133,10 @@ def test_what_is_no_request_of_the_modern_era_is_not_answered_as_one(server: Ser
         assert reply.messages[0].get("id") is None
 
 
-@pytest.mark.parametrize("escaped", ["protocolVersion", "\\u0070rotocolVersion"])
-def test_a_legacy_request_that_quotes_the_envelope_is_no_modern_one(server: Server, escaped: str) -> None:
+def test_a_legacy_request_that_names_its_version_in_the_envelope_is_no_modern_one(server: Server) -> None:
     with client(server, "legacy") as one:
-        for meta in ({META + "protocolVersion": VERSIONS["legacy"]}, {"x": META + "protocolVersion"}):
-            message = one.message("skills/list", {"_meta": meta})
-            body = json.dumps(message).replace("protocolVersion", escaped).encode()
-            reply = server.send(body=body, headers=one.headers())
-            assert reply.messages[0]["result"]["skills"]
+        message = one.message("skills/list", {"_meta": {META + "protocolVersion": VERSIONS["legacy"]}})
+        assert one.post(message).messages[0]["result"]["skills"]
 
 
 @pytest.mark.requirement("MCP-7", "MCP-32", "MCP-43", "MCP-52")
@@ -157,17 +153,14 @@ def test_a_method_that_is_unknown_or_gone_is_not_found(modern: HttpClient, metho
 
 
 @pytest.mark.requirement("MCP-44")
-@each_row(
-    "message",
-    [
-        {"method": "notifications/anything"},
-        {"method": "notifications/cancelled", "params": {"requestId": 1, "_meta": MODERN_META}},
-        {"method": "notifications/initialized", "params": {}},
-    ],
-)
-def test_a_notification_is_accepted_without_a_body(asked: HttpClient, message: dict[str, Any]) -> None:
-    reply = asked.post({"jsonrpc": "2.0", **message})
-    assert (reply.status, reply.body) == (202, b"")
+def test_a_notification_is_accepted_without_a_body(asked: HttpClient) -> None:
+    for method, params in (
+        ("anything", {}),
+        ("cancelled", {"requestId": 1, "_meta": MODERN_META}),
+        ("initialized", {}),
+    ):
+        reply = asked.post({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params})
+        assert (reply.status, reply.body) == (202, b"")
 
 
 @pytest.mark.requirement("MCP-47")

@@ -115,14 +115,6 @@ def test_a_site_is_ready_when_its_skills_are_served_and_later_by_its_last_copy(t
             assert lines[1].count(publisher.url) == 1 and "index.json does not answer now" in lines[1]
 
 
-def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path) -> None:
-    with http_serving(write_skill(tmp_path / "a"), environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
-        server.until_ready()
-        for path in ("/readyz?verbose", "/healthz?x=1"):
-            assert server.send("GET", path).status == 401
-            assert server.send("GET", path, headers=bearing(TOKEN)).status == 200
-
-
 def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     config = tmp_path / "c.toml"
@@ -136,10 +128,13 @@ def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
             server.said("there is no copy of it yet")
             until_scanned(server)
             anyone = asked(server)[1]
+            assert anyone == ["a source: it has not responded yet, and there is no cached copy"]
+            # More than the one line is for who may come in.
+            assert [server.send("GET", path).status for path in ("/readyz?verbose", "/healthz?x=1")] == [401, 401]
+            assert server.send("GET", "/healthz?x=1", headers=bearing(TOKEN)).status == 200
             alpha, ops = (
                 server.send("GET", "/readyz?verbose", headers=bearing(each)).body.decode().splitlines()
                 for each in (TOKEN, f"{TOKEN}-of-ops")
             )
-            assert anyone == ["a source: it has not responded yet, and there is no cached copy"]
             assert alpha == [*anyone, "2 roots, 1 of them failing"]
             assert f"{tmp_path}/skills: read" in ops

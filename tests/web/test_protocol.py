@@ -257,23 +257,3 @@ def test_a_slow_reader_holds_nobody_up_and_neither_does_one_that_vanishes(tmp_pa
         assert other.request("skills/list")["skills"]
         assert len(held[3].recv(1000, socket.MSG_WAITALL)) == 1000  # who reads on gets on
         assert slow.request("skills/list")["skills"]
-
-
-def test_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) -> None:
-    """Each is owed every kind of news once at the most, and others hear all of it."""
-    write_skill(tmp_path / "a", zz_md="0")
-    with http_serving(tmp_path) as server, ExitStack() as stack:
-        listener = stack.enter_context(client(server, "modern"))
-        listener.every_skill()
-        wanted = {"skillsListChanged": True, "resourceSubscriptions": ["skill://a/zz.md"]}
-        request = listener.raw(listener.message("subscriptions/listen", {"notifications": wanted}))
-        for number in range(10):
-            bare = stack.enter_context(server.connect(receive_buffer=4096))
-            bare.sendall(request)
-            if number % 2:
-                bare.setsockopt(*RESET)
-                bare.close()
-        stream = listener.hear("skill://a/zz.md")
-        for number in range(3):
-            (tmp_path / "a" / "zz.md").write_text(f"{number} more")
-            stream.until("notifications/resources/updated", "skill://a/zz.md")

@@ -63,17 +63,10 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
         """Back to the client, with a code."""
-        code = AuthorizationCode(
-            code=secrets.token_urlsafe(32),
-            scopes=params.scopes or [],
-            expires_at=time() + 60,
-            client_id=client.client_id or "",
-            code_challenge=params.code_challenge,
-            redirect_uri=params.redirect_uri,
-            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
-            resource=params.resource,
-            subject=self.user,
-        )
+        known = params.model_dump(exclude={"state"})
+        known["scopes"] = params.scopes or []
+        made = {"code": secrets.token_urlsafe(32), "expires_at": time() + 60, "client_id": client.client_id or ""}
+        code = AuthorizationCode(**known, **made, subject=self.user)
         self._codes[code.code] = code
         return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
 
@@ -91,9 +84,6 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         self.resources.append(authorization_code.resource)
         token = self.token(authorization_code.resource or "", authorization_code.scopes)
         return OAuthToken(access_token=token, expires_in=_LIFE_S, scope=" ".join(authorization_code.scopes))
-
-    async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
-        return None
 
     def app(self) -> Starlette:
         """Its endpoints, metadata that names its keys, and the keys."""

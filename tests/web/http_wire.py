@@ -224,13 +224,9 @@ class Stream:
 
     def __init__(self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
-        try:
-            connection.request(method, server.prefix + "/mcp", body, dict(headers))
-            sock = connection.sock
-            response = connection.getresponse()
-        except BaseException:
-            connection.close()
-            raise
+        connection.request(method, server.prefix + "/mcp", body, dict(headers))
+        sock = connection.sock
+        response = connection.getresponse()
         self.status, self.headers = response.status, response.headers
         self.messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.comments: queue.Queue[str] = queue.Queue()

@@ -33,13 +33,37 @@ class Crowd:
         self.closed: list[Slot] = []
         self.slots = Slots(limit, spare)
 
-    def come(self, owner: str, state: State = State.SILENT, *, known: bool | None = None) -> Slot:
-        """A connection; unless told otherwise it was let in if it has sent anything."""
+    def come(self, owner: str, state: State = State.SILENT) -> Slot:
+        """A connection, which was let in if it has sent anything."""
         slot = Slot(self.slots, owner, lambda: self.closed.append(slot))
         self.slots.enter(slot)
-        slot.is_admitted = state is not State.SILENT if known is None else known
+        slot.is_admitted = state is not State.SILENT
         self.slots.set_state(slot, state)
         return slot
+
+
+STATES = {"silent": State.SILENT, "rests": State.RESTING, "busy": State.BUSY}
+
+
+@each_row(
+    ("limit", "come", "closed", "spare"),
+    [
+        # A silent one of who holds most goes before who has been let in, and then one of its own.
+        (5, "good-rests good-rests good-rests bad-silent bad-silent new-silent bad-silent", [3, 4], []),
+        # Where all are busy a newcomer is refused.
+        (2, "a-busy b-busy c-busy d-silent", [], [2, 3]),
+        # A silent one on a spare place gives way to the next, and none that is busy there does.
+        (1, "a-busy probe-busy b-silent b-silent b-silent", [2, 3], [1, 2, 3, 4]),
+        # Who holds most and is busy keeps its places, as long as the newcomer has shown nothing.
+        (4, "hog-busy hog-busy hog-busy hog-busy stranger-silent", [], [4]),
+    ],
+)
+def test_who_gets_a_place_and_who_loses_one(limit: int, come: str, closed: list[int], spare: list[int]) -> None:
+    crowd = Crowd(limit)
+    words = (each.split("-") for each in come.split())
+    there = [crowd.come(owner, STATES[state]) for owner, state in words]
+    assert [there.index(each) for each in crowd.closed] == closed
+    assert [number for number, each in enumerate(there) if each.is_spare] == spare
 
 
 HELD = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9))
@@ -55,17 +79,6 @@ def test_nobody_loses_a_place_to_who_holds_as_many(held: dict[str, int], newcome
         assert gives in may and held[gives] == max(held[owner] for owner in may)
 
 
-def test_a_silent_one_of_who_holds_most_goes_before_who_has_been_let_in() -> None:
-    crowd = Crowd(5)
-    for _ in range(3):
-        crowd.come("good", State.RESTING)
-    first, second = crowd.come("bad"), crowd.come("bad")
-    newcomer = crowd.come("new")
-    assert crowd.closed == [first] and not newcomer.is_spare
-    crowd.come("bad")  # who has two now, and gives one of its own
-    assert crowd.closed == [first, second]
-
-
 def test_the_longest_idle_goes_and_not_the_oldest() -> None:
     crowd = Crowd(2)
     first, second = crowd.come("a", State.RESTING), crowd.come("a", State.RESTING)
@@ -77,29 +90,20 @@ def test_the_longest_idle_goes_and_not_the_oldest() -> None:
 
 def test_a_request_that_let_nobody_in_leaves_a_connection_among_the_silent() -> None:
     crowd = Crowd(2)
-    stranger = crowd.come("a", State.BUSY, known=False)
-    guest = crowd.come("a", State.RESTING)
-    crowd.slots.set_state(stranger, State.RESTING)  # it was answered with 401
+    stranger = crowd.come("a")
+    crowd.come("a", State.RESTING)
+    for state in (State.BUSY, State.RESTING):  # it was answered with 401
+        crowd.slots.set_state(stranger, state)
     crowd.come("a")
-    assert crowd.closed == [stranger] and not guest.is_spare
-
-
-def test_where_all_are_busy_a_newcomer_is_refused_and_nobody_is_closed() -> None:
-    crowd = Crowd(2)
-    crowd.come("a", State.BUSY)
-    leaving = crowd.come("b", State.BUSY)
-    newcomer = crowd.come("c", State.BUSY)
-    assert newcomer.is_spare and not newcomer.admit(None) and not crowd.closed
-    crowd.slots.leave(leaving)
-    assert newcomer.admit(None) and not newcomer.is_spare
-    assert crowd.come("d").is_spare
+    assert crowd.closed == [stranger]
 
 
 def test_who_moves_from_a_spare_place_to_another_leaves_the_spare_one_free() -> None:
     crowd = Crowd(1, spare=1)
     leaving, moving = crowd.come("a", State.BUSY), crowd.come("b", State.BUSY)
+    assert moving.is_spare and not moving.admit(None)
     crowd.slots.leave(leaving)
-    assert moving.is_spare and moving.admit(None) and not moving.is_spare
+    assert moving.admit(None) and not moving.is_spare
     for owner in "cd":  # the second of them takes the spare place of the first
         assert crowd.come(owner).is_spare and moving not in crowd.closed
     assert len(crowd.closed) == 1
@@ -108,8 +112,6 @@ def test_who_moves_from_a_spare_place_to_another_leaves_the_spare_one_free() -> 
 def test_who_holds_more_than_half_gives_even_a_busy_one_but_only_to_who_was_let_in() -> None:
     crowd = Crowd(4, spare=4)
     hog = [crowd.come("hog", State.BUSY) for _ in range(4)]
-    stranger = crowd.come("stranger")
-    assert stranger.is_spare and not crowd.closed  # it has shown nothing yet
     guests = [crowd.come(f"guest {number}", State.BUSY) for number in range(3)]
     assert [guest.admit(None) for guest in guests] == [True, True, False]
     assert crowd.closed == hog[:2]
@@ -123,14 +125,6 @@ def test_a_bearer_is_counted_by_the_token_wherever_it_comes_from() -> None:
     crowd.come("here", State.BUSY), crowd.come("here", State.BUSY)
     newcomer = crowd.come("here")  # holds two by then, and token x one: nothing of another's goes
     assert newcomer.is_spare and not crowd.closed
-
-
-def test_a_silent_one_on_a_spare_place_gives_way_to_the_next() -> None:
-    crowd = Crowd(1, spare=2)
-    crowd.come("a", State.BUSY)
-    probe = crowd.come("probe", State.BUSY)
-    silent = [crowd.come("b") for _ in range(50)]
-    assert crowd.closed == silent[:-1] and probe.is_spare
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.integers(0, 3)), max_size=60))

@@ -7,7 +7,6 @@ import json
 import random
 import re
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,11 @@ SITE = "http://localhost"
 FOLDERS = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
 TOKEN = "ops=0123456789abcdef"
 BEARER = bearing("0123456789abcdef")
-Headers = dict[str, str | None]
 
 
 def get(server: Server, path: str, **headers: str) -> Reply:
     """GET; `if_none_match="..."` for If-None-Match."""
-    named: Headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return server.send("GET", path, headers=named)
+    return server.send("GET", path, headers=[(name.replace("_", "-"), value) for name, value in headers.items()])
 
 
 def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
@@ -214,44 +211,6 @@ def test_without_grace_nothing_old_stays(folder: Path) -> None:
         assert get(server, old[0]["url"]).status == 200
 
 
-@pytest.mark.requirement("X-7", "WK-14", "WK-15", "WK-36")
-def test_what_an_index_names_is_there_while_a_writer_is_at_work(tmp_path: Path) -> None:
-    for name in ("one", "two", "lone"):
-        write_skill(tmp_path / name, notes_md="a")
-    done = threading.Event()
-    dice = random.Random(7)
-
-    def rewrite() -> None:
-        while not done.wait(dice.choice([0.001] * 9 + [0.1])):
-            write_skill(tmp_path / "lone", body="x" * dice.randrange(9))
-            notes = tmp_path / dice.choice(["one", "two"]) / "notes.md"
-            fresh = notes.with_name(dice.choice([".fresh", notes.name]))
-            fresh.write_bytes(dice.randbytes(dice.choice([1, 3000])))
-            fresh.replace(notes)
-
-    with http_serving(tmp_path) as server:
-        seen: dict[str, list[dict[str, Any]]] = {}
-
-        def differ() -> bool:
-            """Prove an index while it is written to; whether there were three that differ."""
-            index = entries(server)
-            seen[json.dumps(index)] = index
-            for entry in index:
-                said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
-                assert wellknown.compare_files(said.entries[0], proved(server, entry)) == (None, None)
-            return len(seen) == 3  # a burst without end is reported every 3 s
-
-        writer = threading.Thread(target=rewrite)
-        writer.start()
-        try:
-            until(differ)
-        finally:
-            done.set()
-            writer.join()
-        for entry in (each for index in seen.values() for each in index):
-            proved(server, entry)
-
-
 def test_a_server_that_was_started_anew_serves_what_its_predecessor_named(folder: Path) -> None:
     with http_serving(folder) as server:
         entry = entries(server)[1]
@@ -405,20 +364,18 @@ def test_ard_has_the_same_entries_with_the_prompts_of_trigger_sets(tmp_path: Pat
 
 
 def test_a_token_is_wanted_for_the_catalog_and_grants_hold_in_it(tmp_path: Path) -> None:
-    tokens = token_file(tmp_path, TOKEN)
     for name in ("open", "secret"):
         write_skill(tmp_path / "skills" / name)
     config = tmp_path / "c.toml"
     config.write_text('[[grant]]\nwho = ["token:ops"]\nskills = ["open"]\n', encoding="utf-8")
-    with http_serving(tmp_path / "skills", "--token-file", tokens, "--config", config) as server:
-        assert get(server, CARD).status == 200
+    options = (tmp_path / "skills", "--token-file", token_file(tmp_path, TOKEN))
+    with http_serving(*options, "--config", config) as server:
+        assert [get(server, path).status for path in (CARD, CATALOG, ARD)] == [200, 401, 401]
         for path in (CATALOG, ARD):
-            assert get(server, path).status == 401
             said = get(server, path, **BEARER).body.decode()
             assert ":skill:open" in said and "secret" not in said
-    with http_serving(tmp_path / "skills", "--token-file", tokens, "--publish-open") as server:
-        for path in (CATALOG, ARD):
-            assert ":skill:secret" in get(server, path).body.decode()
+    with http_serving(*options, "--publish-open") as server:
+        assert all(":skill:secret" in get(server, path).body.decode() for path in (CATALOG, ARD))
 
 
 def test_a_name_of_a_host_becomes_one_of_a_card() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from web.http_wire import HttpClient, Reply, Server, bearing, client, http_serving, refused, token_file
+from web.http_wire import HttpClient, Server, bearing, client, http_serving, refused, token_file
 from wire import Era, write_skill
 
 ANN, BOB = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
@@ -139,25 +139,20 @@ def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: 
 
 
 def test_discovery_and_the_skills_protocol_answer_by_grants_and_no_cache_mixes_them_up(place: Path) -> None:
-    with http_serving("--config", configure(place, GRANTS)) as server:
-
-        def get(path: str, token: str) -> Reply:
-            return server.send("GET", path, headers=bearing(token))
-
-        index = get("/.well-known/agent-skills/index.json", ANN)
-        listed = json.loads(index.body)["skills"]
-        assert [each["name"] for each in listed] == ["refunds", "tax"]
+    path = "/.well-known/agent-skills/index.json"
+    file = configure(place, GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n')
+    write_skill(place / "skills" / "open")
+    with http_serving("--config", file) as server:
+        index = server.send("GET", path, headers=bearing(ANN))
+        listed = {each["name"]: each["url"] for each in json.loads(index.body)["skills"]}
+        assert [*listed] == ["open", "refunds", "tax"]
         assert index.headers["Vary"] == "authorization" and "private" in index.headers["Cache-Control"]
-        assert [get(listed[0]["url"], each).status for each in (ANN, BOB)] == [200, 404]
+        assert [server.send("GET", listed["tax"], headers=bearing(each)).status for each in (ANN, BOB)] == [200, 404]
         found = server.rpc("list_skills", token=BOB)["result"]["skills"]
-        assert [each["name"] for each in found] == ["skills.protocol.guide", "tea"]
-
-
-def test_what_is_published_openly_is_what_everybody_may_read(place: Path) -> None:
-    grants = GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["finance/tax"]\n'
-    with http_serving("--config", configure(place, grants), "--publish-open") as server:
-        index = server.send("GET", "/.well-known/agent-skills/index.json")
-        assert [each["name"] for each in json.loads(index.body)["skills"]] == ["tax"]
+        assert [each["name"] for each in found] == ["open", "skills.protocol.guide", "tea"]
+    with http_serving("--config", file, "--publish-open") as server:
+        index = server.send("GET", path)
+        assert [each["name"] for each in json.loads(index.body)["skills"]] == ["open"]
         assert "public" in index.headers["Cache-Control"]
 
 

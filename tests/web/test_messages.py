@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -82,77 +83,54 @@ def test_an_id_under_way_in_a_session_is_refused_and_other_sessions_may_have_it(
 # In process, where the order is ours to choose
 
 
-def posted(id_: Any, session: bytes | None = b"s") -> tuple[Scope, bytes]:
-    """A request as ASGI has it."""
-    headers = [] if session is None else [(b"mcp-session-id", session)]
-    return {"type": "http", "method": "POST", "headers": headers}, json.dumps({**CALL, "id": id_}).encode()
-
-
-async def ask(app: Messages, scope: Scope, body: bytes, seen: list[Message]) -> None:
-    """Send a request; what comes back is in the list as it comes."""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Message) -> None:
-        seen.append(message)
-
-    await app(scope, receive, send)
-
-
 class Slow:
-    """Stands for the SDK: answers when it is told to, and is done a while later."""
+    """Stands for the SDK: ends a request when it is told to."""
 
     def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.come = anyio.Semaphore(0)
-        self.answer = anyio.Semaphore(0)
-        self.leave = anyio.Semaphore(0)
+        self.ids: list[Any] = []
+        self.come, self.leave = anyio.Semaphore(0), anyio.Semaphore(0)
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """As the SDK's endpoint."""
-        message = json.loads((await receive())["body"])
-        self.bodies.append(message)
+        self.ids.append(json.loads((await receive())["body"])["id"])
         self.come.release()
-        await self.answer.acquire()
-        stream = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": stream})
-        note = b'event: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/x"}\r\n\r\n'
-        await send({"type": "http.response.body", "body": note, "more_body": True})
-        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}, separators=(",", ":"))
-        event = f"event: message\r\ndata: {text}\r\n\r\n".encode()
-        await send({"type": "http.response.body", "body": event, "more_body": True})
         await self.leave.acquire()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
 
 
 @pytest.mark.anyio
-async def test_an_id_may_be_used_again_once_its_answer_went_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_may_be_used_again_once_its_request_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
     app = Messages(slow)
-    first: list[Message] = []
-    second: list[Message] = []
-    with anyio.fail_after(DEADLINE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, app, *posted(7), first)
-            await slow.come.acquire()
-            slow.answer.release()
-            while len(first) < 3:
-                await anyio.lowlevel.checkpoint()
-            tasks.start_soon(ask, app, *posted("7"), second)  # which the SDK keeps in the same place
-            for _ in range(20):
-                await anyio.lowlevel.checkpoint()
-            assert len(slow.bodies) == 1  # it waits until the SDK has cleared the place
-            slow.leave.release()
-            await slow.come.acquire()
-            monkeypatch.setattr(sessions, "_ID_S", 0.01)
-            refused: list[Message] = []
-            await ask(app, *posted(7), refused)
-            assert refused[0]["status"] == 400
-            tasks.start_soon(ask, app, *posted(7, None), [])  # of no session, and so of no other's id
-            await slow.come.acquire()
-            for semaphore in (slow.answer, slow.answer, slow.leave, slow.leave):
-                semaphore.release()
-    assert [each["id"] for each in slow.bodies] == [7, "7", 7]
-    assert second[0]["status"] == 200
+
+    async def status(id_: Any, session: bytes | None = b"s") -> int:
+        """Ask with this id; the status of the answer."""
+        headers = [] if session is None else [(b"mcp-session-id", session)]
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": json.dumps({**CALL, "id": id_}).encode(), "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await app({"type": "http", "method": "POST", "headers": headers}, receive, send)
+        return sent[0]["status"]
+
+    async with asyncio.timeout(DEADLINE):
+        first = asyncio.create_task(status(7))
+        await slow.come.acquire()
+        second = asyncio.create_task(status("7"))  # which the SDK keeps in the same place
+        await anyio.wait_all_tasks_blocked()
+        assert slow.ids == [7]  # it waits until the SDK has cleared the place
+        slow.leave.release()
+        await slow.come.acquire()
+        monkeypatch.setattr(sessions, "_ID_S", 0.01)
+        assert await status(7) == 400
+        other = asyncio.create_task(status(7, None))  # of no session, and so of no other's id
+        await slow.come.acquire()
+        slow.leave.release()
+        slow.leave.release()
+        assert await asyncio.gather(first, second, other) == [200] * 3
+    assert slow.ids == [7, "7", 7]
     assert app._under_way == {}

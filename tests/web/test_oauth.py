@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -252,21 +251,6 @@ def test_an_issuer_that_cannot_be_asked_is_503_with_a_time(tmp_path: Path, issue
 # Ends
 
 
-def test_streams_end_when_their_token_does(tmp_path: Path, issuer: Publisher) -> None:
-    with guarded(tmp_path, issuer.url, more="skew = 0") as server, ExitStack() as opened:
-        server.said("has 1 keys")
-        long = signed(good(server, issuer))
-        kept = opened.enter_context(client(server, "modern", token=long)).hear()
-        ends = time() + 5
-        short = signed(good(server, issuer, exp=ends))
-        leaving = [opened.enter_context(client(server, era, token=short)).hear() for era in ("legacy", "modern")]
-        for cut in leaving:
-            cut.rest()
-        assert time() >= ends - 0.1
-        assert ask(server, short).status == 401 and ask(server, long).status == 200
-        assert kept.messages.empty() and kept.whole is None
-
-
 def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     file = token_file(tmp_path, f"a={FILE_TOKEN}a groups=x", f"b={FILE_TOKEN}b groups=x")
@@ -282,12 +266,6 @@ def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -
 
 
 # Starting
-
-
-def test_an_issuer_is_a_reason_to_listen_for_others(tmp_path: Path, issuer: Publisher) -> None:
-    with guarded(tmp_path, issuer.url, "--host", "0.0.0.0", audience="https://skills.example/mcp") as server:
-        assert ask(server, None).status == 401
-        assert ask(server, signed(claims(iss=issuer.url))).status == 200
 
 
 def test_over_stdio_an_issuer_and_quotas_are_named_as_unused(tmp_path: Path) -> None:

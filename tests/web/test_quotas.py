@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -164,25 +164,21 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
 
     def run(name: str, script: str) -> dict[str, Any]:
         one = bearer(server, name)
-        arguments = {"names": ["one"]}
-        session = one.request("tools/call", {"name": "skills_load", "arguments": arguments})
-        arguments = {"session": session["structuredContent"]["session"], "path": f"scripts/{script}.sh"}
-        return one.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
+        loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["one"]}})
+        given = {"session": loaded["structuredContent"]["session"], "path": f"scripts/{script}.sh"}
+        return one.request("tools/call", {"name": "skills_run_script", "arguments": given})
 
-    with limited(tmp_path, "", *options, "--script-folder", shared, patch=patch) as server:
-        ended: list[dict[str, Any]] = []
-        holding = threading.Thread(target=lambda: ended.append(run("alpha", "hold")), daemon=True)
-        holding.start()
-        until(lambda: (shared / "begun").exists() or ended)
-        assert not ended, ended
+    options += ("--script-folder", str(shared))
+    with limited(tmp_path, "", *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(run, "alpha", "hold")
+        until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")
         assert refused["isError"] and "(quota runs)" in refused["content"][0]["text"]
         error = server.rpc("run_code", token=TOKENS["alpha"], language="python", code="print(1)")["error"]
         assert (error["code"], error["data"]) == (-32000, {"quota": "runs"})
         assert "isError" not in run("beta", "quick")
         (shared / "go").touch()
-        holding.join(DEADLINE)
-        assert len(ended) == 1 and "isError" not in ended[0]
+        assert "isError" not in holding.result(DEADLINE)
         assert "isError" not in run("alpha", "quick")
 
 

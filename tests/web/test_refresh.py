@@ -80,10 +80,11 @@ def test_who_does_not_prove_that_they_know_the_secret_is_refused(
     assert other.status == 401, "a signature is of one body"
 
 
-def test_the_token_is_still_wanted_elsewhere(reader: tuple[Server, Path]) -> None:
+def test_the_token_is_still_wanted_elsewhere_and_a_body_is_bounded(reader: tuple[Server, Path]) -> None:
     for path in ("/mcp", "/refresh/more", "/refreshed", "/.well-known/agent-skills/index.json"):
         assert reader[0].send(path=path, body=b"{}", headers={"X-Gitlab-Token": SECRET}).status in {401, 404}
     assert reader[0].send("GET", "/refresh").status == 405
+    assert reader[0].send(path="/refresh", body=bytes((25 << 20) + 1)).status == 413
 
 
 def test_a_change_is_there_without_waiting_for_the_next_look(

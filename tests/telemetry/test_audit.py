@@ -183,8 +183,12 @@ def test_over_http_the_bearer_and_the_address_are_recorded_also_on_stdout(tmp_pa
         index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json", headers=bearer).body)
         server.send("GET", index["skills"][0]["url"], headers=bearer)
         server.send("GET", "/.well-known/agent-skills/none/x", headers=bearer)
+        names = [each["name"] for each in server.rpc("list_skills", token=SECRET)["result"]["skills"]]
+        name = next(each for each in names if each.endswith("a"))
+        server.rpc("read_skill_file", token=SECRET, name=name, path="SKILL.md")
         assert server.process.stdout is not None
-        load, refuse = (json.loads(server.process.stdout.readline()) for _ in range(2))
+        load, refuse, rpc = (json.loads(server.process.stdout.readline()) for _ in range(3))
     assert (load["event"], load["skill"], load["principal"], load["address"]) == ("load", "a", "token:ops", "127.0.0.1")
     assert (refuse["event"], refuse["protocol"]) == ("refuse", "discovery")
-    assert SECRET not in repr((load, refuse))
+    assert (rpc["event"], rpc["protocol"], rpc["principal"]) == ("load", "skills-protocol", "token:ops")
+    assert "host" not in rpc and SECRET not in repr((load, refuse, rpc))

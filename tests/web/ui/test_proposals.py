@@ -103,6 +103,8 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         assert not made.get("isError"), said(made)
         page = seen.page
         page.goto(address)
+        assert page.url == address.partition("enter")[0], "the secret leaves the address"
+        assert page.evaluate("() => document.cookie") == ""
         page.get_by_role("link", name="Proposals").click()
         page.get_by_role("link", name="coffee").click()
         expect(page.locator("table.sides")).to_contain_text("Slowly.")

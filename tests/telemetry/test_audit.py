@@ -68,6 +68,13 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
     assert recorded(tmp_path / "required") == [("read", "begun", "b.md")], "once, and before the bytes"
 
 
+def test_refused_strangers_do_not_fill_the_disk(tmp_path: Path) -> None:
+    audit, stranger = AuditLog(str(tmp_path / "audit")), {"principal": None, "address": "10.0.0.9", "reason": "token"}
+    for moment in (*range(25), 60, 61):
+        audit.record(event("refused")._replace(time=moment, **stranger))
+    assert [each.get("left_out") for each in lines(tmp_path / "audit")] == [None] * 20 + [5, None]
+
+
 @needs_full
 def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -172,19 +172,6 @@ def test_it_works_without_a_script(chromium: Browser, tmp_path: Path) -> None:
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_a_token_signs_in_by_the_form(chromium: Browser) -> None:
-    environment = {"MCP_SKILLS_TOKENS": "laptop=0123456789abcdef"}
-    with page_serving(FIXTURES, environment=environment) as server, looking(chromium) as seen:
-        seen.page.goto(f"http://127.0.0.1:{server.port}/ui/")
-        seen.page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
-        seen.page.get_by_role("button", name="Sign in").click()
-        expect(seen.page.get_by_role("alert")).to_contain_text("not valid here")
-        seen.page.get_by_label("Token").fill("0123456789abcdef")
-        seen.page.get_by_role("button", name="Sign in").click()
-        expect(seen.page.get_by_role("heading", name="Skills", exact=True)).to_be_visible()
-    assert [each for each in seen.refused if "403" not in each] == []
-
-
 def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Browser, skills: Path) -> None:
     with opened(chromium, skills) as (seen, origin):
         page = seen.page

@@ -58,17 +58,18 @@ def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
 
 
 async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, server: Events, seen: list[Event]) -> None:
-    registry, tries = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a")})), list[bytes]()
+    registry, tries = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b.md": "b"})), list[bytes]()
 
     async def handler(view: View) -> bytes:
-        tries.append(await view.read(view.snapshot.skills["a"], "SKILL.md"))
+        tries.append(await view.read(view.snapshot.skills["a"], ["b.md", "SKILL.md"][len(tries)]))
         if len(tries) == 1:
             raise StaleFileError(str(tmp_path / "a" / "SKILL.md"))
         return tries[-1]
 
     with server.serving(), events.Request("mcp", "x", principal=None):
         raw = await retry_when_stale(registry, handler)
-    assert [each.bytes for each in seen] == [len(raw)] and tries == [raw, raw]
+    assert [(each.bytes, [use.file for use in each.uses]) for each in seen] == [(len(raw), ["SKILL.md"])]
+    assert tries == [b"b", raw]
 
 
 async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: list[Event]) -> None:

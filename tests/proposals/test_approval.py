@@ -103,6 +103,13 @@ def test_a_change_is_written_whole_and_what_it_leaves_alone_stays(desk: Desk) ->
         approval.reject(desk.store, made.id, reviewer=LOCAL)
 
 
+def test_a_review_is_of_the_root_that_the_proposal_is_for(desk: Desk, tmp_path: Path) -> None:
+    made = desk.proposed("coffee", {})
+    write_skill(tmp_path / "first" / "tea")
+    with Registry([tmp_path / "first", desk.skills]) as registry:
+        assert not review(registry, desk.store, made).is_outdated
+
+
 def test_a_new_skill_is_made_with_the_folders_above_it(desk: Desk) -> None:
     desk.approve(desk.proposed("tea/green", {}))
     assert tree(desk.skills / "tea") == {"green/SKILL.md": (manifest("green").encode(), False)}

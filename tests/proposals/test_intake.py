@@ -117,7 +117,9 @@ def test_a_manifest_and_a_reason_are_wanted_that_a_person_can_read(tmp_path: Pat
         refuse(tmp_path / str(number), replace(DRAFT, reason=reason), GREEN, "reason")
 
 
-def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: ProposalStore) -> None:
+def test_one_principal_fills_its_own_quota_alone(
+    registry: Registry, store: ProposalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(MOST_PER_PRINCIPAL):
         propose(registry, store, DRAFT, GREEN)
     with pytest.raises(RequestError, match="20 of your proposals wait"):
@@ -126,6 +128,9 @@ def test_one_principal_fills_its_own_quota_alone(registry: Registry, store: Prop
     with store.locked():
         store.decide(store.list()[-1], "rejected", "token:bob", "")
     propose(registry, store, DRAFT, GREEN)
+    monkeypatch.setattr("mcp_skills_server.proposals.store.MOST_PENDING", MOST_PER_PRINCIPAL + 1)
+    with pytest.raises(RequestError, match="ask a reviewer to decide on some"):
+        propose(registry, store, replace(DRAFT, principal="token:bob"), GREEN)
 
 
 def test_no_link_is_changed_and_nothing_that_is_fetched(tmp_path: Path, store: ProposalStore) -> None:

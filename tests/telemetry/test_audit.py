@@ -68,6 +68,13 @@ def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
     assert recorded(tmp_path / "required") == [("read", "begun", "b.md")], "once, and before the bytes"
 
 
+def test_refused_strangers_do_not_fill_the_disk(tmp_path: Path) -> None:
+    audit, stranger = AuditLog(str(tmp_path / "audit")), {"principal": None, "address": "10.0.0.9", "reason": "token"}
+    for moment in (*range(25), *range(60, 82)):
+        audit.record(event("refused")._replace(time=moment, **stranger))
+    assert [each.get("left_out") for each in lines(tmp_path / "audit")] == [None] * 20 + [5] + [None] * 19
+
+
 @needs_full
 def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -183,8 +190,12 @@ def test_over_http_the_bearer_and_the_address_are_recorded_also_on_stdout(tmp_pa
         index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json", headers=bearer).body)
         server.send("GET", index["skills"][0]["url"], headers=bearer)
         server.send("GET", "/.well-known/agent-skills/none/x", headers=bearer)
+        names = [each["name"] for each in server.rpc("list_skills", token=SECRET)["result"]["skills"]]
+        name = next(each for each in names if each.endswith("a"))
+        server.rpc("read_skill_file", token=SECRET, name=name, path="SKILL.md")
         assert server.process.stdout is not None
-        load, refuse = (json.loads(server.process.stdout.readline()) for _ in range(2))
+        load, refuse, rpc = (json.loads(server.process.stdout.readline()) for _ in range(3))
     assert (load["event"], load["skill"], load["principal"], load["address"]) == ("load", "a", "token:ops", "127.0.0.1")
     assert (refuse["event"], refuse["protocol"]) == ("refuse", "discovery")
-    assert SECRET not in repr((load, refuse))
+    assert (rpc["event"], rpc["protocol"], rpc["principal"]) == ("load", "skills-protocol", "token:ops")
+    assert "host" not in rpc and SECRET not in repr((load, refuse, rpc))

@@ -19,8 +19,6 @@ from mcp_skills_server import Registry, Runtime, attach
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.rpc.methods import Methods
-from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, Events, Use
@@ -46,28 +44,6 @@ async def test_a_bug_is_told_from_a_refusal(tmp_path: Path, monkeypatch: pytest.
     assert [(each.method, each.outcome) for each in seen][-1] == ("prompts/get", "failed")
 
 
-async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, server: Events, seen: list[Event]) -> None:
-    async def ask(method: str, **params: Any) -> Any:
-        raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        return json.loads(await rpc.answer(raw, "token:alice", Principal("token", "alice")) or b"")
-
-    write_skill(tmp_path / "a", body=BODY)
-    rpc = Rpc(Methods(Runtime(loaded(tmp_path))))
-    with server.serving():
-        names = [each["name"] for each in (await ask("list_skills"))["result"]["skills"]]
-        await ask("read_skill_file", name=next(each for each in names if each.endswith("a")), path="SKILL.md")
-        await ask("no_such_method")
-    _, read, unknown = seen
-    assert (read.protocol, read.outcome, read.skills, read.principal) == (
-        "skills-protocol",
-        "ok",
-        ("a",),
-        "token:alice",
-    )
-    assert (unknown.protocol, unknown.outcome, unknown.skills) == ("skills-protocol", "refused", ())
-    assert read.era is None and read.host is None
-
-
 def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
     plant(tmp_path, skills("gone", "edited", "same"))
     registry, seen = Registry([tmp_path]), list[Event]()
@@ -82,17 +58,18 @@ def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path) -> None:
 
 
 async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, server: Events, seen: list[Event]) -> None:
-    registry, tries = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a")})), list[bytes]()
+    registry, tries = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b.md": "b"})), list[bytes]()
 
     async def handler(view: View) -> bytes:
-        tries.append(await view.read(view.snapshot.skills["a"], "SKILL.md"))
+        tries.append(await view.read(view.snapshot.skills["a"], ["b.md", "SKILL.md"][len(tries)]))
         if len(tries) == 1:
             raise StaleFileError(str(tmp_path / "a" / "SKILL.md"))
         return tries[-1]
 
     with server.serving(), events.Request("mcp", "x", principal=None):
         raw = await retry_when_stale(registry, handler)
-    assert [each.bytes for each in seen] == [len(raw)] and tries == [raw, raw]
+    assert [(each.bytes, [use.file for use in each.uses]) for each in seen] == [(len(raw), ["SKILL.md"])]
+    assert tries == [b"b", raw]
 
 
 async def test_a_request_that_is_taken_back_is_cancelled(server: Events, seen: list[Event]) -> None:

@@ -25,7 +25,7 @@ from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, d
 from proposals.test_intake import DRAFT, manifest
 from web.ui import corpus
 from web.ui.chromium import PHONE, Seen, harm, looking, needs_chromium, width
-from web.ui.serving import own_page, page_serving, signed_in
+from web.ui.serving import page_serving, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
 pytestmark = needs_chromium
@@ -42,19 +42,6 @@ VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=hand
          "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
 LIVE = "Changes appear here as they happen."
-
-
-@contextmanager
-def opened(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Seen, str]]:
-    """One's own page, signed in, and its origin."""
-    with own_page(*roots) as address, looking(chromium, **options) as seen:
-        seen.page.goto(address)
-        expect(seen.page.get_by_role("heading", name="Skills", exact=True)).to_be_visible(timeout=20_000)
-        origin = address.partition("/ui/")[0]
-        assert seen.page.url == f"{origin}/ui/", "the secret leaves the address"
-        assert seen.page.evaluate("() => document.cookie") == ""
-        yield seen, origin
-    assert [each for each in seen.refused if "404" not in each] == []
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +62,22 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 
 @contextmanager
-def visiting(chromium: Browser, shared: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
-    """A context of its own on the page that tests share, and its origin."""
-    origin, cookie = shared
+def visiting(chromium: Browser, place: tuple[str, str], **options: Any) -> Iterator[tuple[Seen, str]]:
+    """A context of its own on a page of this origin and cookie, and the origin."""
+    origin, cookie = place
     with looking(chromium, **options) as seen:
         name, _, value = cookie.partition("=")
         seen.page.context.add_cookies([{"name": name, "value": value, "url": origin}])
         seen.page.goto(f"{origin}/ui/")
         yield seen, origin
     assert [each for each in seen.refused if "404" not in each] == []
+
+
+@contextmanager
+def opened(chromium: Browser, *roots: Path, **options: Any) -> Iterator[tuple[Seen, str]]:
+    """One's own page of these roots, and its origin."""
+    with signed_in(*roots) as place, visiting(chromium, place, **options) as both:
+        yield both
 
 
 def test_the_list_follows_what_is_typed_and_is_led_by_keys_alone(chromium: Browser, shared: tuple[str, str]) -> None:
@@ -176,19 +170,6 @@ def test_it_works_without_a_script(chromium: Browser, tmp_path: Path) -> None:
         expect(page.locator("#content")).to_contain_text("|")
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-
-
-def test_a_token_signs_in_by_the_form(chromium: Browser) -> None:
-    environment = {"MCP_SKILLS_TOKENS": "laptop=0123456789abcdef"}
-    with page_serving(FIXTURES, environment=environment) as server, looking(chromium) as seen:
-        seen.page.goto(f"http://127.0.0.1:{server.port}/ui/")
-        seen.page.get_by_label("Token").fill("wrong-wrong-wrong-wrong")
-        seen.page.get_by_role("button", name="Sign in").click()
-        expect(seen.page.get_by_role("alert")).to_contain_text("not valid here")
-        seen.page.get_by_label("Token").fill("0123456789abcdef")
-        seen.page.get_by_role("button", name="Sign in").click()
-        expect(seen.page.get_by_role("heading", name="Skills", exact=True)).to_be_visible()
-    assert [each for each in seen.refused if "403" not in each] == []
 
 
 def test_changes_show_as_they_happen_until_one_signs_out_elsewhere(chromium: Browser, skills: Path) -> None:

@@ -214,6 +214,7 @@ def test_each_tool_is_called_and_its_answer_is_what_a_model_gets(server: Server)
     assert "# Approval limits" in called("read&arg.skill=refunds&arg.path=references/approval-limits.md")
     wrong = called("load&arg.names=no-such")
     assert "tool error" in wrong and "Nothing was loaded" in wrong
+    assert "tool error" in called("read&arg.path=no-such")
     page = called("run_script&arg.path=scripts/run.sh")
     assert "query (required)" in page and "Result" not in page, "a tool that does something is not called"
     for host in ("generic", "opencode"):

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.web.ui.pages.proposals import sides
 from proposals.test_intake import manifest
 from server.test_proposing import ask as call
 from server.test_tools import said
@@ -87,6 +88,13 @@ def test_without_a_grant_the_page_of_a_server_has_no_proposals_and_ones_own_page
         assert ask(origin + NONE, cookie)[0] == 404
 
 
+def test_a_difference_has_the_lines_around_it_and_says_where_it_begins() -> None:
+    before, after = ("\n".join(map(str, (*range(20), each))).encode() for each in ("old", "new"))
+    (file,) = sides({"a": (before, False), "b": (b"", False)}, {"a": (after, False), "b": (b"", False)})
+    assert (file.path, file.kind, file.rows[0].left) == ("a", "changed", "from line 17")
+    assert [row.left for row in file.rows[1:]] == ["16", "17", "18", "19", "old"]
+
+
 @needs_chromium
 def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium: Browser, place: Path) -> None:
     """The walk: one host proposes, a person approves in a browser, another host is notified and loads the new text."""
@@ -103,6 +111,8 @@ def test_an_agent_proposes_a_person_approves_and_another_host_loads_it(chromium:
         assert not made.get("isError"), said(made)
         page = seen.page
         page.goto(address)
+        assert page.url == address.partition("enter")[0], "the secret leaves the address"
+        assert page.evaluate("() => document.cookie") == ""
         page.get_by_role("link", name="Proposals").click()
         page.get_by_role("link", name="coffee").click()
         expect(page.locator("table.sides")).to_contain_text("Slowly.")

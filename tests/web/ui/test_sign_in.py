@@ -94,7 +94,7 @@ def test_a_token_lets_in_and_is_not_in_the_cookie(skills: Path) -> None:
     with page_serving(skills, environment=TOKENS) as server:
         assert get(server, "/ui/").headers["Location"] == "/ui/sign-in"
         assert get(server, "/ui/skills/refunds").status == 303
-        assert 'type="password"' in get(server, "/ui/sign-in").body.decode()
+        assert 'name="token" type="password"' in get(server, "/ui/sign-in").body.decode()
         reply = sign_in(server, SECRET)
         cookie = cookie_of(reply.headers)
         assert reply.status == 303 and SECRET not in cookie
@@ -103,6 +103,7 @@ def test_a_token_lets_in_and_is_not_in_the_cookie(skills: Path) -> None:
         assert out.status == 303 and get(server, "/ui/", Cookie=cookie).status == 303
         assert get(server, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
         assert get(server, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
+        assert "not valid here" in words(sign_in(server, "wrong-wrong-wrong-wrong"))
         assert SECRET not in server.stderr
 
 

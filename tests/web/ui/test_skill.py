@@ -126,6 +126,7 @@ def test_files_are_a_tree_whose_links_say_the_whole_path(server: Server) -> None
     assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in words(text)
     assert "y / 1 file, 6 bytes one.md 6 bytes" in words(text)
     assert "<bdi>i/j/k/l/z.md</bdi>" in text and text.count("<summary><bdi>") == 2 + 8
+    assert "4 tokens If every other text file were read too" in words(text)
     assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
 
 

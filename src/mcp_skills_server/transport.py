@@ -132,11 +132,8 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
 
 def _end_of_answers(error: OSError) -> BrokenPipeError:
     """Convert a write error to BrokenPipeError; log it unless the reader caused it."""
-    if isinstance(error, BrokenPipeError):
-        return error
-    if isinstance(error, ConnectionError):  # stdout is a socket
-        return BrokenPipeError(error.errno, error.strerror)
-    logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
+    if not isinstance(error, ConnectionError):  # which it is for a pipe and a socket
+        logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
     return BrokenPipeError(error.errno, error.strerror)
 
 
@@ -157,10 +154,8 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
     if stat.S_ISFIFO(kind):
         # Reopening gives an open file description with its own mode, on systems with this path.
         with suppress(OSError):
-            return partial(
-                os.write,
-                os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC),
-            )
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            return partial(os.write, os.open(f"/proc/self/fd/{descriptor}", flags))
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
@@ -271,13 +266,11 @@ class Pipes:
         first. `work` may raise BrokenPipeError, alone or in a group.
         """
         loop = asyncio.get_running_loop()
-        working = loop.create_task(work())
+        working, is_over = loop.create_task(work()), asyncio.Event()
         ending: asyncio.Task[None] | None = None
-        is_over = False
 
         def cancel() -> None:
-            nonlocal is_over
-            is_over = True
+            is_over.set()
             working.cancel()
 
         async def end() -> None:
@@ -305,7 +298,7 @@ class Pipes:
             except* BrokenPipeError:
                 pass
         except asyncio.CancelledError:
-            if not is_over:
+            if not is_over.is_set():
                 raise
         finally:
             with suppress(NotImplementedError):

@@ -51,12 +51,9 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
 
 
 class Bundle:
-    """The files of one skill, nested skills included, and the findings of its directories.
+    """The files of one skill, which has none yet, and the findings of its directories.
 
-    Args:
-        skill: the skill, as yet without files.
-        root: its root.
-        files: the files of the scan.
+    Those of nested skills are included.
     """
 
     def __init__(self, skill: Skill, root: Root, files: ScannedFiles) -> None:

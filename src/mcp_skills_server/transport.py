@@ -41,10 +41,8 @@ class LineBuffer:
     """A splitter of byte chunks into lines of bounded length.
 
     Use either `lines`, for a server, or `blocks`, for a proxy that relays every byte. A line ends
-    with a line feed; a carriage return is part of the line.
-
-    Args:
-        max_line: the maximum bytes of a line without its line feed. Longer lines are not buffered.
+    with a line feed; a carriage return is part of the line. Longer lines than `max_line` bytes,
+    without the line feed, are not buffered.
     """
 
     def __init__(self, max_line: int = MAX_LINE) -> None:

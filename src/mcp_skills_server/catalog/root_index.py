@@ -35,7 +35,7 @@ Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
 class RootIndex:
-    """State of one root, of all these, as of its last scans. Guarded by the registry's lock."""
+    """State of one of the roots as of its last scans. Guarded by the registry's lock."""
 
     def __init__(
         self,

@@ -51,9 +51,9 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
 
 
 class Bundle:
-    """The files of one skill, which has none yet, and the findings of its directories.
+    """The files of one skill, nested skills included, and the findings of its directories.
 
-    Those of nested skills are included.
+    `skill` comes without files, and `complete` returns it with them.
     """
 
     def __init__(self, skill: Skill, root: Root, files: ScannedFiles) -> None:

@@ -41,10 +41,8 @@ class LineBuffer:
     """A splitter of byte chunks into lines of bounded length.
 
     Use either `lines`, for a server, or `blocks`, for a proxy that relays every byte. A line ends
-    with a line feed; a carriage return is part of the line.
-
-    Args:
-        max_line: the maximum bytes of a line without its line feed. Longer lines are not buffered.
+    with a line feed; a carriage return is part of the line. Longer lines than `max_line` bytes,
+    without the line feed, are not buffered.
     """
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
@@ -132,11 +130,8 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
 
 def _end_of_answers(error: OSError) -> BrokenPipeError:
     """Convert a write error to BrokenPipeError; log it unless the reader caused it."""
-    if isinstance(error, BrokenPipeError):
-        return error
-    if isinstance(error, ConnectionError):  # stdout is a socket
-        return BrokenPipeError(error.errno, error.strerror)
-    logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
+    if not isinstance(error, ConnectionError):  # which it is for a pipe and a socket
+        logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
     return BrokenPipeError(error.errno, error.strerror)
 
 
@@ -157,10 +152,8 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
     if stat.S_ISFIFO(kind):
         # Reopening gives an open file description with its own mode, on systems with this path.
         with suppress(OSError):
-            return partial(
-                os.write,
-                os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC),
-            )
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            return partial(os.write, os.open(f"/proc/self/fd/{descriptor}", flags))
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
@@ -271,13 +264,11 @@ class Pipes:
         first. `work` may raise BrokenPipeError, alone or in a group.
         """
         loop = asyncio.get_running_loop()
-        working = loop.create_task(work())
+        working, is_over = loop.create_task(work()), asyncio.Event()
         ending: asyncio.Task[None] | None = None
-        is_over = False
 
         def cancel() -> None:
-            nonlocal is_over
-            is_over = True
+            is_over.set()
             working.cancel()
 
         async def end() -> None:
@@ -305,7 +296,7 @@ class Pipes:
             except* BrokenPipeError:
                 pass
         except asyncio.CancelledError:
-            if not is_over:
+            if not is_over.is_set():
                 raise
         finally:
             with suppress(NotImplementedError):

@@ -93,7 +93,7 @@ def befall(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.rmtree(root)
     elif code == "hard-link":
         # Only the superuser could make another user's file.
-        monkeypatch.setattr(disk, "_owner", lambda _: os.geteuid() + 1)
+        monkeypatch.setattr(disk, "owner_of", lambda *_: os.geteuid() + 1)
     elif code == "unreadable":
         # The superuser may open everything, so the refusal is made at the outermost boundary.
         really_open = os.open

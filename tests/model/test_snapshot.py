@@ -122,9 +122,10 @@ def test_changes_that_follow_each_other_are_the_change_from_first_to_last(states
     assert set(Snapshot(snapshots[-1]).differing(Snapshot(snapshots[0]))) == {*direct.before, *direct.after}
 
 
-def test_all_problems_come_by_skill_path_and_then_the_loose_ones() -> None:
+def test_all_problems_come_by_skill_path_and_sizes_are_those_of_all_files() -> None:
     here = snapshot(skill("b", problems=(at("b"),)), skill("a", problems=(at("a"),)), problems=(at("loose"),))
     assert [each.path for each in here.all_problems] == ["a", "b", "loose"]
+    assert skill("a", Standing.VALID, "b.md").size == 6
 
 
 @pytest.mark.requirement("S40-37")

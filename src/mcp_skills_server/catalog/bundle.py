@@ -53,10 +53,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
 class Bundle:
     """The files of one skill, nested skills included, and the findings of its directories.
 
-    Args:
-        skill: the skill, as yet without files.
-        root: its root.
-        files: the files of the scan.
+    `skill` comes without files, and `complete` returns it with them.
     """
 
     def __init__(self, skill: Skill, root: Root, files: ScannedFiles) -> None:

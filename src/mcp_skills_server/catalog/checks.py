@@ -72,9 +72,8 @@ class Survey:
 class Checks:
     """Deep checks of a registry's skills, with cached results. Thread-safe.
 
-    Args:
-        inspect: reads a skill's files and returns their problems.
-        among: returns the problems of combinations of skills in a snapshot.
+    `inspect` reads a skill's files and returns their problems; `among` returns the problems of
+    combinations of skills in a snapshot.
     """
 
     def __init__(
@@ -134,9 +133,8 @@ class Checks:
             if first is not None:
                 self._first.append(first)
             if self._worker is None:
-                self._worker = threading.Thread(
-                    target=self._work, name="skills-checks", daemon=True
-                )
+                work = self._work
+                self._worker = threading.Thread(target=work, name="skills-checks", daemon=True)
                 self._worker.start()
 
     def _work(self) -> None:

@@ -20,13 +20,9 @@ _NAMED: Final = 5
 
 
 class PassedOver(NamedTuple):
-    """Skills of one root that lie in unscanned dot folders.
+    """Skills of one root, as the operator wrote it, that lie in these unscanned dot folders.
 
-    Attributes:
-        root: the root, as the operator wrote it.
-        skills: how many there are at least.
-        folders: the dot folders that hold them, root-relative.
-        whole: whether all folders were searched; otherwise `skills` is a lower bound.
+    Unless `whole`, not all folders were searched, and `skills` is a lower bound.
     """
 
     root: str

@@ -26,12 +26,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class Origins:
-    """Origins of a root's skills, cached for one scan.
-
-    Args:
-        root_path: the root, absolute.
-        origin: the origin of the whole root, None for a folder.
-    """
+    """Origins of a root's skills, cached for one scan. A whole root may have one `origin`."""
 
     def __init__(self, root_path: str, origin: str | None) -> None:
         self._root = root_path

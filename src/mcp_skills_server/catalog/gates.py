@@ -52,12 +52,10 @@ def by_root(gates: Mapping[str, Gate]) -> Gate:
 
 
 class Selection:
-    """Gate that selects skills by glob patterns over their path, name and tags.
+    """Gate that selects skills by shell patterns over their path, name and tags.
 
-    Args:
-        include: shell patterns (`*` also matches slashes); at least one must match. Empty selects
-            all.
-        exclude: shell patterns; none may match.
+    At least one of `include`, if there are any, and none of `exclude` must match. `*` also matches
+    slashes.
     """
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:

@@ -71,11 +71,8 @@ class Index:
     """Skill index of one user. Safe for threads and for concurrent processes.
 
     A file that is damaged, of another format or writable by others is replaced, with one log line.
-    Where the folder cannot be written, nothing is kept.
-
-    Args:
-        folder: the directory of the file, made on the first write.
-        least: the fewest skills that a root must have to be kept.
+    Where the folder cannot be written, nothing is kept. It is made on the first write. A root is
+    kept if it has at least `least` skills.
     """
 
     def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:

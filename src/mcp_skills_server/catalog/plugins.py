@@ -55,9 +55,8 @@ class Layout:
     def add(self, name: object, plugin: str, *given: object, default: bool) -> None:
         """Add the folders of a plugin, by `default` also `skills`; UsageError adds none of them."""
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
-            raise UsageError(
-                "its name breaks the format; write 1 to 64 lowercase letters, digits, '-' and '.'"
-            )
+            remedy = "write 1 to 64 lowercase letters, digits, '-' and '.'"
+            raise UsageError(f"its name breaks the format; {remedy}")
         listed: list[object] = []
         for skills in given:
             if isinstance(skills, str):
@@ -118,14 +117,8 @@ def _marketplace(root: str, market: Mapping[str, Any]) -> Layout:
 
 def _elsewhere(source: object) -> str:
     fields = _fields(source)
-    return (
-        " ".join(
-            quoted(str(fields[key]))
-            for key in ("source", "repo", "url", "package")
-            if key in fields
-        )
-        or "?"
-    )
+    said = [fields[key] for key in ("source", "repo", "url", "package") if key in fields]
+    return " ".join(quoted(str(each)) for each in said) or "?"
 
 
 def _inside(plugin: str, given: str) -> str:

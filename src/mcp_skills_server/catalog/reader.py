@@ -48,8 +48,7 @@ def _body(skill: Skill, raw: bytes) -> Body:
 class Reader:
     """Verified read access to the skill files of some roots. Thread-safe.
 
-    Args:
-        roots: the directories; `SkillFile.root` is an index into them.
+    `SkillFile.root` is an index into the roots.
     """
 
     def __init__(self, roots: Sequence[Root]) -> None:
@@ -69,9 +68,7 @@ class Reader:
         try:
             raw, _ = disk.read(path, file.size)
         except OSError as error:
-            reason = error.strerror
-            if error.errno in _CHANGED:
-                reason = None
+            reason = None if error.errno in _CHANGED else error.strerror
             raise StaleFileError(path, reason) from None
         if file.digest != digest_of(raw):
             file.signature = ""  # force a rescan: a quick rewrite may leave the same time stamp

@@ -92,7 +92,6 @@ class Registry(Reader):
         gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
-        limits: size limits of a skill.
         roots: the directories, in their order.
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
         loaded: set when the first scan is done.
@@ -401,10 +400,7 @@ class Registry(Reader):
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
-        """Return a root's dot folders that no scan entered, as root-relative paths.
-
-        Each is as of the scan of its parent folder: changes in dot folders are not watched.
-        """
+        """Return a root's dot folders that no scan entered: changes in them are not watched."""
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:

@@ -148,9 +148,7 @@ def _differences(
             reason = codes.unlisting_problem(new.problems)
         if isinstance(reason, Problem):
             explained.add(_key(reason))
-        line = _line_of(path, old, new, reason, sorted(files.get(path, ())))
-        if line is not None:
-            yield line
+        yield _line_of(path, old, new, reason, sorted(files.get(path, ())))
     was = [*before, *(found for skill in changes.before.values() for found in skill.problems)]
     are = [*now, *(found for skill in changes.after.values() for found in skill.problems)]
     for found in _missing_from(was, are):
@@ -165,7 +163,7 @@ def _differences(
 
 def _line_of(
     path: str, old: Skill | None, new: Skill | None, reason: Problem | str | None, files: list[str]
-) -> _LogLine | None:
+) -> _LogLine:
     name = f"skill {printable(path)}"
     why = f": {reason}" if reason else ""
     if new is None:

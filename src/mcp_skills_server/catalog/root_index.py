@@ -35,15 +35,7 @@ Judge: TypeAlias = Callable[[Skill], GateRefusal | None]
 
 
 class RootIndex:
-    """State of one root as of its last scans. Guarded by the registry's lock.
-
-    Args:
-        root: the directory.
-        limits: the size limits of a skill.
-        grace: decides how long a skill is kept whose SKILL.md has become worse.
-        judge: the gate, None for none.
-        roots: all roots, this one among them.
-    """
+    """State of one of the roots as of its last scans. Guarded by the registry's lock."""
 
     def __init__(
         self,

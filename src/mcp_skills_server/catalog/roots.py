@@ -80,16 +80,11 @@ class MirroredRoot(NamedTuple):
 
 
 class Location(NamedTuple):
-    """A place below a root as it lies on the disk.
-
-    Attributes:
-        base: a real directory.
-        link: the link in the root that leads to it; "" for the root itself.
-        rest: the path of the place below it.
-    """
+    """A place below a root as it lies on the disk: `rest` below the real directory `base`."""
 
     base: str
     link: str
+    """The link in the root that leads to `base`; "" for the root itself."""
     rest: str
 
 

@@ -32,19 +32,18 @@ _NO_SKILL: Final = "leads to a directory without a SKILL.md"
 
 @dataclass
 class Scan:
-    """One scan of a root, or of a part of it; `run` fills the fields from `skills` on.
+    """One scan of a root, or of a part of it. All paths are root-relative.
 
     Attributes:
         known: the skills of the last scan by directory; in the first scan those of the index.
         namespace: for a scan of a part, the path of the skill that the root itself is; else "".
         roots: all served roots: their content is not served a second time through a link.
         nested: directories that earlier scans found to be nested skills; this scan adds to them.
-        grace: decides whether a skill is kept whose SKILL.md is gone or has become worse; None for
-            no grace period.
-        entering: called with the root-relative path of each directory before it is read.
-        skills: by root-relative directory.
-        problems: (root-relative path, problem) of each problem outside of every skill.
-        skipped_dot_folders: root-relative paths of dot folders that were not entered.
+        grace: keeps skills whose SKILL.md is gone or has become worse; None for no grace period.
+        entering: called with each directory before it is read.
+        skills: found skills by directory.
+        problems: found problems outside of every skill, with their paths.
+        skipped_dot_folders: dot folders that were not entered.
         kept: the directories of skills in their grace period.
         unread: the directories of known skills for which no file was read.
     """

@@ -17,7 +17,6 @@ class ScannedFiles:
     """The files that one scan of a root meets.
 
     Args:
-        root: the root.
         known: the skills of the last scan, or of the index.
         most_bytes: a larger file is not read.
         nested: the directories of nested skills, to which the scan adds.

@@ -63,9 +63,8 @@ def switch(root: str, place: str, *, on: bool) -> None:
             if not on:
                 off |= {place}
             if off:
-                replace_file(
-                    file, (_HEAD + "".join(f"{each}\n" for each in sorted(off))).encode(), None
-                )
+                text = _HEAD + "".join(f"{each}\n" for each in sorted(off))
+                replace_file(file, text.encode(), None)
             else:
                 file.unlink(missing_ok=True)
     except OSError as error:

@@ -42,7 +42,6 @@ class Directory:
 
     Attributes:
         path: `/`-separated and root-relative, "" for the root itself.
-        files: by name.
         unserved: kind by name, for each name that is neither served nor entered.
             "link"; "irregular", not a regular file; "foreign", a hard link to a file of another
             user than the folder's; "unnamed", not UTF-8, the name escaped; "denied", the directory
@@ -52,7 +51,6 @@ class Directory:
             first directory is open.
         holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
         folder_as_manifest: SKILL.md is a directory.
-        unreadable: the directory could not be listed.
         surplus: number of files beyond those kept.
         is_truncated: the directories below are deeper than the walk goes, and unknown.
         is_withheld: a nested skill without a SKILL.md now, whose files the outer skill must not

@@ -46,11 +46,8 @@ SkillSet: TypeAlias = "Registry | FilteredSkills"
 class View:
     """The skills that one request is answered from.
 
-    Args:
-        skill_set: the skills that the caller may read.
-
     Attributes:
-        skill_set: as given.
+        skill_set: the skills that the caller may read.
         snapshot: all that the request can read, as of the creation of the view.
     """
 
@@ -333,13 +330,10 @@ def weigh(skill_set: SkillSet, _: object) -> int:
 
 
 class LruCache(Generic[_K, _V]):
-    """Thread-safe LRU cache, bounded by weight; values are made on a miss.
+    """Thread-safe LRU cache, bounded by weight in skills; values are made on a miss.
 
-    Args:
-        make: makes the value of a key; called under the lock, so it must be quick.
-        weigh: weight of a value, in skills.
-        most: total weight; beyond it the least recently used values are evicted.
-        close: closes an evicted value.
+    `make` is called under the lock, so it must be quick. Above the weight `most` the least recently
+    used values are evicted and closed.
     """
 
     def __init__(

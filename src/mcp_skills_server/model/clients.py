@@ -6,6 +6,7 @@ Measured with the real programs (`make hosts`). An unknown client gets defaults 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 Shows: TypeAlias = Literal["text", "structure", "either"]
@@ -46,28 +47,23 @@ class Client:
     shows_skills: bool = False
 
 
+_in_tools = partial(Client, list_in="tools", catalog_characters=MOST_CATALOG)
 _TABLE: Final = {
     "claude-code": Client(
         shows="structure", shows_skills=True, list_in="instructions", searches_tools=True
     ),
     # Shows only the first line of the instructions; with tool search, all of them for each tool.
-    "codex": Client(
-        shows="structure", list_in="tools", catalog_characters=MOST_CATALOG, searches_tools=True
-    ),
+    "codex": _in_tools(shows="structure", searches_tools=True),
     # the Python SDK's default name: pydantic-ai shows structure, LangChain text
     "mcp": Client(shows="either"),
     # Refreshes tools when they change, instructions never.
-    "opencode": Client(
-        list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True
-    ),
-    "kilo": Client(
-        list_in="tools", catalog_characters=MOST_CATALOG, makes_templates_of_prompts=True
-    ),
+    "opencode": _in_tools(makes_templates_of_prompts=True),
+    "kilo": _in_tools(makes_templates_of_prompts=True),
     "cline": Client(result_characters=7_500),
     # Cline's own programs show 8,000 characters of the result as JSON: escapes and structure count.
     "@cline/": Client(result_characters=6_500),
     # Its window shows no instructions.
-    "gemini-cli": Client(list_in="tools", catalog_characters=MOST_CATALOG, keeps_lost_session=True),
+    "gemini-cli": _in_tools(keeps_lost_session=True),
     "qwen": Client(result_characters=7_500, keeps_lost_session=True),
     "copilot": Client(result_characters=7_500),
     "github-copilot": Client(result_characters=7_500),
@@ -81,12 +77,8 @@ WIDEST: Final = Client(catalog_characters=MOST_CATALOG, searches_tools=True)
 
 def client_of(name: str | None) -> Client:
     """Return the known behaviour of a client by its name; None for no name."""
-    lower = ""
-    if name is not None:
-        lower = name.lower()
-    known = (
-        known
-        for begin, known in _TABLE.items()
-        if lower == begin or (begin != "mcp" and lower.startswith(begin))
-    )
-    return next(known, UNKNOWN)
+    lower = (name or "").lower()
+    for begin, known in _TABLE.items():
+        if lower == begin or (begin != "mcp" and lower.startswith(begin)):
+            return known
+    return UNKNOWN

@@ -81,10 +81,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         """The problem as one line: place, severity, message, hint and code."""
-        if self.line is None:
-            place = self.path
-        else:
-            place = f"{self.path}:{self.line}"
+        place = self.path if self.line is None else f"{self.path}:{self.line}"
         return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
 
 

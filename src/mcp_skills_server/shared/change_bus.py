@@ -39,7 +39,7 @@ class ChangeBus:
     """Notifies other replicas of changes, and rescans when they do.
 
     Args:
-        link: the connection to Redis, not yet started; this object becomes its listener.
+        link: the connection to Redis, not yet started.
         handlers: the function to call in a thread, by each of `SOURCES`, `FOLDERS` and `CLIENTS`
             that this replica follows.
     """
@@ -57,7 +57,7 @@ class ChangeBus:
 
     def start(self) -> None:
         """Connect and listen for messages."""
-        self._link.start(self)
+        self._link.start(self._on_message, self._on_reconnect)
 
     def stop(self) -> None:
         """Stop listening."""
@@ -80,7 +80,7 @@ class ChangeBus:
     async def _publish(self, where: Where) -> None:
         await self._link.publish(json.dumps({"look": where, "from": self._us}))
 
-    def on_message(self, message: bytes) -> None:
+    def _on_message(self, message: bytes) -> None:
         """Schedule the scan that a message from another replica names."""
         said = _parsed(message)
         if said is None:
@@ -91,7 +91,7 @@ class ChangeBus:
         if said["from"] != self._us and said["look"] in self._scans:
             self._scans[said["look"]].ask()
 
-    def on_reconnect(self) -> None:
+    def _on_reconnect(self) -> None:
         """Scan everything and notify the others: messages were lost during the disconnection."""
         for where, throttled in self._scans.items():
             throttled.ask()

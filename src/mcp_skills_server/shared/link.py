@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import printable
@@ -53,16 +53,6 @@ class ChangedMeanwhileError(SharedError):
 
 class FullError(SharedError):
     """The maximum number of records is reached, and the owner has none to evict."""
-
-
-class Listener(Protocol):
-    """Receiver of other replicas' messages, called in the event loop of the link's thread."""
-
-    def on_message(self, message: bytes) -> None:
-        """Handle a message. It is untrusted: any program may have written it."""
-
-    def on_reconnect(self) -> None:
-        """Handle a reconnection: messages may have been missed."""
 
 
 class Link:
@@ -142,10 +132,15 @@ class Link:
 
     # The thread
 
-    def start(self, listener: Listener) -> None:
-        """Start the thread that subscribes and reconnects until `stop`; returns at once."""
+    def start(self, on_message: Callable[[bytes], None], on_reconnect: Callable[[], None]) -> None:
+        """Start the thread that subscribes and reconnects until `stop`; returns at once.
+
+        Its event loop calls `on_message` with each message, which any program may have written, and
+        `on_reconnect` when messages may have been missed.
+        """
+        self._on_message, self._on_reconnect = on_message, on_reconnect
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._watch(listener)), name="skills-redis", daemon=True
+            target=lambda: asyncio.run(self._watch()), name="skills-redis", daemon=True
         )
         self._thread.start()
 
@@ -166,7 +161,7 @@ class Link:
     async def publish(self, message: str) -> None:
         """Publish a message to the other replicas; call it in the link's thread.
 
-        An unsent message is lost; the listener's `on_reconnect` is called after the reconnection.
+        An unsent message is lost; `on_reconnect` is called after the reconnection.
         """
         if self._publisher is not None and not self._trouble:
             from redis.exceptions import ResponseError
@@ -179,7 +174,7 @@ class Link:
             except Exception as error:
                 self._failed(error)
 
-    async def _watch(self, listener: Listener) -> None:
+    async def _watch(self) -> None:
         self._loop, self._watching = asyncio.get_running_loop(), asyncio.current_task()
         client: Any = self.settings.client(3)  # one connection to subscribe, two to publish
         self._publisher = client
@@ -189,7 +184,7 @@ class Link:
                 began = self._loop.time()
                 try:
                     async with client.pubsub() as pubsub:
-                        await self._listen(pubsub, listener, missed=missed)
+                        await self._listen(pubsub, missed=missed)
                 except Exception as error:  # a server that is no Redis may cause any error
                     self._failed(error)
                 missed = True
@@ -212,7 +207,7 @@ class Link:
         with suppress(Exception):
             await client.aclose()
 
-    async def _listen(self, pubsub: Any, listener: Listener, *, missed: bool) -> None:
+    async def _listen(self, pubsub: Any, *, missed: bool) -> None:
         """Dispatch messages until the connection ends or a ping times out."""
         async with asyncio.timeout(_WHOLE_S):
             await pubsub.subscribe(self.key("look"))
@@ -221,7 +216,7 @@ class Link:
                 message = await pubsub.get_message(timeout=ANSWER_S)
         self._answers()
         if missed:
-            listener.on_reconnect()
+            self._on_reconnect()
         quiet, is_asked = 0, False
         while True:
             message = await pubsub.get_message(timeout=ANSWER_S)
@@ -229,9 +224,9 @@ class Link:
                 quiet, is_asked = 0, False
                 if self._trouble:
                     self._answers()
-                    listener.on_reconnect()
+                    self._on_reconnect()
                 if message["type"] == "message":
-                    listener.on_message(message["data"])
+                    self._on_message(message["data"])
             elif is_asked:
                 raise TimeoutError
             else:

@@ -40,7 +40,7 @@ class WatchLostError(SkillsServerError):
 
 
 class DirectoryEvents:
-    """File events below some roots.
+    """File events below some roots, absolute and resolved; an absent one is skipped.
 
     A scan calls `enter` for each directory, `arm` then watches them, and another scan finds what
     changed before. Once `arm` finds nothing new to watch, no change can be missed. `wait` watches
@@ -50,10 +50,7 @@ class DirectoryEvents:
     absorbs the groups that are no larger, so there are few. A directory is watched anew at most
     log2(number of directories) times.
 
-    Args:
-        tops: the roots, absolute and resolved. An absent one is skipped.
-        stop: ends a wait.
-        hidden: whether scans enter dot folders outside of skills.
+    `stop` ends a wait. With `hidden` scans enter dot folders outside of skills.
     """
 
     def __init__(self, tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> None:
@@ -108,10 +105,9 @@ class DirectoryEvents:
                 self._stop.wait(_STEP_MS / 1000)
             for _, notify in self._groups:
                 changes |= _events_of(notify, max(1, _STEP_MS // len(self._groups)))
+            tops, hidden = self._tops, self._hidden
             changes = {
-                each
-                for each in changes
-                if not is_ignored_below(each[1], self._tops, hidden=self._hidden)
+                each for each in changes if not is_ignored_below(each[1], tops, hidden=hidden)
             }
             if any(kind == _DELETED and path in self._tops for kind, path in changes):
                 # a new directory at this path may even reuse the inode
@@ -132,11 +128,11 @@ class DirectoryEvents:
         """Watch new directories and all below them, until a listing shows no others."""
         came = [path for kind, path in changes if self._may_be_allowed_now(path) or kind == _ADDED]
         watched: set[str] = set()
-        while (
-            new := {each for path in came for each in self._directories(path)}
-            - watched
-            - self._denied
-        ):
+        while True:
+            found = {each for path in came for each in self._directories(path)}
+            new = found - watched - self._denied
+            if not new:
+                return
             self._watch(new)
             watched |= new
 
@@ -148,16 +144,9 @@ class DirectoryEvents:
 
     def _directories(self, path: str) -> Iterator[str]:
         """Yield a directory and those below it that a scan enters."""
-        top = max(
-            (each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)),
-            key=len,
-            default=path,
-        )
-        if (
-            path.count(os.sep) - top.count(os.sep) > MOST_LEVELS
-            or os.path.islink(path)
-            or not os.path.isdir(path)
-        ):
+        above = [each for each in self._tops if f"{path}{os.sep}".startswith(each + os.sep)]
+        level = path.count(os.sep) - max(above, key=len, default=path).count(os.sep)
+        if level > MOST_LEVELS or os.path.islink(path) or not os.path.isdir(path):
             return
         if not os.access(path, os.R_OK):
             self._denied.add(path)
@@ -259,14 +248,9 @@ def is_ignored_below(path: str, roots: Iterable[str], *, hidden: bool = False) -
     """Tell whether no scan of any root enters `path`; a root's own path may hold any names."""
     found = False
     for root in roots:
-        if path == root:
-            return False
-        if path.startswith(root + os.sep):
-            found = any(
-                not is_entered(part, hidden=hidden)
-                for part in path[len(root) + 1 :].split(os.sep)
-                if part
-            )
+        if path == root or path.startswith(root + os.sep):
+            parts = filter(None, path[len(root) :].split(os.sep))
+            found = not all(is_entered(part, hidden=hidden) for part in parts)
             if not found:
                 return False
     return found

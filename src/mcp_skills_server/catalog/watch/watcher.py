@@ -36,12 +36,9 @@ _LONE_TOPS: Final = 3
 
 
 class Burst:
-    """Debounced group of events that belong together.
+    """Debounced group of events that belong together, by their absolute paths.
 
-    Args:
-        paths: the absolute paths of the first events.
-        now: the time of the first events.
-        lone: whether this may be a lone edit, not an event that closely follows a reported burst.
+    `lone` says that this may be a lone edit: it does not closely follow a reported burst.
     """
 
     def __init__(self, paths: Iterable[str], now: float, *, lone: bool = True) -> None:
@@ -196,9 +193,8 @@ class Watcher:
         # Resolve the roots anew: a root may be a link that was moved since the start.
         targets = _targets(roots)
         tops = [*(os.path.realpath(root.given) for root in roots), *targets]
-        with closing(
-            DirectoryEvents(tops, self._stop, hidden=self._registry.limits.hidden)
-        ) as events:
+        hidden = self._registry.limits.hidden
+        with closing(DirectoryEvents(tops, self._stop, hidden=hidden)) as events:
             if not self._registry.loaded.is_set():
                 self._registry.load(events.enter)
             else:
@@ -227,10 +223,10 @@ class Watcher:
                 if paths := events.wait(patience):
                     now = time.monotonic()
                     burst = Burst(paths, now, lone=now - reported > _CALM_S)
-                    while (
-                        left := burst.deadline() - time.monotonic()
-                    ) > 0 and not self._stop.is_set():
+                    left = burst.deadline() - now
+                    while left > 0 and not self._stop.is_set():
                         burst.add(events.wait(left), time.monotonic())
+                        left = burst.deadline() - time.monotonic()
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
                 self._registry.notify_deferred()
@@ -244,11 +240,9 @@ class Watcher:
             self._load_or_refresh()
             self.armed.set()
             self._registry.keep_index()
-            worked = time.thread_time() - worked
-            now = time.monotonic()
-            self._stop.wait(
-                min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now))
-            )
+            worked, now = time.thread_time() - worked, time.monotonic()
+            pause = max(_POLL_S, _POLL_SHARE * worked, now - began)
+            self._stop.wait(min(pause, max(0.0, until - now)))
 
     def _report(self, trouble: str, *, traceback: bool = False) -> None:
         if trouble != self._trouble:
@@ -273,11 +267,8 @@ def _link_states(roots: Iterable[Root]) -> dict[str, tuple[tuple[int, ...], tupl
 
     Polled, because the target of a link may come and go where nothing is watched.
     """
-    found = {
-        os.path.join(root.path, place): link
-        for root in roots
-        for place, link in [*root.links.items()]
-    }
+    links = ((root.path, *each) for root in roots for each in [*root.links.items()])
+    found = {os.path.join(top, place): link for top, place, link in links}
     return {path: (link.state, link_state(path)) for path, link in found.items()}
 
 

@@ -371,9 +371,7 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     """Return the number of leading folders that all paths share."""
-    if not folders:
-        return 0
-    first, last = min(folders), max(folders)
+    first, last = min(folders, default=()), max(folders, default=())
     return next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
         min(len(first), len(last)),

@@ -73,7 +73,7 @@ class ActiveSkills:
     @property
     def names(self) -> list[str]:
         """The names of the loaded skills, the latest last."""
-        return loaded_names(self._loaded)
+        return [loaded.name for loaded in loaded_list(self._loaded)]
 
     @property
     def digests(self) -> tuple[tuple[str, str], ...]:
@@ -202,8 +202,7 @@ class ActiveSkills:
         if len(wanted) > 1 and size > MOST_BYTES:
             raise RequestError(
                 f"These skills have {size:,} bytes of instructions, and one call loads at most "
-                f"{MOST_BYTES:,} of "
-                'several. Load them one by one, with mode "add"'
+                f'{MOST_BYTES:,} of several. Load them one by one, with mode "add"'
             )
         # X-30
         return {path: (each, await _prepare(runtime, each, view)) for path, each in wanted.items()}
@@ -226,11 +225,6 @@ def loaded_list(active: Active) -> list[Loaded]:
     return [loaded for _, loaded in active.values()]
 
 
-def loaded_names(active: Active) -> list[str]:
-    """Return the names of the loaded skills, the latest last."""
-    return [loaded.name for _, loaded in active.values()]
-
-
 def find_active(
     runtime: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
 ) -> Skill:
@@ -249,9 +243,10 @@ def find_active(
         path = _path_of(runtime, active, name) or runtime.find(snapshot, name).path
     skill = snapshot.skills.get(path)
     if path not in active or skill is None:
+        names = ", ".join(loaded.name for loaded in loaded_list(active))
         raise RequestError(
             f"The skill {str(name)[:200]!r} is not loaded; call {dialect.LOAD} with it first. "
-            f"Loaded now: {', '.join(loaded_names(active))}"
+            f"Loaded now: {names}"
         )
     return skill
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import basename
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.views import SkillSet
@@ -23,6 +23,9 @@ from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, St
 from mcp_skills_server.model.clients import UNKNOWN, Client
 from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
+
+if TYPE_CHECKING:
+    from mcp_skills_server.runtime.runtime import RuntimeSettings
 
 _MOST_KEPT: Final = 4096
 """The length of the history of added and removed skills, from which `news` counts."""
@@ -48,34 +51,21 @@ class _Texts(NamedTuple):
 class Briefing:
     """The texts with the list of skills that a host gives to its model at the start.
 
-    Args:
-        characters: the limit of the instructions, and of the load tool's description, each; None
-            for the client's own limit.
-        scripts: returns True if scripts may run.
-        absolute_paths, local_root_dirs, preferred_tags: as in `RuntimeSettings`.
+    `scripts` returns True if scripts may run.
     """
 
     def __init__(
-        self,
-        registry: SkillSet,
-        characters: int | None,
-        *,
-        scripts: Callable[[], bool],
-        absolute_paths: bool,
-        local_root_dirs: bool = False,
-        preferred_tags: Sequence[str] = (),
+        self, registry: SkillSet, settings: RuntimeSettings, scripts: Callable[[], bool]
     ) -> None:
         self._registry = registry
-        self._characters = characters
+        self._settings = settings
         self._scripts = scripts
-        self._absolute_paths = absolute_paths
-        self._local_root_dirs = local_root_dirs
         self._preferred: Sequence[str] = ()
-        self._preferred_tags = frozenset(preferred_tags)
         self._texts: _Texts | None = None
         self._remembered: Snapshot | None = None
         self._changes: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
-        self._generation = 0
+        self.generation = 0
+        """The number of changes so far, a version number to pass to `news` later."""
         self._times: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
         """Epoch seconds of each change, and the value of `generation` before it."""
         self._unsubscribe = registry.subscribe(self._note)
@@ -99,7 +89,8 @@ class Briefing:
 
     def characters(self, client: Client) -> int:
         """Return the limit of a text with the list of skills for this client, in characters."""
-        return client.catalog_characters if self._characters is None else self._characters
+        characters = self._settings.overview_characters
+        return client.catalog_characters if characters is None else characters
 
     def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
         """Return the server instructions, with the `active` skills; "" if there are no skills."""
@@ -129,25 +120,20 @@ class Briefing:
         texts, scripts = self._current(), self._scripts()
         key = handles, elsewhere, client
         if key not in texts.tools:
-            overview = texts.overview
-            characters = self.characters(client)
+            overview, skills = texts.overview, texts.snapshot.skills
+            characters = most = self.characters(client)
             if elsewhere is None:
                 if client.list_in == "instructions":
                     characters = 0
             elif scripts:
                 characters = 0
             else:
-                skills = texts.snapshot.skills
                 rest = [each for each in overview.offers if skills[each.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools and elsewhere is None:
-                skills = [
-                    texts.snapshot.skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]
-                ]
-                words = _words_of(
-                    skills, min(self.characters(client), OVERVIEW_CHARACTERS) - _ABOUT_SEARCH
-                )
+                counted = [skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]]
+                words = _words_of(counted, min(most, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(
                 overview, characters, scripts=scripts, handles=handles, words=words
             )
@@ -161,12 +147,11 @@ class Briefing:
         )
         if position is None:
             return None
+        characters = self.characters(client)
         if client.list_in == "tools":
-            shown = runtime.in_loading(overview, self.characters(client))
+            shown = runtime.in_loading(overview, characters)
         else:
-            shown = runtime.in_instructions(
-                overview, self.characters(client), scripts=self._scripts()
-            )
+            shown = runtime.in_instructions(overview, characters, scripts=self._scripts())
         return runtime.shown_part(overview, shown, position)
 
     @property
@@ -176,14 +161,14 @@ class Briefing:
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
         """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
-        if not self._absolute_paths:
+        if not self._settings.absolute_paths:
             return uri(skill.path, path)
         place = self._registry.place(skill)
         return f"{place}/{path}" if path else place
 
     def root_dir(self, skill: Skill) -> str:
         """Return the directory of a skill: a local path if the host can use it, else a location."""
-        if self._local_root_dirs and skill.origin is None:
+        if self._settings.local_root_dirs and skill.origin is None:
             place = self._registry.place(skill)
             if is_utf8(place):  # JSON cannot encode other paths
                 return place
@@ -201,31 +186,19 @@ class Briefing:
         return kept
 
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
-        skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-        offers = [
-            self._offer(each, snapshot)
-            for each, _ in group_copies(skill for skill in skills if runtime.is_offered(skill))
-        ]
-        preferred = [*self._tagged(snapshot, offers), *self._preferred]
-        return _Texts(snapshot, Overview(offers, more, preferred), {}, {})
-
-    def _tagged(self, snapshot: Snapshot, offers: Sequence[Offer]) -> list[str]:
-        """Return the paths of the skills with a preferred tag."""
-        if not self._preferred_tags:
-            return []
-        skills = (snapshot.skills[offer.path] for offer in offers)
-        return [
-            each.path
-            for each in skills
-            if not self._preferred_tags.isdisjoint(map(str, tags_of(each.frontmatter)))
-        ]
+        usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+        offered = filter(runtime.is_offered, usable)
+        skills = [skill for skill, _ in group_copies(offered)]
+        offers = [self._offer(skill, snapshot) for skill in skills]
+        tags = {*self._settings.preferred_tags}
+        tagged = [each.path for each in skills if tags & {*map(str, tags_of(each.frontmatter))}]
+        return _Texts(snapshot, Overview(offers, more, [*tagged, *self._preferred]), {}, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
         root, path = self._root_and_path(skill)
-        location = self.location(skill) if self._absolute_paths else None
-        return Offer(
-            name_of(skill, snapshot), hidden.strip(skill.description), location, path, root
-        )
+        name, description = name_of(skill, snapshot), hidden.strip(skill.description)
+        location = self.location(skill) if self._settings.absolute_paths else None
+        return Offer(name, description, location, path, root)
 
     def _root_and_path(self, skill: Skill) -> tuple[str, str]:
         """Return the display name of a skill's root ("" for a single root), and its path."""
@@ -239,14 +212,9 @@ class Briefing:
 
     # Change notices
 
-    @property
-    def generation(self) -> int:
-        """The number of changes so far, a version number to pass to `news` later."""
-        return self._generation
-
     def news(self, since: int) -> str | None:
         """Return one line with the net additions and removals since `since`; None for none."""
-        moved = self._generation - since
+        moved = self.generation - since
         if moved <= 0:
             return None
         moves = list(self._changes)[-moved:]
@@ -265,7 +233,7 @@ class Briefing:
 
     def generation_at(self, at: float) -> int:
         """Convert epoch seconds to a `generation`, or the oldest known one for an earlier time."""
-        return next((before for then, before in [*self._times] if then >= at), self._generation)
+        return next((before for then, before in [*self._times] if then >= at), self.generation)
 
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
@@ -274,8 +242,8 @@ class Briefing:
         moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
         self._changes.extend(moves)
         if moves:
-            self._times.append((time.time(), self._generation))
-        self._generation += len(moves)
+            self._times.append((time.time(), self.generation))
+        self.generation += len(moves)
 
 
 def name_of(skill: Skill, snapshot: Snapshot) -> str:

@@ -34,10 +34,8 @@ class Overlap(NamedTuple):
 
 def deciding_words(skill: Skill) -> frozenset[str]:
     """Return the words of a skill's name, title, tags and description without stop words."""
-    return (
-        frozenset(word for text in texts_of(skill)[:_DECIDING] for word in words_of(text))
-        - STOP_WORDS
-    )
+    words = [word for text in texts_of(skill)[:_DECIDING] for word in words_of(text)]
+    return frozenset(words) - STOP_WORDS
 
 
 def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
@@ -64,14 +62,8 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
             holders[word].append(number)
     found: list[tuple[Skill, Overlap]] = []
     for number, own in enumerate(words):
-        near = {
-            other
-            for word in own
-            if len(holders[word]) <= _COMMON
-            for other in holders[word]
-            if other > number
-        }
-        for other in near:
+        rare = [holders[word] for word in own if len(holders[word]) <= _COMMON]
+        for other in {other for numbers in rare for other in numbers if other > number}:
             overlap = _overlap(own, skills[other], words[other])
             if overlap.share >= least:
                 found.append((skills[number], overlap))

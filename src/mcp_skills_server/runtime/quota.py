@@ -52,6 +52,10 @@ def owner_of(principal: str | None, address: str | None) -> Owner:
     return f"address {parsed}"
 
 
+def _no(_: object) -> bool:
+    return False
+
+
 class Quota(Generic[_Key]):
     """An account of the keys that owners hold. Callers of `claim` close the keys it evicts.
 
@@ -89,18 +93,11 @@ class Quota(Generic[_Key]):
         return self.total if owner is None else self.share
 
     def claim(
-        self,
-        key: _Key,
-        owner: Owner,
-        amount: int = 1,
-        *,
-        is_busy: Callable[[_Key], bool] | None = None,
+        self, key: _Key, owner: Owner, amount: int = 1, *, is_busy: Callable[[_Key], bool] = _no
     ) -> list[_Key]:
         """Add a new key as its owner's latest, and return the owner's evicted keys, oldest first.
 
-        Args:
-            amount: the amount of the quota that the key uses.
-            is_busy: returns True for a key in use, which is not evicted.
+        The key uses `amount` of the quota. A key for which `is_busy` returns True is not evicted.
 
         Raises:
             QuotaError: eviction would not free enough. Nothing has changed.
@@ -116,7 +113,7 @@ class Quota(Generic[_Key]):
         for each, size in held.items():
             if over <= 0:
                 break
-            if is_busy is None or not is_busy(each):
+            if not is_busy(each):
                 going.append(each)
                 over -= size
                 own -= size

@@ -112,14 +112,7 @@ class Runtime(ClosingMixin):
         self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
-        self.briefing = Briefing(
-            skill_set,
-            self.settings.overview_characters,
-            scripts=lambda: self.runs_scripts,
-            absolute_paths=self.settings.absolute_paths,
-            local_root_dirs=self.settings.local_root_dirs,
-            preferred_tags=self.settings.preferred_tags,
-        )
+        self.briefing = Briefing(skill_set, self.settings, lambda: self.runs_scripts)
 
     def restricted_to(self, skill_set: SkillSet) -> Runtime:
         """Return a cached runtime restricted to a set of skills, which shares all other state."""
@@ -143,15 +136,8 @@ class Runtime(ClosingMixin):
             return self.scripts is not None
         snapshot = self.skill_set.snapshot
         if self._runs is None or self._runs[0] is not snapshot:
-            some = permissions.permits_any("scripts")
-            self._runs = (
-                snapshot,
-                some
-                and any(
-                    permissions.permits("scripts", path)
-                    for path in snapshot.paths(Standing.LENIENT)
-                ),
-            )
+            paths = snapshot.paths(Standing.LENIENT) if permissions.permits_any("scripts") else ()
+            self._runs = snapshot, any(permissions.permits("scripts", path) for path in paths)
         return self._runs[1]
 
     async def __aenter__(self) -> Self:
@@ -173,12 +159,15 @@ class Runtime(ClosingMixin):
                 loop. Enter the runtime with `async with`, or await `load`.
         """
         if not self.registry.loaded.is_set():
-            if _in_event_loop():
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:  # none is running
+                self.registry.load()
+            else:
                 raise UsageError(
                     "Runtime.session: the skills are not read yet; enter the runtime with 'async "
                     "with', or await its load() first"
                 )
-            self.registry.load()
         return Session(self, hosted=True)
 
     def close(self) -> None:
@@ -249,16 +238,6 @@ class Runtime(ClosingMixin):
         kept = self._located
         if kept is None or kept[0] is not snapshot:
             usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-            kept = self._located = (
-                snapshot,
-                {self.briefing.location(skill): skill for skill in usable},
-            )
+            skills = {self.briefing.location(skill): skill for skill in usable}
+            kept = self._located = snapshot, skills
         return kept[1]
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -89,17 +89,13 @@ _SUGGESTION_SIMILARITY: Final = 0.25
 
 
 class Hit(NamedTuple):
-    """A result of a search.
-
-    Attributes:
-        score: the relevance, comparable within one query; None for an exact match of the name or
-            path, which comes first.
-        copies: near-duplicates of the skill, at other paths.
-    """
+    """A result of a search."""
 
     skill: Skill
     score: float | None
-    copies: tuple[Skill, ...] = ()
+    """The relevance, comparable within one query; None for an exact match of the name or path,
+    which comes first."""
+    copies: tuple[Skill, ...] = ()  # near-duplicates of the skill, at other paths
 
 
 class Search:
@@ -137,10 +133,8 @@ class Search:
             accepted = (hit for hit in self._current().find(query, semantic) if accept(hit.skill))
             hits = list(islice(accepted, most * _COPY_FACTOR))
         scores = {hit.skill.path: hit.score for hit in hits}
-        found = group_copies(hit.skill for hit in hits)
-        return [
-            Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in islice(found, most)
-        ]
+        found = islice(group_copies(hit.skill for hit in hits), most)
+        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in found]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills with names similar to words of `query`."""
@@ -151,19 +145,16 @@ class Search:
         # Put back only after the update: after an exception the next query rebuilds the index
         # instead of using a half-updated one.
         indexed, self._indexed = self._indexed or _Indexed(), None
-        indexed.index.follow(self._skill_set.snapshot)
+        indexed.follow(self._skill_set.snapshot)
         self._indexed = indexed
         return indexed
 
 
-class _Indexed:
-    """The query logic over the index of one snapshot."""
-
-    def __init__(self) -> None:
-        self.index = SearchIndex()
+class _Indexed(SearchIndex):
+    """An index with the logic of queries."""
 
     def _hits(self, term: Term) -> int:
-        return self.index.hits(term, _COUNT_LIMIT)
+        return self.hits(term, _COUNT_LIMIT)
 
     def _counted(self, words: Sequence[str]) -> dict[Term, int]:
         return {term: self._hits(term) for term in map(Term, words)}
@@ -174,29 +165,23 @@ class _Indexed:
         `semantic` has the paths of semantically similar skills with their similarities.
         """
         words = words_of(query[:_QUERY_LENGTH])
-        exact = self.index.exact_matches("".join(words))
-        yield from (Hit(skill, None) for skill in self.index.skills(exact))
+        exact = self.exact_matches("".join(words))
+        yield from (Hit(skill, None) for skill in self.skills(exact))
         for rank, equals in groupby(self._ranked(words, semantic), key=itemgetter(1)):
-            yield from (
-                Hit(skill, -rank)
-                for skill in self.index.skills(row for row, _ in equals if row not in exact)
-            )
+            rows = [row for row, _ in equals if row not in exact]
+            yield from (Hit(skill, -rank) for skill in self.skills(rows))
 
     def _ranked(self, words: list[str], semantic: Sequence[tuple[str, float]]) -> Ranking:
-        keywords = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[
-            :_QUERY_WORDS
-        ]
+        keywords = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))
         if keywords:
-            by_meaning = [
-                (row, -share) for path, share in semantic if (row := self.index.row(path))
-            ]
-            return self._by_texts(keywords, words, by_meaning)
+            alike = [(row, -share) for path, share in semantic if (row := self.row(path))]
+            return self._by_texts(keywords[:_QUERY_WORDS], words, alike)
         # The query has stop words only, which may still be part of a name, or its beginning while
         # the user types.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
-        return self.index.ranked(terms, names_only=True)
+        return self.ranked(terms, names_only=True)
 
     def _by_texts(
         self, keywords: list[str], words: list[str], by_meaning: list[tuple[int, float]]
@@ -214,24 +199,24 @@ class _Indexed:
         concepts = self._selective({(term := Term(each)): self._hits(term) for each in meanings})
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
-            found = self.index.ranked(terms)
+            found = self.ranked(terms)
             if not by_meaning:
                 return found
             return fuse(found, iter(by_meaning), _FULL_TEXT_WEIGHT)
         scores: defaultdict[int, float] = defaultdict(float)
-        for row, rank in self.index.ranked(terms, weights=SENTENCE_WEIGHTS):
+        for row, rank in self.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
         also = dict.fromkeys([*map(Term, keywords), *terms])
         opening = self._selective(
-            {term: self.index.opening_hits(term, _COUNT_LIMIT) for term in also}, _MOST_HITS // 2
+            {term: self.opening_hits(term, _COUNT_LIMIT) for term in also}, _MOST_HITS // 2
         )
-        for row, rank in self.index.ranked_by_opening(opening, _MOST_EQUALS):
+        for row, rank in self.ranked_by_opening(opening, _MOST_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
             return fuse(iter(by_words), iter(by_meaning))
-        if by_words and len(self.index) >= _CUTOFF_MIN_SKILLS:
-            floor = max(_CUTOFF_FACTOR * math.log(len(self.index)), -by_words[0][1] * _CUTOFF_SHARE)
+        if by_words and len(self) >= _CUTOFF_MIN_SKILLS:
+            floor = max(_CUTOFF_FACTOR * math.log(len(self)), -by_words[0][1] * _CUTOFF_SHARE)
             by_words = [(row, rank) for row, rank in by_words if -rank >= floor]
         return iter(by_words)
 
@@ -239,16 +224,9 @@ class _Indexed:
         """Return the skills with names most similar to words of the query, the best first."""
         words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
         keywords = [word for word in words if word not in STOP_WORDS]
-        alike = [
-            Term(each)
-            for word in keywords
-            for each in self.index.descriptions.similar(word, _SUGGESTION_SIMILARITY)
-        ]
-        return (
-            skill
-            for row, _ in self.index.ranked(alike, names_only=True)
-            for skill in self.index.skills([row])
-        )
+        similar = [self.descriptions.similar(word, _SUGGESTION_SIMILARITY) for word in keywords]
+        rows = self.ranked([*map(Term, chain(*similar))], names_only=True)
+        return (skill for row, _ in rows for skill in self.skills([row]))
 
     def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:
         """Return the search terms: words, the last one as a prefix, and corrections of rare words.
@@ -262,19 +240,19 @@ class _Indexed:
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
             hits = {term: self._hits(term) for term in terms}
-            if max(hits.values()) * 1_000 <= len(self.index) and looked_at < _MOST_CORRECTED:
+            if max(hits.values()) * 1_000 <= len(self) and looked_at < _MOST_CORRECTED:
                 looked_at += 1
-                hits |= self._counted(self.index.titles.corrections(word))
+                hits |= self._counted(self.titles.corrections(word))
             if not any(hits.values()):
-                hits |= self._counted(self.index.descriptions.similar(word))
+                hits |= self._counted(self.descriptions.similar(word))
             found |= hits
         # If every word is in most skills, rank by the rarest one alone.
-        rarest = sorted(found, key=lambda term: found[term] or len(self.index) + 1)[:1]
+        rarest = sorted(found, key=lambda term: found[term] or len(self) + 1)[:1]
         return self._selective(found) or [term for term in rarest if found[term]]
 
     def _selective(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
         """Return the terms of at most half of the skills, rarest first, within `most` hits."""
-        selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self.index) // 2}
+        selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self) // 2}
         chosen: list[Term] = []
         weighed = 0
         for term, hits in sorted(selective.items(), key=lambda each: (each[1], each[0].word)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 from weakref import finalize
 
@@ -42,13 +43,10 @@ SENTENCE_WEIGHTS: Final = WEIGHTS | {
 """The weights for queries of many words, where one word in a name is weak evidence."""
 
 _COLUMNS: Final = ", ".join(WEIGHTS)
-# The texts are folded before, so an ASCII tokenizer is enough.
+_CONTENTLESS: Final = "content='', tokenize='porter ascii'"  # enough, as the texts are folded
 _TABLES: Final = (
-    f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
-    (
-        "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, "
-        "tokenize='porter ascii')"
-    ),
+    f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, {_CONTENTLESS})",
+    f"CREATE VIRTUAL TABLE openings USING fts5(opening, columnsize=0, {_CONTENTLESS})",
     "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID",
 )
 """`names` maps a folded name or path, without separators, to the rows that it names exactly."""
@@ -156,8 +154,7 @@ class SearchIndex:
         match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
-        # SQLite sorts by an explicit `bm25`: FTS5's hidden column `rank` would compute each rank
-        # twice.
+        # An explicit `bm25`: FTS5's hidden column `rank` would compute each rank twice.
         how = ", ".join(map(str, weights.values()))
         rank = f"SELECT rowid, bm25(words, {how}) AS rank_ FROM words"  # noqa: S608
         return self._db.execute(f"{rank} WHERE words MATCH ? ORDER BY rank_", (match,))
@@ -166,21 +163,17 @@ class SearchIndex:
         """Return (row, rank) as `ranked`, by the openings of bodies, at most `most` of them."""
         if not terms:
             return iter(())
-        return self._db.execute(
-            "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY "
-            "rank_ LIMIT ?",
-            (_any_of(terms), most),
-        )
+        rank = "SELECT rowid, bm25(openings) AS rank_ FROM openings"
+        query = f"{rank} WHERE openings MATCH ? ORDER BY rank_ LIMIT ?"
+        return self._db.execute(query, (_any_of(terms), most))
 
     def _remove(self, path: str) -> None:
         row = self._rows.pop(path, None)
         if row is None:
             return
         texts = texts_of(self._skills.pop(row))
-        self._db.executemany(
-            "DELETE FROM names WHERE name = ? AND row = ?",
-            [(name, row) for name in names_of(texts)],
-        )
+        named = [(name, row) for name in names_of(texts)]
+        self._db.executemany("DELETE FROM names WHERE name = ? AND row = ?", named)
         self.titles.remove(title_words(texts))
         self.descriptions.remove(description_words(texts))
         *fields, opening = _with_concepts(texts)
@@ -193,9 +186,8 @@ class SearchIndex:
         self._rows[skill.path] = row
         self._skills[row] = skill
         texts = texts_of(skill)
-        self._db.executemany(
-            "INSERT INTO names VALUES (?, ?)", [(name, row) for name in names_of(texts)]
-        )
+        named = [(name, row) for name in names_of(texts)]
+        self._db.executemany("INSERT INTO names VALUES (?, ?)", named)
         self.titles.add(title_words(texts))
         self.descriptions.add(description_words(texts))
         *fields, opening = _with_concepts(texts)
@@ -219,7 +211,5 @@ def _with_concepts(texts: Texts) -> Texts:
 
     Headings and bodies have too many concepts.
     """
-    concepts = [
-        each for text in texts[:4] for each in dict.fromkeys(thesaurus().concepts(words_of(text)))
-    ]
-    return (*texts[:-1], " ".join(concepts), texts[-1])
+    concepts = [dict.fromkeys(thesaurus().concepts(words_of(text))) for text in texts[:4]]
+    return (*texts[:-1], " ".join(chain(*concepts)), texts[-1])

@@ -81,16 +81,8 @@ def texts_of(skill: Skill) -> Texts:
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
-    parts = (
-        skill.name,
-        title,
-        tags,
-        skill.description,
-        headings,
-        skill.path,
-        skill.reading.opening,
-    )
-    return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
+    parts = (skill.name, title, tags, skill.description, headings, skill.path)
+    return tuple(_fold(text[:_TEXT_LENGTH]) for text in (*parts, skill.reading.opening))
 
 
 def names_of(texts: Texts) -> set[str]:
@@ -121,11 +113,8 @@ def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[
     This explains a hit to a person. It is empty if only similar words, concepts or embeddings
     matched.
     """
-    asked = [
-        word
-        for word in dict.fromkeys(words_of(question[:_QUESTION_LENGTH]))
-        if word not in STOP_WORDS
-    ][:_QUESTION_WORDS]
+    words = dict.fromkeys(words_of(question[:_QUESTION_LENGTH]))
+    asked = [word for word in words if word not in STOP_WORDS][:_QUESTION_WORDS]
     found: list[tuple[str, Sequence[str]]] = []
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
         there = words_of(text)

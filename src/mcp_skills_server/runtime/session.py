@@ -90,13 +90,6 @@ class Session(ClosingMixin):
             the session's handle is a tool argument, and results carry the instructions.
         since: the `Briefing.generation` that the model was shown; the current one unless given.
         handle: the handle of a session that began in another process; a new one unless given.
-
-    Attributes:
-        session_id: the unguessable handle.
-        calls: the number of calls in progress.
-        script_moves: the number of times that script execution moved to this process.
-        scripts_at: the process of the latest script: "" for none, "here" for this one, else the
-            name of another one.
     """
 
     def __init__(
@@ -106,10 +99,11 @@ class Session(ClosingMixin):
             from secrets import token_urlsafe  # late: a handshake needs no session
 
             handle = token_urlsafe(18)
-        self.session_id = handle
-        self.calls = 0
-        self.script_moves = 0
+        self.session_id = handle  # unguessable
+        self.calls = 0  # in progress
+        self.script_moves = 0  # how often script execution moved to this process
         self.scripts_at = ""
+        """The process of the latest script: "" for none, "here" for this one, else its name."""
         self._runtime = runtime
         self._hosted = hosted
         # It counts the changes of this runtime's skills only.
@@ -171,17 +165,15 @@ class Session(ClosingMixin):
             tool = dialect.canonical(name)
             if tool not in _CALLS:
                 there = [each for each in _CALLS if each != dialect.RUN or shared.runs_scripts]
-                return dialect.failure(
-                    f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
-                )
+                words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
+                return dialect.failure(words)
             given = arguments or {}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)
             active = await self._active.refresh(shared)
-            return await _CALLS[tool](
-                self, given, _Request(shared, active, progress, client_of(client), owner)
-            )
+            request = _Request(shared, active, progress, client_of(client), owner)
+            return await _CALLS[tool](self, given, request)
         except RequestError as error:
             return dialect.failure(str(error))
         finally:
@@ -245,9 +237,8 @@ class Session(ClosingMixin):
         snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
-        hits = await in_thread(
-            partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
-        )
+        find = partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
+        hits = await in_thread(find)
         events.record_search(query, len(hits))
         note = self._news(call)
         if not hits and snapshot.skills:
@@ -255,9 +246,8 @@ class Session(ClosingMixin):
             offered = [skill for skill in snapshot.skills.values() if dialect.is_offered(skill)]
             tags = Counter(str(tag) for skill in offered for tag in tags_of(skill.frontmatter))
             groups = Counter(skill.path.partition("/")[0] for skill in offered if "/" in skill.path)
-            advice = dialect.nothing_fits(
-                [name_of(skill, snapshot) for skill in near], _common(tags), _common(groups)
-            )
+            names = [name_of(skill, snapshot) for skill in near]
+            advice = dialect.nothing_fits(names, _common(tags), _common(groups))
             note = "\n".join(filter(None, (advice, note)))
         found = first_page([hit.skill for hit in hits], entry_bytes)
         entries = call.runtime.entries(found, snapshot)
@@ -267,20 +257,17 @@ class Session(ClosingMixin):
         return dialect.listing(entries, None, characters=call.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        fresh, active = await self._active.load(
-            call.runtime, given["names"], add=given.get("mode") == "add"
-        )
+        is_added = given.get("mode") == "add"
+        fresh, active = await self._active.load(call.runtime, given["names"], add=is_added)
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
-            found, missing = dependencies_of(
-                snapshot, [skill for skill, each in active.values() if each in fresh]
-            )
+            skills = [skill for skill, each in active.values() if each in fresh]
+            found, missing = dependencies_of(snapshot, skills)
             more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
             notes.append(dialect.depends_on(more, missing))
-        return self._receipt(
-            active, fresh, client=call.client, note="\n".join(filter(None, notes)) or None
-        )
+        note = "\n".join(filter(None, notes)) or None
+        return self._receipt(active, fresh, client=call.client, note=note)
 
     async def _unload(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         names: list[str] = given.get("names", [])
@@ -289,9 +276,8 @@ class Session(ClosingMixin):
         elif names:
             active = await self._active.unload(call.runtime, names)
         else:
-            raise RequestError(
-                f"Give {dialect.UNLOAD} the names of the skills to unload, or all=true"
-            )
+            words = "the names of the skills to unload, or all=true"
+            raise RequestError(f"Give {dialect.UNLOAD} {words}")
         return self._receipt(active)
 
     async def _read(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -384,9 +370,8 @@ class Session(ClosingMixin):
         reminder = ""
         if not self._hosted:
             reminder = f', and give the "{dialect.SESSION}" that it returned'
-        return find_active(
-            call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder
-        )
+        name = given.get("skill")
+        return find_active(call.runtime, call.active, snapshot, name, reminder=reminder)
 
     def _receipt(
         self,
@@ -429,9 +414,8 @@ class _Request(NamedTuple):
     def settings(self) -> RuntimeSettings:
         """Return the operator's settings, with the client's limit of results if it is lower."""
         settings = self.runtime.settings
-        return settings._replace(
-            result_characters=min(settings.result_characters, self.client.result_characters)
-        )
+        most = min(settings.result_characters, self.client.result_characters)
+        return settings._replace(result_characters=most)
 
 
 _Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[ToolResult]]
@@ -453,10 +437,9 @@ def _common(counts: Counter[str]) -> list[str]:
 def _part_of(
     path: str, text: str, given: Mapping[str, Any], settings: RuntimeSettings
 ) -> ToolResult:
-    start, most = int(given.get("start_line", 1)), given.get("max_lines")
-    if most is not None:
-        most = int(most)
-    start_character = int(given.get("start_character", 1))
-    return dialect.text_file(
-        path, text, start, most, settings.result_characters, start_character=start_character
-    )
+    start, character = int(given.get("start_line", 1)), int(given.get("start_character", 1))
+    lines = given.get("max_lines")
+    if lines is not None:
+        lines = int(lines)
+    most = settings.result_characters
+    return dialect.text_file(path, text, start, lines, most, start_character=character)

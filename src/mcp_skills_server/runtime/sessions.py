@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
@@ -32,8 +31,7 @@ class UnknownSessionError(RequestError):
         )
 
 
-@dataclass(slots=True)
-class _OpenSession:
+class _OpenSession(NamedTuple):
     """A session with its owner and the time of its last use, by the clock of `Sessions`."""
 
     session: Session

@@ -48,19 +48,12 @@ class SessionRecord:
     """The state of a session that replicas share, stored as versioned JSON.
 
     It names skills by path without their content: each replica serves its own files.
-
-    Attributes:
-        owner: the SHA-256 of the owner, in hex digits; "" for none.
-        since: the time of the list of skills that the model was shown, in epoch seconds.
-        skills: path and digest of each loaded skill, the latest last.
-        scripts_at: the process of the latest script, "" for none. Only the machine of that process
-            has the output files.
     """
 
-    owner: str
-    since: float
-    skills: tuple[tuple[str, str], ...] = ()
-    scripts_at: str = ""
+    owner: str  # the SHA-256 of the owner, in hex digits; "" for none
+    since: float  # the time of the list of skills that the model was shown, in epoch seconds
+    skills: tuple[tuple[str, str], ...] = ()  # paths and digests of loaded skills, the latest last
+    scripts_at: str = ""  # the process of the latest script, whose machine has the output files
 
     def text(self) -> str:
         """Return the record as JSON."""
@@ -85,24 +78,18 @@ class RecordStore(Protocol):
 
 @dataclass(slots=True)
 class _RecordCopy:
-    """This replica's copy of a session's record.
-
-    Attributes:
-        text: the text last read or written. None means not stored yet; "" forces a reload from the
-            store, after a refused write.
-        change_count: the session's `change_count` at that time.
-        refused: ranges of `change_count` whose writes were refused.
-        script_moves: the session's `script_moves` at that time.
-        lost: whether the store lost the record, so that the next write creates it.
-        lock: held while the record is read and compared, or written.
-    """
+    """This replica's copy of a session's record."""
 
     text: str | None = None
-    change_count: int = 0
+    """The text last read or written. None means not stored yet; "" forces a reload from the store,
+    after a refused write."""
+    change_count: int = 0  # that of the session at that time
+    script_moves: int = 0  # those of the session at that time
     refused: deque[range] = field(default_factory=lambda: deque[range](maxlen=_MOST_REFUSED))
-    script_moves: int = 0
-    lost: bool = False
+    """Ranges of `change_count` whose writes were refused."""
+    lost: bool = False  # the store lost the record, and the next write creates it
     lock: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while the record is read and compared, or written."""
 
 
 class SharedSessions(Sessions):
@@ -123,7 +110,7 @@ class SharedSessions(Sessions):
         local = self._find_local(handle, owner)
         known = self._known.get(handle)
         if known is None or local is None:
-            return await self._create_from_record(handle, owner, quota_owner)
+            return await self._create(handle, owner, quota_owner)
         async with known.lock:
             try:
                 text = await self._store.read(handle, quota_owner)
@@ -141,9 +128,7 @@ class SharedSessions(Sessions):
                     known.text, known.script_moves, known.lost = text, local.script_moves, False
             return self.find(handle, owner)
 
-    async def _create_from_record(
-        self, handle: str, owner: str | None, quota_owner: Owner
-    ) -> Session:
+    async def _create(self, handle: str, owner: str | None, quota_owner: Owner) -> Session:
         """Return a session of another replica, created here from its record."""
         text = await self._store.read(handle, quota_owner)
         if text is None:
@@ -174,18 +159,14 @@ class SharedSessions(Sessions):
             if change is not None and any(change in each for each in known.refused):
                 raise RequestError("the session's change could not be stored; call again")
             changed, moved = session.change_count, session.script_moves
-            if known.text is not None and (known.change_count, known.script_moves, known.lost) == (
-                changed,
-                moved,
-                False,
-            ):
+            is_same = (known.change_count, known.script_moves) == (changed, moved)
+            if known.text is not None and is_same and not known.lost:
                 return
             at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
             text = SessionRecord(_owner(owner), session.shown_at, session.loaded, at).text()
+            old = None if known.lost else known.text
             try:
-                await self._store.write(
-                    handle, quota_owner, text, replaces=None if known.lost else known.text
-                )
+                await self._store.write(handle, quota_owner, text, replaces=old)
             except RequestError:
                 if known.text is None:  # no other replica knows its handle yet
                     return
@@ -217,9 +198,8 @@ class SharedSessions(Sessions):
             logger.warning("a shared session record is invalid: %s", error, extra=REPEATS)
             raise UnknownSessionError(handle) from None
         # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
-        if not compare_digest(
-            record.owner.encode("utf-8", "surrogatepass"), _owner(owner).encode()
-        ):
+        theirs = record.owner.encode("utf-8", "surrogatepass")
+        if not compare_digest(theirs, _owner(owner).encode()):
             raise UnknownSessionError(handle)
         return record
 
@@ -250,18 +230,12 @@ def parse_record(text: str) -> SessionRecord:
     version, since = fields.get("version"), fields.get("since")
     if isinstance(version, bool) or version != VERSION:
         raise SessionRecordError(f"unsupported version {ascii(version)[:20]}")
-    if (
-        isinstance(since, bool)
-        or not isinstance(since, int | float)
-        or not abs(since) <= float_info.max
-    ):
+    if isinstance(since, bool) or not isinstance(since, int | float):
         raise SessionRecordError("no time")
-    return SessionRecord(
-        _text(fields, "owner"),
-        float(since),
-        _skills(fields.get("skills")),
-        _text(fields, "scripts_at", ""),
-    )
+    if not abs(since) <= float_info.max:
+        raise SessionRecordError("a time without end")
+    skills, at = _skills(fields.get("skills")), _text(fields, "scripts_at", "")
+    return SessionRecord(_text(fields, "owner"), float(since), skills, at)
 
 
 def _text(fields: dict[str, object], key: str, default: str | None = None) -> str:

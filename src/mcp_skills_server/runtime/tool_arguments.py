@@ -64,9 +64,8 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     validator: Any = _validators()[tool]  # its stubs are incomplete
     schema: dict[str, Any] = validator.schema
     required = schema.get("required", ())
-    taken = ", ".join(
-        f"{key} (required)" if key in required else key for key in schema["properties"]
-    )
+    marks = dict.fromkeys(required, " (required)")
+    taken = ", ".join(f"{key}{marks.get(key, '')}" for key in schema["properties"])
     try:
         error: Any = next(validator.iter_errors(dict(given)), None)
     except RecursionError:
@@ -76,10 +75,8 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     place = printable(".".join(map(str, error.absolute_path)))[:100]
     text: str = error.message
     if len(text) > _MOST_SHOWN:  # jsonschema puts the value first and the reason last
-        text = (
-            f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: "
-            f"{str(error.validator_value)[: _MOST_SHOWN // 2]})"
-        )
+        half = _MOST_SHOWN // 2
+        text = f"... {text[-half:]} ({error.validator}: {str(error.validator_value)[:half]})"
     if place:
         text = f"Argument {place}: {text}"
     return f"{text}. {tool} takes: {taken}"

@@ -31,19 +31,11 @@ def is_declared(extensions: Mapping[str, Any]) -> bool:
 
 def descriptors() -> list[Json]:
     """Return the `resources/list` entries of the views."""
+    about = "The instructions of a loaded skill."
+    search = "Search and load skills."
     return [
-        _view(
-            _CATALOGUE,
-            name="skills-catalogue",
-            title="Skills",
-            description="Search and load skills.",
-        ),
-        _view(
-            _SKILL,
-            name="loaded-skill",
-            title="Loaded skill",
-            description="The instructions of a loaded skill.",
-        ),
+        _view(_CATALOGUE, name="skills-catalogue", title="Skills", description=search),
+        _view(_SKILL, name="loaded-skill", title="Loaded skill", description=about),
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -178,22 +179,14 @@ def _described(
     descriptions = [escape(one_line(offer.description)) for offer in overview.offers]
     left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
     most = max_min_limit(map(len, descriptions), left)
-    cut = {
-        position: _truncated(text, most)
-        for position, text in enumerate(descriptions)
-        if len(text) > most
-    }
+    shown = {position: _truncated(text, most) for position, text in enumerate(descriptions)}
+    cut = {position: text for position, text in shown.items() if text != descriptions[position]}
     if left >= 0 and all(cut.values()):
-        lines = (
-            f"- {name}: {cut.get(position, descriptions[position])}"
-            for position, name in enumerate(names)
-        )
+        lines = [f"- {name}: {shown[position]}" for position, name in enumerate(names)]
         return Shown("\n".join(lines), cut=cut)
     chosen = _chosen(overview, names, descriptions, budget)
-    cut = {position: chosen.get(position, "") for position in range(len(names))}
-    whole = [position for position, text in cut.items() if text == descriptions[position]]
-    for position in whole:
-        del cut[position]
+    shown = {position: chosen.get(position, "") for position in range(len(names))}
+    cut = {position: text for position, text in shown.items() if text != descriptions[position]}
     if not chosen:
         return Shown(", ".join(names), cut=cut)
     lines = [f"- {names[position]}: {text}" for position, text in sorted(chosen.items())]
@@ -225,9 +218,8 @@ def _chosen(
     preferred = [positions[path] for path in overview.preferred if path in positions]
     left = budget - sum(len(name) + 2 for name in names) + 2 - len(_WITHOUT_DESCRIPTION)
     chosen: dict[int, str] = {}
-    for position in dict.fromkeys(
-        [*preferred, *round_robin(groups([(offer.root, offer.path) for offer in offers]))]
-    ):
+    others = round_robin(groups([(offer.root, offer.path) for offer in offers]))
+    for position in dict.fromkeys([*preferred, *others]):
         text = _truncated(descriptions[position], _SOME_DESCRIPTION)
         cost = len(f"- {names[position]}: {text}\n") - len(f"{names[position]}, ")
         if text and cost <= left:
@@ -276,10 +268,9 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
         label = next(iter(folders[position][shared:]), root)
         found.setdefault(label, []).append(position)
     largest = sorted(found.items(), key=lambda group: (-len(group[1]), group[0]))[:_MOST_GROUPS]
+    hashes = [crc32(path.encode("utf-8", "replace")) for _, path in places]
     for _, positions in largest:
-        positions.sort(
-            key=lambda position: (crc32(places[position][1].encode("utf-8", "replace")), position)
-        )
+        positions.sort(key=lambda position: (hashes[position], position))
     return dict(largest)
 
 
@@ -308,8 +299,8 @@ def in_loading(overview: Overview, characters: int) -> Shown:
 def _loading_head(overview: Overview) -> str:
     return (
         "Load one or more skills by name: returns the instructions of each and the list of its "
-        "files. When a task fits "
-        f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{skill_count(overview)}:"
+        "files. When a task fits a skill, you MUST load the skill before you begin. "
+        f"{FAMILY}\n\n{skill_count(overview)}:"
     )
 
 
@@ -317,15 +308,11 @@ def _elements(overview: Overview, budget: int) -> str | None:
     """Return all skills as XML with full descriptions, or None if they do not fit."""
     pieces: list[str] = []
     for offer in overview.offers:
-        fields = {
-            "name": offer.name,
-            "description": one_line(offer.description),
-            "location": offer.location,
-        }
-        lines = "\n".join(
-            f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items() if value is not None
-        )
-        pieces.append(f"<skill>\n{lines}\n</skill>")
+        fields = {"name": offer.name, "description": one_line(offer.description)}
+        if offer.location is not None:
+            fields["location"] = offer.location
+        lines = [f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items()]
+        pieces.append("\n".join(("<skill>", *lines, "</skill>")))
         budget -= len(pieces[-1]) + 1
         if budget < -1:
             return None
@@ -345,10 +332,8 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
     for label, positions in found.items():
         head = ""
         if len(found) > 1:
-            head = (
-                f"- {escape(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} "
-                f"({len(positions):,}): "
-            )
+            shown = escape(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)
+            head = f"- {shown} ({len(positions):,}): "
         if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
             break
         heads[label] = head
@@ -381,16 +366,12 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
         if len(names) < len(found[label]):
             names.append(_DOTS)
         lines.append(head + ", ".join(names))
-    return Shown(
-        "\n".join(lines) + last, {position for each in named.values() for position in each}
-    )
+    return Shown("\n".join(lines) + last, {*chain(*named.values())})
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     """Return the number of leading folders that all paths share."""
-    if not folders:
-        return 0
-    first, last = min(folders), max(folders)
+    first, last = min(folders, default=()), max(folders, default=())
     return next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
         min(len(first), len(last)),

@@ -121,14 +121,12 @@ def is_offered(skill: Skill) -> bool:
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
     """Return whether models see a difference between the skills `before` and `after`."""
 
+    # A hidden skill's name counts, because another skill of that name is named by its path
+    # (`identity.name_of`).
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
-        # A hidden skill's name counts, because another skill of that name is named by its path
-        # (`identity.name_of`).
-        usable = ((path, each) for path, each in skills.items() if is_usable(each))
-        return {
-            path: (each.name, each.description if is_offered(each) else None)
-            for path, each in usable
-        }
+        usable = [each for each in skills.values() if is_usable(each)]
+        offered = {each.path: each.description for each in usable if is_offered(each)}
+        return {each.path: (each.name, offered.get(each.path)) for each in usable}
 
     return shown_of(before) != shown_of(after)
 

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -140,19 +140,19 @@ class Embeddings:
     def _follow(self, snapshot: Snapshot) -> None:
         """Embed the changed skills of a snapshot by batches; finished batches survive a failure."""
         texts: dict[str, str] = {}
+        gone: list[str] = []
         for path in snapshot.differing(self._seen):
             skill = snapshot.skills.get(path)
             if skill is None or skill.standing <= Standing.UNUSABLE:
-                self._store({path: None})
+                gone.append(path)
             else:
                 texts[path] = _text(skill)
-        digests = {
-            path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            for path, text in texts.items()
-        }
-        # Most edits change the body only, which is not embedded.
-        known = {path: digest for path, (digest, _) in self._known.items()}
-        digests = {path: digest for path, digest in digests.items() if known.get(path) != digest}
+        self._store({}, gone)
+        digests: dict[str, bytes] = {}
+        for path, text in texts.items():
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            if path not in self._known or self._known[path][0] != digest:
+                digests[path] = digest  # most edits change the body only, which is not embedded
         model = self._embedder.key
         kept: Mapping[bytes, bytes] = {}
         if self._index is not None:
@@ -160,9 +160,7 @@ class Embeddings:
         if len({self._length, *map(len, kept.values())} - {0}) > 1:
             self._forget(model)
             raise EmbeddingError("the cached vectors differ in length, so all are computed again")
-        self._store(
-            {path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept}
-        )
+        self._store({path: (each, kept[each]) for path, each in digests.items() if each in kept})
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
         rest = iter(missing.items())
         while batch := dict(islice(rest, self._embedder.batch)):
@@ -178,21 +176,17 @@ class Embeddings:
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if self._index is not None:
                 self._index.keep_memos(model, new)
-            self._store(
-                {path: (digest, new[digest]) for path, digest in digests.items() if digest in new}
-            )
+            self._store({path: (each, new[each]) for path, each in digests.items() if each in new})
         with self._followed:
             self._seen = snapshot
             self._followed.notify_all()
 
-    def _store(self, vectors: Mapping[str, tuple[bytes, bytes] | None]) -> None:
-        """Store (text digest, vector) pairs by path; None removes a path."""
+    def _store(self, vectors: Mapping[str, tuple[bytes, bytes]], gone: Iterable[str] = ()) -> None:
+        """Store (text digest, vector) pairs by path, and remove the paths in `gone`."""
         with self._lock:
-            for path, each in vectors.items():
-                if each is None:
-                    self._known.pop(path, None)
-                else:
-                    self._known[path] = each
+            for path in gone:
+                self._known.pop(path, None)
+            self._known |= vectors
             self._table = None
 
     @property

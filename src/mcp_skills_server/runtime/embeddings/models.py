@@ -9,7 +9,6 @@ import hashlib
 import http.client
 import json
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -88,15 +87,13 @@ class LocalModel:
                     from model2vec import StaticModel
 
                     self._model = StaticModel.from_pretrained(self._folder)
-            return _normalized(
-                self._model.encode(list(texts), use_multiprocessing=False), len(texts)
-            )
+            made = self._model.encode(list(texts), use_multiprocessing=False)
+            return _normalized(made, len(texts))
         except EmbeddingError:
             raise
         except Exception as error:  # three libraries raise undocumented errors for invalid files
-            raise EmbeddingError(
-                f"{self._folder}: the model cannot be used: {clipped(_one_line(error))}"
-            ) from None
+            reason = f"the model cannot be used: {clipped(_one_line(error))}"
+            raise EmbeddingError(f"{self._folder}: {reason}") from None
 
 
 class Endpoint:
@@ -146,18 +143,13 @@ class Endpoint:
         try:
             return _normalized(_rows(json.loads(raw)), len(texts))
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-            raise EmbeddingError(
-                f"{self._host}: the response is not a list of embeddings"
-            ) from None
+            reason = "the response is not a list of embeddings"
+            raise EmbeddingError(f"{self._host}: {reason}") from None
 
     def _post(self, body: str, headers: Mapping[str, str], timeout_s: float) -> bytes:
-        if self._tls:
-            secure = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout_s, context=secure
-            )
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        if self._tls:  # with the system's certificates, which it verifies
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s)
         # The socket's timeout applies to each read, so an endpoint that sends a byte at a time
         # would never reach it. The timer limits the whole request.
         end = threading.Timer(timeout_s, _shut_down, [connection])

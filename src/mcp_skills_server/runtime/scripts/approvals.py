@@ -52,12 +52,10 @@ def read(path: Path) -> tuple[Approval, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise UsageError(
-            f"{printable(str(path))}: cannot be read ({error.strerror}); check it"
-        ) from None
+        raise _unusable(path, f"cannot be read ({error.strerror}); check it") from None
     if untrusted_reason(found):
-        problem = "others may write it; chown it to yourself or root, and chmod it to 0600"
-        raise UsageError(f"{printable(str(path))}: {problem}")
+        remedy = "chown it to yourself or root, and chmod it to 0600"
+        raise _unusable(path, f"others may write it; {remedy}")
     try:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))
@@ -74,9 +72,12 @@ def read(path: Path) -> tuple[Approval, ...]:
             for each in content["approvals"]
         )
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(
-            f"{printable(str(path))}: this is not an approvals file; give another --approvals"
-        ) from None
+        problem = "this is not an approvals file; give another --approvals"
+        raise _unusable(path, problem) from None
+
+
+def _unusable(path: Path, problem: str) -> UsageError:
+    return UsageError(f"{printable(str(path))}: {problem}")
 
 
 def _epoch_seconds(value: Any) -> float:
@@ -104,9 +105,7 @@ def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
             text = json.dumps({"version": 1, "approvals": approvals}, indent=1)
             replace_file(path, text.encode(), 0o600)
     except Timeout:
-        raise UsageError(
-            f"{printable(str(path))}: another process is changing it; try again"
-        ) from None
+        raise _unusable(path, "another process is changing it; try again") from None
     except OSError as error:
         problem = f"cannot be written ({error.strerror}); give another --approvals"
-        raise UsageError(f"{printable(str(path))}: {problem}") from None
+        raise _unusable(path, problem) from None

@@ -36,15 +36,12 @@ _BETWEEN: Final = re.compile(r"[\s,]+")
 def checked_args(args: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments; raise RequestError if there are too many, or one is not valid."""
     if len(args) > _MAX_ARGS:
-        raise RequestError(
-            f"args has {len(args)} elements, and at most {_MAX_ARGS} are passed on; put them in a "
-            "file"
-        )
+        most = f"at most {_MAX_ARGS} are passed on"
+        raise RequestError(f"args has {len(args)} elements, and {most}; put them in a file")
     for number, each in enumerate(args):
         if len(checked_text(each, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
-            raise RequestError(
-                f"args[{number}] is longer than {_MAX_ARG_BYTES:,} bytes; put its text in a file"
-            )
+            words = f"is longer than {_MAX_ARG_BYTES:,} bytes; put its text in a file"
+            raise RequestError(f"args[{number}] {words}")
     return tuple(args)
 
 
@@ -86,9 +83,8 @@ def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict
         RequestError: too many, too long, badly named, or not allowed.
     """
     if len(env) > _MAX_VARIABLES:
-        raise RequestError(
-            f"env has {len(env)} variables, and at most {_MAX_VARIABLES} are passed on"
-        )
+        most = f"at most {_MAX_VARIABLES} are passed on"
+        raise RequestError(f"env has {len(env)} variables, and {most}")
     total = 0
     for name, value in env.items():
         shown = printable(checked_text(name, "a name in env")[:80])
@@ -107,14 +103,12 @@ def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict
             )
         size = len(checked_text(value, f"env: {shown}").encode())
         if size > _MAX_VALUE_BYTES:
-            raise RequestError(
-                f"env: {shown} is longer than {_MAX_VALUE_BYTES:,} bytes; use a file"
-            )
+            words = f"is longer than {_MAX_VALUE_BYTES:,} bytes; use a file"
+            raise RequestError(f"env: {shown} {words}")
         total += len(name) + size
     if total > _MAX_ENV_BYTES:
-        raise RequestError(
-            f"env takes {total:,} bytes, and at most {_MAX_ENV_BYTES:,} are passed on; use a file"
-        )
+        most = f"at most {_MAX_ENV_BYTES:,} are passed on"
+        raise RequestError(f"env takes {total:,} bytes, and {most}; use a file")
     return dict(env)
 
 

@@ -205,18 +205,15 @@ class Scripts:
             skill: the skill; None for a file in the work directory.
             path: the exact path of a file of the skill; or a path in the work directory, which must
                 not come from a client.
-            args: the arguments of the script.
             env: environment variables, which the skill must declare or the operator allow.
             workdir: the working directory, relative to the work directory; created if missing.
             timeout_s: the time limit; None for the operator's default.
-            progress: awaited regularly with the seconds that the script has been running.
             directory: the directory name of the skill; None for the skill's name.
             skills: if `skill` is None, the skills to lay out below `SKILL_DIR`, by directory name.
             launcher: a file in the work directory that the interpreter runs, with the script as its
                 first argument.
             fill: writes files into the work directory, in a thread, once the run has its slot, so
                 that waiting runs use no disk. The work directory must have no other run.
-            owner: the owner whose concurrency limit the run counts toward.
             permissions: those of the caller; None if there are no grants.
             needs: the required secrets.
 
@@ -270,12 +267,10 @@ class Scripts:
             skills = {folder: skill}
         for name in skills or ():
             if not _DIRECTORY_NAME.fullmatch(name):
-                raise RequestError(
-                    f"{printable(name[:200])!r} is not a valid directory name; leave the skill out"
-                )
-        return _RunRequest(
-            skills or {}, folder, path, file, checked_args(args), self._checked_timeout(timeout_s)
-        )
+                words = f"{printable(name[:200])!r} is not a valid directory name"
+                raise RequestError(f"{words}; leave the skill out")
+        timeout_s = self._checked_timeout(timeout_s)
+        return _RunRequest(skills or {}, folder, path, file, checked_args(args), timeout_s)
 
     async def _run(
         self, request: _RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner
@@ -461,9 +456,8 @@ class Scripts:
         if timeout_s is None:
             return min(self._settings.timeout_s, most)
         if not 0 < timeout_s <= most:
-            raise RequestError(
-                f"The time limit (timeout_s) must be more than 0 and at most {most:g} seconds"
-            )
+            words = f"more than 0 and at most {most:g} seconds"
+            raise RequestError(f"The time limit (timeout_s) must be {words}")
         return timeout_s
 
 

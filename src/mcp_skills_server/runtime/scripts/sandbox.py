@@ -195,9 +195,7 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
     """
     program = program_of(mode, folders)
     if program is None:
-        logger.info(
-            "scripts run without a sandbox (it is off), as the server's user, with all its rights"
-        )
+        logger.info("scripts run without a sandbox (it is off), with all rights of the server")
         return None
     shared, why = _outermost(map(_folder, folders)), ""
     for setpriv in _setpriv_choices():
@@ -231,20 +229,16 @@ def _missing(why: str) -> UsageError:
     instead = "give --sandbox off to run them with all your rights"
     if is_root():
         instead = "run the server as another user"
-    return UsageError(
-        f"scripts need a sandbox, but {why}; install a working bubblewrap, or {instead}"
-    )
+    remedy = f"install a working bubblewrap, or {instead}"
+    return UsageError(f"scripts need a sandbox, but {why}; {remedy}")
 
 
 def _setpriv_choices() -> list[str | None]:
     """Return the values of `Bubblewrap`'s `setpriv` to try, the best one first."""
     if not is_root():
         return [None]
-    place = next(
-        (each for each in PATH.split(":") if os.access(f"{each}/setpriv", os.X_OK)),
-        PATH.split(":")[0],
-    )
-    return [f"{place}/setpriv", None]
+    places = [f"{each}/setpriv" for each in PATH.split(":")]
+    return [next((each for each in places if os.access(each, os.X_OK)), places[0]), None]
 
 
 def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
@@ -254,24 +248,19 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
             f"scripts would be root in {folders[0]}, because they cannot switch to another user: "
             f"{why}; correct that, or run the server as another user"
         )
-    how, whom = "without", "the server's user"
+    how, whom = "without network", "the server's user"
     if network:
-        how = "with"
-    if sandbox.user is None:
-        logger.info("scripts run in a sandbox of bubblewrap, %s network", how)
-    else:
+        how = "with network"
+    if sandbox.user is not None:
         whom = f"user {sandbox.user}"
-        logger.info("scripts run in a sandbox of bubblewrap, %s network, as %s", how, whom)
+    logger.info("scripts run in a sandbox of bubblewrap, %s, as %s", how, whom)
     for gap in sandbox.gaps:
         if gap == _NO_FILTER and system_calls.program() is None:
             why = "none exists for this architecture"
         logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why)
     for folder in sandbox.unwritable_folders():
-        logger.warning(
-            "scripts run as %s, which cannot write to %s; make it that user's if they should",
-            whom,
-            folder,
-        )
+        words = "scripts run as %s, which cannot write to %s; make it that user's if they should"
+        logger.warning(words, whom, folder)
 
 
 def is_off_forbidden() -> bool:
@@ -292,13 +281,9 @@ def _folder(folder: str) -> str:
         raise UsageError(
             f"{folder}: sharing the whole disk defeats the sandbox; give --sandbox off instead"
         )
-    for own in (SKILLS, WORKSPACE, "/proc", "/dev"):
-        if f"{path}/".startswith(f"{own}/"):
-            raise UsageError(f"{folder}: the sandbox has its own {own}; put the folder elsewhere")
-    if path == TEMPORARY:
-        raise UsageError(
-            f"{folder}: the sandbox has its own {TEMPORARY}; give a folder in it, or another one"
-        )
+    for own in (SKILLS, WORKSPACE, "/proc", "/dev", TEMPORARY):
+        if path == own or (own != TEMPORARY and path.startswith(f"{own}/")):
+            raise UsageError(f"{folder}: the sandbox has its own {own}; give another folder")
     return path
 
 

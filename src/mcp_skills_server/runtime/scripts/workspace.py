@@ -82,10 +82,8 @@ class Workspace:
         put(self.path)
         if self._owner is not None:
             for top, directories, files in os.walk(self.path):
-                for name in (*directories, *files):
-                    os.chown(
-                        os.path.join(top, name), self._owner, self._owner, follow_symlinks=False
-                    )
+                for place in (os.path.join(top, name) for name in (*directories, *files)):
+                    os.chown(place, self._owner, self._owner, follow_symlinks=False)
 
     def prepare(self, workdir: str) -> str:
         """Create the relative path `workdir` in this directory, and return its absolute path.
@@ -112,11 +110,8 @@ class Workspace:
         try:
             _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
         except OSError as error:
-            problem = (
-                f"workdir {printable(workdir[:200])!r} cannot be a directory "
-                f"({error.strerror}); choose another"
-            )
-            raise RequestError(problem) from None
+            problem = f"cannot be a directory ({error.strerror}); choose another"
+            raise RequestError(f"workdir {printable(workdir[:200])!r} {problem}") from None
         return path
 
     def _restore(self) -> None:
@@ -164,9 +159,8 @@ class RunDirectory:
     def files_made(self, workspace: str) -> tuple[tuple[output_files.OutputFile, ...], int]:
         """Return the files changed in `workspace` since `make`, and the number of further ones."""
         with suppress(OSError, RequestError):
-            return output_files.files_since(
-                workspace, os.lstat(self._begun).st_ctime_ns, _FILES_NAMED
-            )
+            since = os.lstat(self._begun).st_ctime_ns
+            return output_files.files_since(workspace, since, _FILES_NAMED)
         return (), 0
 
     def discard(self) -> None:
@@ -297,20 +291,20 @@ def empty(top: str) -> None:
 def _clear_files(directory: str) -> list[str]:
     """Remove the entries that are not directories, and return the paths of the directories."""
     inner: list[str] = []
-    seen = True
-    passes = 0
     # `scandir` may skip entries of a directory while entries are removed, so repeat it.
-    while seen and passes < _PASSES:
-        seen = False
-        passes += 1
+    for _ in range(_PASSES):
         inner.clear()
+        files: list[str] = []
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     inner.append(entry.path)
                 else:
-                    seen = True
-                    _unlink(entry.path)
+                    files.append(entry.path)
+        for file in files:
+            _unlink(file)
+        if not files:
+            break
     return inner
 
 

@@ -77,8 +77,8 @@ def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
 
 BUDGETS = {
     "format": 3_250, "validation": 1_570, "dialects": 4_030, "catalog": 3_360, "sources": 5_940, "provenance": 900,
-    "access": 1_340, "runtime": 7_390, "server": 3_140, "web": 6_720, "shared": 670, "telemetry": 1_680, "publish":
-    1_230, "rpc": 1_340, "acp": 900, "hosts": 1_230, "commands": 7_280, "authoring": 1_010, "proposals": 900,
+    "access": 1_340, "runtime": 7_390, "server": 3_030, "web": 6_720, "shared": 670, "telemetry": 1_680, "publish":
+    1_230, "rpc": 1_250, "acp": 850, "hosts": 1_230, "commands": 7_280, "authoring": 1_010, "proposals": 900,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
 OVER = {"catalog": 5_068, "sources": 6_646, "commands": 8_176, "shared": 784}

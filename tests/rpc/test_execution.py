@@ -309,33 +309,23 @@ async def test_blobs_of_a_call_are_there_and_not_too_many() -> None:
     assert (reported["status"], reported["output"]) == ("completed", {"lines": 64})
 
 
-async def test_what_waits_takes_no_room_on_disk(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_waits_takes_no_room_on_disk(tmp_path: Path, temporary: Path) -> None:
     code = 'until [ -e "$SKILL_WORKSPACE/stop" ]; do sleep 0.05; done'
     served = desk("off", shell(tmp_path / "root", code).parent, concurrent=1)
     blob = (await served.call("create_blob", content="x" * 500_000))["blob_id"]
-    filled: list[Any] = []
-    fill = execution._fill  # pyright: ignore[reportPrivateUsage]
-
-    def count(*given: Any) -> None:
-        filled.append(given)
-        fill(*given)
-
-    monkeypatch.setattr(execution, "_fill", count)
     reported: list[Any] = []
     async with anyio.create_task_group() as tasks:
 
         async def one() -> None:
             reported.append(await run(served, name="thing", input_blobs=[blob]))
-            if len(reported) == 4:  # only the one that runs has a directory now; the others must not be written into
-                for each in left(temporary):
-                    (each / "stop").touch()
+            if len(reported) == 4:
+                (written,) = temporary.rglob(f"blobs/{blob[5:]}")  # by the one that runs
+                (written.parent.parent / "stop").touch()
 
         for _ in range(5):
             tasks.start_soon(one)
     assert [each["status"] for each in reported] == ["failed"] * 4 + ["completed"]
-    assert {each["error"]["type"] for each in reported[:4]} == {"not_run"} and len(filled) == 1
+    assert {each["error"]["type"] for each in reported[:4]} == {"not_run"}
     assert "1 scripts are running already" in reported[0]["error"]["message"]
     assert not left(temporary)
 

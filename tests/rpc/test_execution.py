@@ -57,8 +57,8 @@ def desk(box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, **chos
     return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), allow_code=allow_code, blobs=blobs)
 
 
-def left(temporary: Path) -> list[Path]:
-    return [*temporary.rglob("session-*")]
+def left(temporary: Path, pattern: str = "session-*") -> list[Path]:
+    return [*temporary.rglob(pattern)]
 
 
 def appears(temporary: Path, name: str) -> None:
@@ -319,7 +319,7 @@ async def test_what_waits_takes_no_room_on_disk(tmp_path: Path, temporary: Path)
         async def one() -> None:
             reported.append(await run(served, name="thing", input_blobs=[blob]))
             if len(reported) == 4:
-                (written,) = temporary.rglob(f"blobs/{blob[5:]}")  # by the one that runs
+                (written,) = left(temporary, f"blobs/{blob[5:]}")  # by the one that runs
                 (written.parent.parent / "stop").touch()
 
         for _ in range(5):

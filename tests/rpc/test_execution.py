@@ -264,7 +264,7 @@ async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, st
 
 
 @each_row(("loop", "most_bytes", "owners", "kept"), [
-    ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, execution.MAX_OUTPUT_BLOBS),
+    ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, 64),
     ("1 2 3; do head -c 40 /dev/zero > f$i; done", 100, 0, 2),
     ("1; do echo more > f$i; done", 100, 4, 0),  # each of four owners has as much as it may
 ])  # fmt: skip

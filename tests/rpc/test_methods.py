@@ -239,6 +239,11 @@ async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, ca
     desk.registry.refresh()
     assert "more 0.0.0" in await desk.names()
     assert caplog.messages == []  # what was told is not told again
+    for raw in (toml("no-toml"), b"name = "):  # but for what comes back
+        write(tmp_path / "no-toml", raw)
+        desk.registry.refresh()
+        await desk.names()
+    assert "no-toml" in caplog.text
 
 
 async def test_a_skill_hidden_by_another_or_the_guide_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

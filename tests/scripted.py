@@ -51,14 +51,9 @@ class Loaded(Watcher):
 
 
 class Script:
-    """A client that says these lines, as `Pipes`.
+    """A client that says these lines, as `Pipes`, and keeps what it is told in `said`.
 
-    Args:
-        lines: what it says.
-        patient: it waits for what each line calls for before it says the next.
-
-    Attributes:
-        said: what it was told.
+    One that is patient waits for what each line calls for before it says the next.
     """
 
     max_line = 1 << 16

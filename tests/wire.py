@@ -223,14 +223,12 @@ def read(wire: Wire, uri: str) -> bytes:
 
 def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
     """All pages of skills/list, however they are asked for."""
-    out: list[dict[str, Any]] = []
-    cursor: dict[str, Any] = {}
-    while True:
-        page = request("skills/list", cursor)
+    page = request("skills/list", {})
+    out = page["skills"]
+    while "nextCursor" in page:
+        page = request("skills/list", {"cursor": page["nextCursor"]})
         out += page["skills"]
-        if "nextCursor" not in page:
-            return out
-        cursor = {"cursor": page["nextCursor"]}
+    return out
 
 
 COMMAND = [sys.executable, "-m", PROGRAM]

@@ -217,19 +217,6 @@ def test_a_session_whose_own_commands_are_too_large_to_keep_does_not_lose_them(m
     assert talk.after_agent_lines(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
 
 
-def of_size(size: int) -> bytes:
-    """An update of `s` that takes so many bytes when it is kept."""
-    empty = {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [], "x": ""}
-    return commands(x="x" * (size - len(json.dumps(empty, separators=(",", ":")))))
-
-
-def test_sixteen_mib_of_updates_are_kept_and_not_a_byte_more() -> None:
-    talk = opened()
-    assert told(talk.after_agent_lines(of_size(16 << 20))) == [("s", ["one"])] and kept(talk) == 16 << 20
-    assert talk.after_agent_lines(of_size((16 << 20) + 1)) == b"" and kept(talk) == 0
-    assert told(talk.after_agent_lines(of_size(16 << 20))) == [("s", ["one"])]
-
-
 def test_the_longest_name_of_a_session_has_1024_characters() -> None:
     talk = opened()
     for number, length in enumerate((1024, 1025), 2):

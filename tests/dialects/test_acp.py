@@ -24,15 +24,11 @@ def test_requests_are_recognized_one_by_one_and_in_a_batch() -> None:
     new = {"id": "n", "method": "session/new", "params": {"sessionId": "not read"}}
     load = {"id": None, "method": "session/load", "params": {"sessionId": "s"}}
     end = {"id": 2.5, "method": "session/close", "params": {"sessionId": "s"}}
-    found = acp.parse_requests(
-        [hello, new, load, end, {"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5]
-    )
-    assert found == [
-        InitializeRequest(("number", 0), 1, {"a": 1}),
-        SessionRequest(("str", "n"), None),
-        SessionRequest(("NoneType", None), "s"),
-        SessionEnd(("number", 2.5), "s"),
-    ]
+    others = [{"id": 3, "method": "session/prompt"}, {"method": "session/new"}, 5]
+    assert acp.parse_requests([hello, new, load, end, *others]) == [
+        InitializeRequest(("number", 0), 1, {"a": 1}), SessionRequest(("str", "n"), None),
+        SessionRequest(("NoneType", None), "s"), SessionEnd(("number", 2.5), "s"),
+    ]  # fmt: skip
     assert acp.parse_requests({"id": {}, "method": "session/new", "params": []}) == [SessionRequest(None, None)]
     assert acp.parse_requests("x") == []
 

@@ -112,10 +112,8 @@ assert FOUND is not None
 
 @pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-6")
 def test_a_list_shows_exactly_what_its_detail_says() -> None:
-    assert dialect.skill_list([FOUND], "names", None) == {
-        "skills": [{"name": "a.b", "version": "1.0.0"}],
-        "next_cursor": None,
-    }
+    names: Any = [{"name": "a.b", "version": "1.0.0"}]
+    assert dialect.skill_list([FOUND], "names", None) == {"skills": names, "next_cursor": None}
     (entry,) = dialect.skill_list([FOUND], "summary", "more")["skills"]  # type: ignore[misc]
     assert entry == {"name": "a.b", "version": "1.0.0", "description": "D.", "namespace": "a", "kind": "instruction"}
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.rpc.blobs import BlobStore
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.mark.requirement("SP-27")
@@ -40,12 +34,12 @@ def test_the_one_that_was_unused_the_longest_makes_room() -> None:
 
 @pytest.mark.requirement("SP-34")
 def test_a_blob_that_nobody_uses_goes() -> None:
-    clock = Clock()
-    blobs = BlobStore(idle_s=60, now=clock)
+    now = [0.0]
+    blobs = BlobStore(idle_s=60, now=lambda: now[0])
     used, unused = blobs.add(b"1", ""), blobs.add(b"2", "")
-    clock.now = 50
+    now[0] = 50
     blobs.get(used)
-    clock.now = 70
+    now[0] = 70
     with pytest.raises(RequestError, match="has expired"):
         blobs.get(unused)
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
@@ -65,18 +59,17 @@ def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> 
 
 @given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
 def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
-    clock = Clock()
-    blobs = BlobStore(most=3, most_bytes=20, idle_s=60, now=clock)
-    names: list[tuple[str, bytes]] = []
+    now = [0.0]
+    blobs = BlobStore(most=3, most_bytes=20, idle_s=60, now=lambda: now[0])
+    names: dict[str, bytes] = {}
     for raw, wait in steps:
-        clock.now += wait
-        names.append((blobs.add(raw, ""), raw))
-        assert blobs.get(names[-1][0]).raw == raw
-        left = []
-        for name, given_ in names:
-            try:
-                left.append(blobs.get(name).raw)
-            except RequestError:
-                continue
-            assert left[-1] == given_
-        assert len(left) == len(blobs) <= 3 and sum(map(len, left)) <= 20
+        now[0] += wait
+        name = blobs.add(raw, "")
+        names[name] = raw
+        assert blobs.get(name).raw == raw
+        left: dict[str, bytes] = {}
+        for each in names:
+            with suppress(RequestError):
+                left[each] = blobs.get(each).raw
+        assert left.items() <= names.items()
+        assert len(left) == len(blobs) <= 3 and sum(map(len, left.values())) <= 20

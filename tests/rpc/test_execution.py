@@ -57,8 +57,8 @@ def desk(box: Any, *roots: Path | MirroredRoot, allow_code: bool = False, **chos
     return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), allow_code=allow_code, blobs=blobs)
 
 
-def left(temporary: Path) -> list[Path]:
-    return [*temporary.rglob("session-*")]
+def left(temporary: Path, pattern: str = "session-*") -> list[Path]:
+    return [*temporary.rglob(pattern)]
 
 
 def appears(temporary: Path, name: str) -> None:
@@ -144,25 +144,18 @@ async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: A
     assert reported["output"] == {"got": {"a": "é"}, "near": 5} and reported["logs_preview"] == "said\n"
 
 
-@each_row(
-    ("code", "kind", "said"),
-    [
-        ("def main(args):\n    raise KeyError('order')\n", "KeyError", "'order'"),
-        ("def main(args):\n    raise ValueError('two\\nlines')\n", "ValueError", "two\nlines"),
-        ("def other(args):\n    pass\n", "LookupError", "main.py has no function main"),
-        ("main = 3\n", "LookupError", "no function main"),
-        ("def main(args:\n", "SyntaxError", "was never closed"),
-        ("def main(args):\n    return {1, 2}\n", "TypeError", "not JSON serializable"),
-        ("def main(args):\n    return float('nan')\n", "ValueError", "not JSON compliant"),
-        ("def main(args):\n    raise SystemExit(3)\n", "execution_failed", "exit code 3"),
-        ("def main(args):\n    raise SystemExit(0)\n", "execution_failed", "without a result"),
-        ("import os\ndef main(args):\n    os.kill(os.getpid(), 9)\n", "execution_failed", "exit code 137"),
-        ("def main(args):\n    return 'x' * 2_000_000\n", "execution_failed", "more than 1,048,576 bytes"),
-    ],
-)
+@each_row(("line", "kind", "said"), [
+    ("raise ValueError('two\\nlines')", "ValueError", "two\nlines"), ("(", "SyntaxError", "was never closed"),
+    ("pass\nmain = 3", "LookupError", "main.py has no function main"),
+    ("return {1, 2}", "TypeError", "not JSON serializable"), ("raise SystemExit(3)", "execution_failed", "exit code 3"),
+    ("return float('nan')", "ValueError", "not JSON compliant"),
+    ("raise SystemExit(0)", "execution_failed", "without a result"),
+    ("import os; os.kill(os.getpid(), 9)", "execution_failed", "exit code 137"),
+    ("return 'x' * 2_000_000", "execution_failed", "more than 1,048,576 bytes"),
+])  # fmt: skip
 @pytest.mark.requirement("SP-20")
-async def test_a_function_that_fails_is_a_result(tmp_path: Path, code: str, kind: str, said: str) -> None:
-    python(tmp_path, code)
+async def test_a_function_that_fails_is_a_result(tmp_path: Path, line: str, kind: str, said: str) -> None:
+    python(tmp_path, f"def main(args):\n    {line}\n")
     reported = await failed(desk("off", tmp_path), name="thing")
     assert reported[0] == kind and said in reported[1]
 
@@ -184,9 +177,7 @@ async def test_a_time_over_the_operators_is_refused(timeout_ms: int) -> None:
 @each_row(
     ("runtime", "kind", "said"),
     [
-        ('entrypoint = "code/gone.py"', "not_executable", "is not a file of the skill"),
         ('entrypoint = "../other/main.py"', "not_executable", "is not a file of the skill"),
-        ('entrypoint = "/bin/sh"', "not_executable", "is not a file of the skill"),
         ('language = "python"', "not_executable", "is not an action with an entry point"),
         ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
         ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
@@ -273,7 +264,7 @@ async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, st
 
 
 @each_row(("loop", "most_bytes", "owners", "kept"), [
-    ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, execution.MAX_OUTPUT_BLOBS),
+    ("$(seq 100); do echo $i > f$i; done", 64 << 20, 0, 64),
     ("1 2 3; do head -c 40 /dev/zero > f$i; done", 100, 0, 2),
     ("1; do echo more > f$i; done", 100, 4, 0),  # each of four owners has as much as it may
 ])  # fmt: skip
@@ -309,33 +300,23 @@ async def test_blobs_of_a_call_are_there_and_not_too_many() -> None:
     assert (reported["status"], reported["output"]) == ("completed", {"lines": 64})
 
 
-async def test_what_waits_takes_no_room_on_disk(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_waits_takes_no_room_on_disk(tmp_path: Path, temporary: Path) -> None:
     code = 'until [ -e "$SKILL_WORKSPACE/stop" ]; do sleep 0.05; done'
     served = desk("off", shell(tmp_path / "root", code).parent, concurrent=1)
     blob = (await served.call("create_blob", content="x" * 500_000))["blob_id"]
-    filled: list[Any] = []
-    fill = execution._fill  # pyright: ignore[reportPrivateUsage]
-
-    def count(*given: Any) -> None:
-        filled.append(given)
-        fill(*given)
-
-    monkeypatch.setattr(execution, "_fill", count)
     reported: list[Any] = []
     async with anyio.create_task_group() as tasks:
 
         async def one() -> None:
             reported.append(await run(served, name="thing", input_blobs=[blob]))
-            if len(reported) == 4:  # only the one that runs has a directory now; the others must not be written into
-                for each in left(temporary):
-                    (each / "stop").touch()
+            if len(reported) == 4:
+                (written,) = left(temporary, f"blobs/{blob[5:]}")  # by the one that runs
+                (written.parent.parent / "stop").touch()
 
         for _ in range(5):
             tasks.start_soon(one)
     assert [each["status"] for each in reported] == ["failed"] * 4 + ["completed"]
-    assert {each["error"]["type"] for each in reported[:4]} == {"not_run"} and len(filled) == 1
+    assert {each["error"]["type"] for each in reported[:4]} == {"not_run"}
     assert "1 scripts are running already" in reported[0]["error"]["message"]
     assert not left(temporary)
 
@@ -411,13 +392,12 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
         write(tmp_path / folder / "thing", text, code__main_py=code)
     roots = (MirroredRoot(str(tmp_path / "site"), "https://example.com"), tmp_path / "mine")
     own: dict[str, Any] = {"secrets": {"thing": {"API_KEY": "mine"}}}
-    kind, said = await failed(desk("off", *roots, **own), name="thing")
-    assert kind == "not_run" and "--allow-scripts-of" in said
     file = tmp_path / "approvals.json"
     allowed: dict[str, Any] = {"origins": ("https://example.com",), "approvals": str(file)}
-    served = desk("off", *roots, **own, **allowed)
-    kind, said = await failed(served, name="thing")
-    assert kind == "not_run" and "was never approved" in said
+    for given, words in (({}, "--allow-scripts-of"), (allowed, "was never approved")):
+        served = desk("off", *roots, **own, **given)
+        kind, said = await failed(served, name="thing")
+        assert kind == "not_run" and words in said
     skill = served.registry.snapshot.skills["thing"]
     approval = Approval("https://example.com", "thing", served.registry.digest_over(skill), 0.0)
     approvals.update(file, lambda _: [approval])

@@ -124,13 +124,6 @@ async def test_the_guide_is_a_skill_and_has_a_method_of_its_own(desk: Desk) -> N
     assert all(method in content for method in ("list_skills", "read_blob", "run_code"))
 
 
-async def test_nobody_takes_the_place_of_the_guide(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(tmp_path / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
-    desk = Desk(tmp_path)
-    assert await desk.names() == [GUIDE]
-    assert "is the name of the built-in skill" in caplog.text
-
-
 @pytest.mark.requirement("SP-12")
 async def test_a_file_is_text(desk: Desk) -> None:
     for path in ("SKILL.md", "skill.toml", "code/main.py", "resources/schema.json"):
@@ -246,15 +239,22 @@ async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, ca
     desk.registry.refresh()
     assert "more 0.0.0" in await desk.names()
     assert caplog.messages == []  # what was told is not told again
+    for raw in (toml("no-toml"), b"name = "):  # but for what comes back
+        write(tmp_path / "no-toml", raw)
+        desk.registry.refresh()
+        await desk.names()
+    assert "no-toml" in caplog.text
 
 
-async def test_two_with_one_name_and_version_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_skill_hidden_by_another_or_the_guide_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for root in ("first", "second"):
         write(tmp_path / root / root, toml("same"), name="same", notes_md=root)
+    write(tmp_path / "first" / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
     desk = Desk(tmp_path / "first", tmp_path / "second")
     assert await desk.names() == ["same 1.0.0", GUIDE]
     assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "first"
-    assert "same 1.0.0 is also that of another skill" in caplog.text
+    for said in ("same 1.0.0 is also that of another skill", "is the name of the built-in skill"):
+        assert said in caplog.text
 
 
 async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

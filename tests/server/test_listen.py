@@ -63,10 +63,9 @@ async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
     notifier = Notifier(Settings())
     junk = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a/" + "x" * 4096, "skill://a?q"]
     async with opening(notifier) as start:
-        stream = await start(
-            Listening("skill://a/SKILL.md", *junk, "skill://not/yet/SKILL.md", "skill://a/SKILL.md"), None
-        )
-        assert stream.kept == ["skill://a/SKILL.md", "skill://not/yet/SKILL.md"]
+        good = ["skill://a/SKILL.md", "skill://not/yet/SKILL.md"]
+        stream = await start(Listening(good[0], *junk, *reversed(good)), None)
+        assert stream.kept == good
         stream.told.clear()
         gc.collect()
         texts = [each for each in gc.get_objects() if isinstance(each, Junk)]

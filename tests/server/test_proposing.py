@@ -19,14 +19,10 @@ from wire import Era, serving, write_skill
 
 PROPOSING = ["skills_propose", "skills_proposals"]
 GRANTS = """
-[[grant]]
-who = ["token:ann"]
-skills = ["finance/**"]
-may = ["propose"]
-
-[[grant]]
-who = ["token:bob"]
-skills = ["**"]
+grant = [
+  { who = ["token:ann"], skills = ["finance/**"], may = ["propose"] },
+  { who = ["token:bob"], skills = ["**"] },
+]
 """
 
 
@@ -49,10 +45,8 @@ def test_a_model_proposes_and_hears_of_its_own(tmp_path: Path, era: Era) -> None
         made = ask(wire, "skills_propose", name="coffee", files=files, reason="It was wrong.", base=digest)
         assert not made.get("isError"), said(made)
         record = made["structuredContent"]
-        assert record | {"id": "", "proposed": ""} == {
-            "id": "", "name": "coffee", "principal": "local", "state": "pending", "reason": "It was wrong.",
-            "base": digest, "proposed": "",
-        }  # fmt: skip
+        fields = {"name": "coffee", "principal": "local", "state": "pending", "reason": "It was wrong.", "base": digest}
+        assert record == {**fields, "id": record["id"], "proposed": record["proposed"]}
         (own,) = ask(wire, "skills_proposals")["structuredContent"]["proposals"]
         assert own == record
         assert 'host = "tester"' in (tmp_path / "kept" / record["id"] / "proposal.toml").read_text()

@@ -48,27 +48,21 @@ def test_forbidden_and_absent_are_told_in_the_same_words(tmp_path: Path, era: Er
         served = {each["uri"].removeprefix("skill://skill/") for each in entry["resources"]}
         assert served == {"SKILL.md", "in.md", "references/a.md"}
         assert read(wire, "skill://skill/in.md") == b"a"
-        answers = set()
         for name in ("out.txt", ".env", "absent.txt"):
-            with pytest.raises(WireError) as caught:
+            with pytest.raises(WireError, match=f"{NOT_FOUND[era]}: Resource not found: skill://skill/{name}$"):
                 read(wire, f"skill://skill/{name}")
-            answers.add((caught.value.code, caught.value.message.replace(name, "")))
-        assert len(answers) == 1
 
 
 def children(wire: Wire, uri: str) -> dict[str, str]:
     """All pages of a directory: name to media type."""
-    out: dict[str, str] = {}
-    cursor: dict[str, Any] = {}
-    while True:
-        page = wire.request("resources/directory/read", {"uri": uri, **cursor})
-        assert page["ttlMs"] >= 0 and page["cacheScope"] == "private"
-        for each in page["resources"]:
-            assert each["uri"].startswith(uri + "/") and not each["uri"].endswith("/")
-            out[each["uri"].rpartition("/")[2]] = each.get("mimeType", "")
-        if "nextCursor" not in page:
-            return out
-        cursor = {"cursor": page["nextCursor"]}
+    page = wire.request("resources/directory/read", {"uri": uri})
+    resources = page["resources"]
+    while "nextCursor" in page:
+        page = wire.request("resources/directory/read", {"uri": uri, "cursor": page["nextCursor"]})
+        resources += page["resources"]
+    assert page["ttlMs"] >= 0 and page["cacheScope"] == "private"
+    assert all(each["uri"].startswith(uri + "/") and not each["uri"].endswith("/") for each in resources)
+    return {each["uri"].rpartition("/")[2]: each.get("mimeType", "") for each in resources}
 
 
 @pytest.mark.requirement("S40-3", "S40-27", "S40-29")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tables import each_row
-from wire import Era, Wire, WireError, read, serving, write_skill
+from wire import Wire, WireError, read, serving, write_skill
 
 _EVERY_S = 0.002
 
@@ -114,22 +113,3 @@ def test_what_is_served_has_a_listed_digest(tmp_path: Path, work: Callable[[Path
             verdicts = [is_proved(uri) for _ in range(10) for uri in listed()]
             assert any(verdicts)
         assert all(is_proved(uri) for uri in listed())
-
-
-def test_a_broken_edit_that_stays_is_left_out_and_said_to_be_until_it_is_mended(tmp_path: Path, era: Era) -> None:
-    busy = write_skill(tmp_path / "busy")
-    write_skill(tmp_path / "calm")
-    with serving(tmp_path, era=era) as wire:
-        if era == "modern":
-            wire.listen(skillsListChanged=True)
-        assert len(wire.every_skill()) == 2
-        os.truncate(busy / "SKILL.md", 10)
-        wire.until("notifications/skills/list_changed")
-        assert [each["name"] for each in wire.every_skill()] == ["calm"]
-        with pytest.raises(WireError, match="Unknown skill"):
-            wire.request("skills/get", {"uri": "skill://busy/SKILL.md"})
-        write_skill(busy)
-        wire.until("notifications/skills/list_changed")
-        assert len(wire.every_skill()) == 2
-        wire.close()
-        assert b"skill busy: no longer served: " in wire.stderr

@@ -62,12 +62,7 @@ class NotStartedError(SkillsServerError):
 
 
 class AgentProcess:
-    """A running agent process.
-
-    Attributes:
-        stdin: the descriptor to write to.
-        stdout: the descriptor to read from.
-        ended: set after `wait` observed the end.
+    """A running agent process with the descriptors of its stdin and stdout.
 
     Raises:
         NotStartedError: the program does not exist, or may not be executed.

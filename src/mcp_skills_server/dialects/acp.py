@@ -188,11 +188,9 @@ def server(name: str, command: Sequence[str], version: int) -> dict[str, Any]:
 
 
 def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
-    """Add an MCP server to each request of a message that opens a session.
+    """Add an MCP server to each request of a message or batch that opens a session.
 
-    Args:
-        text: the message, or a batch.
-        make: returns the server for a name, which is unique in the request.
+    `make` returns the server for a name, which is unique in the request.
 
     Raises:
         ValueError: the text is not JSON.
@@ -346,11 +344,9 @@ def available(snapshot: Snapshot) -> Available:
 
 
 class UpdateForms(NamedTuple):
-    """The update forms that a client accepts.
+    """The update forms that a client accepts besides skills in commands' `_meta`.
 
-    Attributes:
-        nested: accepts `available_skills_update`, which replaces skills in commands' `_meta`.
-        extension: also accepts the extension notification.
+    `nested` is `available_skills_update`, which replaces them; `extension` is our notification.
     """
 
     nested: bool = False
@@ -407,12 +403,8 @@ def notifications(
 ) -> list[tuple[str, Params]]:
     """Return (method, params) of the one or two notifications that list a session's skills.
 
-    Args:
-        session_id: of the session.
-        skills: the full list.
-        forms: the accepted forms.
-        theirs: the agent's own last update of each kind, by kind as in `parse_updates`.
-        extension: False to omit the extension notification because its content is unchanged.
+    `theirs` is the agent's own last update of each kind. Without `extension` the extension
+    notification is omitted, because its content is unchanged.
     """
     if forms.nested:
         update = _skills_update(skills, theirs.get(SKILLS_UPDATE, {}))

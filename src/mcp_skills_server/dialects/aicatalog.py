@@ -63,13 +63,10 @@ def server_card(endpoint: str, name: str, version: str, versions: Sequence[str])
 def catalog(
     site: str, index: str, skills: Iterable[CatalogSkill], *, has_card: bool
 ) -> dict[str, Json]:
-    """Return the AI Catalog of a site.
+    """Return the AI Catalog of a site, from its base URL without a trailing slash.
 
-    Args:
-        site: the base URL, without a trailing slash.
-        index: the path of the index of Agent Skills Discovery.
-        skills: the published skills.
-        has_card: whether the site also runs an MCP server, which has a card.
+    `index` is the path of the index of Agent Skills Discovery. `has_card` tells whether the site
+    also runs an MCP server.
     """
     host = _host(site)
     entries: list[Json] = []

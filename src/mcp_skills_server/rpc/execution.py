@@ -280,15 +280,9 @@ def to_run(
     called: bool,
     remark: str,
 ) -> Run:
-    """Convert a script's outcome into a Run.
+    """Convert a script's outcome into a Run; `remark` is appended to the log.
 
-    Args:
-        title: the name of the run in the summary.
-        outcome: of the script.
-        result: the JSON written by the launcher, or None.
-        blobs: ids of the output blobs.
-        called: True for a function; False for a program, whose output is printed.
-        remark: text to append to the log.
+    A function was `called` by the launcher, which wrote its result as JSON. A program printed it.
     """
     logs = outcome.stderr + remark
     if called:

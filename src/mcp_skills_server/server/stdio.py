@@ -58,13 +58,9 @@ _NO_HANDSHAKE = Fault(jsonrpc.INVALID_PARAMS, "the session is not open; send `in
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request without a response so far.
+    """A request without a response so far; its params are unvalidated.
 
     Attributes:
-        id: from the client.
-        method: the method.
-        params: unvalidated; None if absent.
-        era: of the connection.
         client: of the connection; in the modern era, of the request once its envelope is validated.
         is_open: whether the handshake was complete on arrival.
         is_done: whether its work has ended, after which no progress is reported.

@@ -40,9 +40,8 @@ def test_an_index_without_a_schema_is_of_the_old_version(url: str):
     index = read_old(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
     (entry,) = index.entries
     base = url.removesuffix("index.json")
-    assert entry == SiteEntry(
-        "a", "Does a.", None, "", "", {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
-    )
+    files = {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
+    assert entry == SiteEntry("a", "Does a.", None, "", "", files)
     assert index.version == "0.1.0" and "no digests to verify files" in index.warnings[0]
 
 

@@ -24,13 +24,7 @@ _NAME = re.compile(r'^(?:- |\s*"name": ")([^\s:"]+)[:"]', re.MULTILINE)
 
 @dataclass
 class Host:
-    """What a library makes of the server.
-
-    Attributes:
-        version: the protocol version that it speaks with the server.
-        tools: name and description of each tool, as the model is given them.
-        call: calls a tool and returns what the model is given, as text.
-    """
+    """What a library makes of the server: version of the protocol, tools with descriptions, and a way to call them."""
 
     version: str
     tools: Mapping[str, str]

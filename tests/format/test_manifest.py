@@ -117,9 +117,7 @@ def test_a_field_that_is_not_what_it_must_be_makes_the_manifest_unsound(fields: 
     ({"tags": ["b"]}, {"tags": ["a"]}, "manifest-disagrees"), ({}, {"name": "payments"}, "manifest-disagrees"),
     *(({}, {"name": title}, None) for title in ("Acme Refunds", "refunds", "acme-refunds")),
 ])  # fmt: skip
-def test_skill_toml_counts_and_what_can_be_served_all_the_same_is_a_warning(
-    fields: dict[str, Any], frontmatter: dict[str, Any], code: str | None
-) -> None:
+def test_a_difference_is_only_a_warning(fields: dict[str, Any], frontmatter: dict[str, Any], code: str | None) -> None:
     found = read(toml(**fields), {**SOUND, **frontmatter})
     assert found.manifest is not None and codes(found) == ([code] if code else [])
     assert all(each.severity == "warning" for each in found.problems)
@@ -164,9 +162,7 @@ def test_a_version_directory_and_skill_toml_must_agree() -> None:
     ({"metadata": {"version": "latest"}}, "refunds", ("refunds", "", "0.0.0"), ["manifest-form"]),
     ({"version": "1.3.0"}, "refunds/1.2.0", ("refunds", "", "1.3.0"), ["manifest-disagrees"]),
 ])  # fmt: skip
-def test_without_skill_toml_the_manifest_is_made(
-    frontmatter: dict[str, Any], path: str, expected: tuple[str, str, str], told: list[str]
-) -> None:
+def test_a_manifest_can_be_made(frontmatter: dict[str, Any], path: str, expected: tuple[str, ...], told: list[str]):
     found = read(None, {**SOUND, **frontmatter}, path)
     made = found.manifest
     assert codes(found) == told and made is not None and made.synthesised
@@ -212,9 +208,7 @@ def check(found: Findings) -> None:
 
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), st.dictionaries(FIELDS, VALUES, max_size=4), PATHS)
-def test_any_table_is_read_or_told_and_any_frontmatter_makes_a_manifest(
-    table: dict[str, Any], frontmatter: dict[str, Any], path: str
-) -> None:
+def test_any_table_is_read_or_told(table: dict[str, Any], frontmatter: dict[str, Any], path: str) -> None:
     raw = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
     check(read(raw.encode("utf-8", "replace"), frontmatter, path))
     made = read(None, frontmatter, path)

@@ -21,9 +21,7 @@ from tables import each_row
     ("a.zip", "application/zip"), ("a.tar.md", "text/markdown"), ("a.unheard-of", None), ("LICENSE", None),
     ("folder.md/LICENSE", None), ("trailing.", None), ("", None),
 ])  # fmt: skip
-def test_the_name_tells_the_type_and_no_table_of_the_machine_is_asked(
-    path: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_name_alone_tells_the_type(path: str, expected: str | None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(mimetypes.types_map, ".md", "application/x-genesis-rom")
     mimetypes.add_type("application/x-genesis-rom", ".md")
     assert media_type(path) == expected

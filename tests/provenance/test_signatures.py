@@ -136,9 +136,7 @@ def by_the_library(place: Path, private: Path, ignored: str) -> dict[str, bytes]
 
 
 @each_row("ignored", ["scripts", "scripts/run.py"])
-def test_what_the_signer_had_ignored_is_not_served_unsigned(
-    tmp_path: Path, pair: tuple[Path, Path], ignored: str
-) -> None:
+def test_what_the_signer_ignored_is_not_served_unsigned(tmp_path: Path, pair: tuple[Path, Path], ignored: str) -> None:
     files = by_the_library(tmp_path / "skill", pair[0], ignored)
     assert refused(pair[1], files) == refused(pair[1], {**files, "scripts/run.py": b"evil"}) == "signature-files"
 
@@ -165,9 +163,7 @@ JSON = some.recursive(
 
 @settings(deadline=None)
 @given(data=some.data())
-def test_a_signature_with_anything_else_in_it_is_refused_with_a_line(
-    data: some.DataObject, pair: tuple[Path, Path]
-) -> None:
+def test_a_signature_with_anything_else_in_it_is_refused(data: some.DataObject, pair: tuple[Path, Path]) -> None:
     bundle = json.loads(sign(SKILL, pair[0]))
     bundle["dsseEnvelope"][data.draw(some.sampled_from(["payload", "payloadType", "signatures"]))] = data.draw(JSON)
     raw = data.draw(some.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()))
@@ -175,9 +171,7 @@ def test_a_signature_with_anything_else_in_it_is_refused_with_a_line(
         assert refused(pair[1], {**SKILL, SIGNATURE_FILE: each}) == "signature-invalid"
 
 
-def test_a_signature_of_something_else_or_that_would_have_the_library_print_is_refused(
-    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signature_of_something_else_is_refused(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     sound = sign(SKILL, pair[0])
     bundles = [json.loads(sound) for _ in range(8)]
     for bundle, payload in zip(bundles, ({}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3), strict=False):
@@ -195,9 +189,7 @@ def test_a_signature_of_something_else_or_that_would_have_the_library_print_is_r
     (None, (Verifier, sign), "cannot be read"),
     (pem(rsa.generate_private_key(65537, 2048)), (sign,), "cannot sign"),
 ])  # fmt: skip
-def test_a_key_that_cannot_be_used_is_one_line(
-    tmp_path: Path, content: bytes | None, uses: tuple[Any, ...], reason: str
-) -> None:
+def test_an_unusable_key_is_told(tmp_path: Path, content: bytes | None, uses: tuple[Any, ...], reason: str) -> None:
     path = tmp_path / "key.pem"
     if content is not None:
         path.write_bytes(content)
@@ -367,9 +359,7 @@ def test_verify_wants_a_key_or_an_identity(more: list[str]) -> None:
     assert isinstance(CliRunner().invoke(cli, ["verify", "x", *more]).exception, UsageError)
 
 
-def test_a_configuration_wants_signatures_of_one_source_alone_and_so_does_its_lock_file(
-    tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_source_wants_signatures(tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in ("own/mine", "theirs/signed", "theirs/unsigned"):
         write_skill(tmp_path / path)

@@ -214,9 +214,7 @@ def test_a_name_is_that_of_the_directory(directory: str):
         {"resources": [{"name": "x"}]}, {"resources": [3]}], "field-type"),
     ("icons", [[{"src": "assets/icon.png"}]], None), ("icons", [[{"src": "javascript:alert(1)"}]], "icon-source"),
 ])  # fmt: skip
-def test_a_value_of_a_field_has_one_code_at_most_with_the_line_of_the_field(
-    key: str, values: list[Any], code: str | None
-):
+def test_a_value_of_a_field_has_one_code_and_the_line_of_the_field(key: str, values: list[Any], code: str | None):
     line = 3 if key == "description" else 4
     for value in values:
         found = problems(SOUND | {key: value})
@@ -266,9 +264,7 @@ def test_tools_that_allow_every_command_are_found(tools: Any, broad: bool):
     ("long: [" + "a, " * 100 + "b]", "a list", "'long' as one text in quotes"),
     ('"a\\n\\e": 1', "a number", '"a\\n\\u001b": "1"'),
 ])  # fmt: skip
-def test_a_value_of_metadata_that_is_no_text_is_told_with_its_line_and_the_line_to_write(
-    written: str, said: str, hint: str
-):
+def test_a_value_of_metadata_that_is_no_text_is_told_with_the_line_to_write(written: str, said: str, hint: str):
     raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {written}\n---\nText\n".encode()
     (found,) = (each for each in check(parse(raw), "a") if each.code != "hidden-characters")
     assert (found.code, found.line, found.hint) == ("metadata-type", 6, f"write {hint}")
@@ -332,9 +328,7 @@ def test_a_body_has_instructions_of_500_lines_or_5000_tokens_at_most(body: str, 
     *((f"[up]({target})", [], [("reference-outside", 5)])
       for target in ("../other/a.md", "%2e%2e/b/a.md", "references/../../a.md")),
 ])  # fmt: skip
-def test_a_reference_leads_to_a_file_of_the_skill_one_level_down(
-    body: str, files: list[str], expected: list[tuple[str, int]]
-):
+def test_a_reference_leads_to_a_file_one_level_down(body: str, files: list[str], expected: list[tuple[str, int]]):
     found = check_deeply(document(SOUND, body), ("SKILL.md", *files))
     assert [(each.code, each.line) for each in found] == expected
 

@@ -153,6 +153,7 @@ def test_a_version_directory_and_skill_toml_must_agree() -> None:
     ({"metadata": {"namespace": "shop.money"}}, "refunds", ("shop.money.refunds", "shop.money", "0.0.0"), []),
     ({"metadata": {"version": "1.2.3"}}, "refunds", ("refunds", "", "1.2.3"), []),
     ({"version": "1.2.3-rc.1"}, "refunds", ("refunds", "", "1.2.3-rc.1"), []),
+    ({"version": 2}, "refunds", ("refunds", "", "2"), []), ({"version": True}, "refunds", ("refunds", "", "0.0.0"), []),
     ({}, "acme/refunds/1.2.0", ("acme.refunds", "acme", "1.2.0"), []),
     ({}, "refunds/v1.2.0", ("refunds", "", "1.2.0"), []),
     ({}, "puzzles/2048", ("puzzles.2048", "puzzles", "0.0.0"), []),

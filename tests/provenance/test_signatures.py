@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from click.testing import CliRunner, Result
@@ -246,6 +248,16 @@ def test_a_proof_is_of_one_skill_and_one_question(tmp_path: Path) -> None:
     assert not nowhere.has("keys", "digest")
 
 
+def test_proofs_that_nobody_asked_for_in_a_month_go_when_others_come(tmp_path: Path) -> None:
+    proofs = ProofCache(tmp_path)
+    for key, days in (("old", 31), ("used", 29)):
+        proofs.record(key, "digest")
+        newest = max(tmp_path.iterdir(), key=lambda each: each.stat().st_mtime)
+        os.utime(newest, (time.time() - days * 86400,) * 2)
+    proofs.record("new", "digest")
+    assert [proofs.has(key, "digest") for key in ("old", "used", "new")] == [False, True, True]
+
+
 @each_row("what", ["folder", "file", "link"])
 def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path) -> None:
     proofs = ProofCache(tmp_path / "kept")
@@ -263,29 +275,24 @@ def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path
 def test_the_next_start_proves_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private, public = keys(tmp_path)
     _, other = keys(tmp_path, "other")
-    checked: list[int] = []
-    check = Verifier.check
-
-    def counted(self: Verifier, files: dict[str, bytes]) -> None:
-        checked.append(1)
-        check(self, files)
-
-    monkeypatch.setattr(Verifier, "check", counted)
+    check = create_autospec(Verifier.check, side_effect=Verifier.check)
+    monkeypatch.setattr(Verifier, "check", check)
     for name in ("one", "two"):
         run("sign", str(write_skill(tmp_path / "root" / name)), "--key", str(private))
 
-    def served(key: Path) -> list[str]:
-        checked.clear()
+    def served(key: Path) -> tuple[list[str], int]:
+        """The skills, and how many were checked anew."""
+        check.reset_mock()
         gate = SignatureGate(Verifier([key]), ProofCache(tmp_path / "kept"))
         with Registry([tmp_path / "root"], gate=gate) as registry:
-            return sorted(registry.snapshot.skills)
+            return sorted(registry.snapshot.skills), check.call_count
 
-    assert (served(public), len(checked)) == (["one", "two"], 2)
-    assert (served(public), len(checked)) == (["one", "two"], 0)
-    assert (served(other), len(checked)) == ([], 2)
+    assert served(public) == (["one", "two"], 2)
+    assert served(public) == (["one", "two"], 0)
+    assert served(other) == ([], 2)
     (tmp_path / "root" / "two" / "SKILL.md").write_text("---\nname: two\ndescription: Is another.\n---\n")
-    assert (served(public), len(checked)) == (["one"], 1)
-    assert (served(public), len(checked)) == (["one"], 1)  # what was refused is judged anew
+    for _ in range(2):  # what was refused is judged anew
+        assert served(public) == (["one"], 1)
 
 
 def test_what_is_asked_names_the_keys_and_with_certificates_the_day(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -179,10 +180,7 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     first = publication.edition()
     write_skill(tmp_path / "a", body="# New\n")
     publication.registry.refresh()
-
-    def full(_spool: object, _raw: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("mcp_skills_server.publish.artifacts.Spool.write", full)
     with pytest.raises(OSError, match="No space"):
         publication.edition()

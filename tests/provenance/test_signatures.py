@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from model_signing import hashing, signing
 
+from dialects.build import JSON
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
@@ -154,13 +155,6 @@ def test_a_certificate_of_the_authority_is_taken_while_it_is_valid(tmp_path: Pat
     key, own, another = certified(tmp_path, days=-1)
     assert refused(another, by_certificate) == "signature-invalid"
     assert refused(another, signed(key, certificates=[own])) == "signature-expired"
-
-
-JSON = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.text(max_size=5),
-    lambda inner: some.lists(inner, max_size=2) | some.dictionaries(some.text(max_size=5), inner, max_size=2),
-    max_leaves=5,
-)
 
 
 @settings(deadline=None)

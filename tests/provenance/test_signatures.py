@@ -192,7 +192,7 @@ def test_an_unusable_key_is_told(tmp_path: Path, content: bytes | None, uses: tu
     for use in uses:
         with pytest.raises(UsageError, match=reason) as caught:
             use([path]) if use is Verifier else use(SKILL, path)
-        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value) and "(None)" not in str(caught.value)
     path.write_text("{}")
     with pytest.raises(UsageError, match="--trust-root"):
         Verifier([], Identity("me@example.com", "https://accounts.example", path))
@@ -287,6 +287,10 @@ def test_the_next_start_proves_only_what_is_new(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "root" / "two" / "SKILL.md").write_text("---\nname: two\ndescription: Is another.\n---\n")
     for _ in range(2):  # what was refused is judged anew
         assert served(public) == (["one"], 1)
+    gate = SignatureGate(Verifier([public]))
+    with Registry([tmp_path / "root"], gate=gate) as registry:
+        other.replace(public)  # the next judgement is by the new key
+        assert gate(registry, registry.snapshot.skills["one"]) is not None
 
 
 def test_what_is_asked_names_the_keys_and_with_certificates_the_day(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_a_body_has_instructions_of_500_lines_or_5000_tokens_at_most(body: str, 
     ("`a/b/c.md` and [c](a/b/c.md)\n", ["a/b/c.md"], [("reference-deep", 5)]),
     *((body, [], []) for body in (
         "`npm run build`", "[web](https://example.org/a.md)", "[mail](mailto:a@b.c)", "[part](#part)")),
-    *((f"[up]({target})", [], [("reference-outside", 5)])
+    *((f"One.\n\n[up]({target})", [], [("reference-outside", 7)])
       for target in ("../other/a.md", "%2e%2e/b/a.md", "references/../../a.md")),
 ])  # fmt: skip
 def test_a_reference_leads_to_a_file_one_level_down(body: str, files: list[str], expected: list[tuple[str, int]]):

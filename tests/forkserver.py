@@ -52,13 +52,9 @@ def _server() -> socket.socket:
     """The socket to the fork server of this process, which is started when it is first needed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with theirs:
-        number = str(theirs.fileno())
-        process = subprocess.Popen(
-            [sys.executable, __file__, number],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
+        number, none = theirs.fileno(), subprocess.DEVNULL
+        words = [sys.executable, __file__, str(number)]
+        process = subprocess.Popen(words, stdin=none, stdout=none, pass_fds=[number])
 
     def end() -> None:
         ours.close()

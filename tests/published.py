@@ -92,10 +92,7 @@ _PACKAGE: Final = closed(
     },
 )
 SERVER_JSON: Final = closed(
-    {
-        "$schema": {"const": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"},
-        **_IDENTITY,
-    },
+    {"$schema": {"const": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"}, **_IDENTITY},
     {
         "title": _SHORT,
         "websiteUrl": _URL,
@@ -110,10 +107,7 @@ _REMOTE: Final = closed(
     {"type": {"enum": ["streamable-http", "sse"]}, "url": _ADDRESS}, {"supportedProtocolVersions": _TEXTS}
 )
 SERVER_CARD: Final = closed(
-    {
-        "$schema": {"const": "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"},
-        **_IDENTITY,
-    },
+    {"$schema": {"const": "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"}, **_IDENTITY},
     {"title": _SHORT, "websiteUrl": _URL, "remotes": {"type": "array", "items": _REMOTE}},
 )
 """A Server Card of SEP-2127, version 1 (2026-07-24). It has no field for tools, prompts or skills."""

@@ -34,12 +34,9 @@ def test_the_median_time_is_to_be_at_most_its_ratio_and_a_rate_at_least() -> Non
     assert (rates["gets"].met, rates["reads"].met) == (False, True)
 
 
-def test_memory_is_judged_by_itself_and_nothing_beside_what_was_not_measured() -> None:
+def test_the_report_names_what_was_measured_and_what_was_left_out() -> None:
     found = judged(series(OURS), Series(EXT_SKILLS, "modern", "stdio", 1000, failure=["BenchError: it ended"]))
     assert set(found) == {"resident"} and found["resident"].ratio is None and not found["resident"].met
-
-
-def test_the_tables_name_who_was_measured_and_who_was_left_out() -> None:
     text = markdown("About.", own(), [series(OURS)], {"ext-skills": "it cannot be had"})
     row = next(line for line in text.splitlines() if line.startswith("| this server "))
     assert [cell.strip() for cell in row.split("|")][2:5] == ["100", "200", "-"]

@@ -55,9 +55,7 @@ def test_a_bundle_that_is_not_stored_says_why():
 
 @pytest.mark.requirement("ASG-18", "X-2", "S40-5")
 @each_row("code", CODES)
-def test_each_bundle_yields_its_code_alone_and_stands_as_the_code_allows(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_bundle_yields_its_code_and_standing(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     roots, row = roots_of(code, tmp_path), CODES[code]
     registry = Registry(roots, gate=gate_of(code))
     befall(code, roots[0], monkeypatch)

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import click
 
 from mcp_skills_server.cli import COMMANDS, cli
 from tables import each_row
-from wire import DEADLINE, FIXTURES, ROOT
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
 PROGRAMS = ("mcp-skills-server ", "make ", "npx ", "curl ", "git ", "pip ", "python ", "docker ", "oras ")
@@ -95,31 +94,19 @@ OF_GROUPS = {"--root", "--scripts", "--group", "--expires"}
 """Options of `token new`, `config grants` and `proposals`."""
 
 
-@each_row(
-    ("page", "wanted"),
-    [
-        ("README.md", ["list", "validate", "install", "new"]),
-        ("docs/index.md", ["validate", "install"]),
-        ("docs/tutorial.md", ["new", "validate", "show", "install", "install"]),
-    ],
-)
+@each_row(("page", "wanted"), [
+    ("README.md", ["list", "validate", "install", "new"]), ("docs/index.md", ["validate", "install"]),
+    ("docs/tutorial.md", ["new", "validate", "show", "install", "install"]),
+])  # fmt: skip
 def test_the_commands_for_beginners_work_one_after_the_other(page: str, wanted: list[str], tmp_path: Path) -> None:
     ran: list[str] = []
     shutil.copytree(FIXTURES / "csv-profiling", tmp_path / "skills" / "csv-profiling")
     for line in commands((ROOT / page).read_text(encoding="utf-8")):
         program, command, *rest = shlex.split(line, comments=True)
         if program == "mcp-skills-server" and command != "ui":  # which goes on until somebody ends it
-            words = [each.replace("~", str(tmp_path)) for each in rest]
-            done = subprocess.run(
-                [sys.executable, "-m", "mcp_skills_server", command, *words],
-                cwd=tmp_path / "skills",
-                env={**os.environ, "HOME": str(tmp_path)},
-                timeout=DEADLINE,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, (line, done.stderr)
+            words = [*COMMAND, command, *(each.replace("~", str(tmp_path)) for each in rest)]
+            environment = {**os.environ, "HOME": str(tmp_path)}
+            subprocess.run(words, cwd=tmp_path / "skills", env=environment, timeout=DEADLINE, check=True)
             ran.append(command)
     assert ran == wanted
     assert '"serve"' in "".join(path.read_text() for path in tmp_path.rglob("claude_desktop_config.json"))

@@ -142,20 +142,12 @@ def test_a_bare_machine_uses_a_skill_in_a_host_within_a_minute(index: Path, tmp_
     assert entry["command"].startswith(str(tmp_path))
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
     load = {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}}
-    asked = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": load},
-    ]
-    used = subprocess.run(
-        [entry["command"], *entry["args"]],
-        input="".join(json.dumps(each) + "\n" for each in asked),
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
+    asked = "".join(
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
+        for number, (method, params) in enumerate((("initialize", hello), ("tools/call", load)))
     )
-    (answer,) = [each for each in map(json.loads, used.stdout.splitlines()) if each.get("id") == 2]
+    words, environment = [entry["command"], *entry["args"]], {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    said = subprocess.check_output(words, input=asked, env=environment, cwd="/", text=True, timeout=DEADLINE)
+    (answer,) = [each for each in map(json.loads, said.splitlines()) if each.get("id") == 1]
     (active,) = answer["result"]["structuredContent"]["active_skills"]
     assert active["name"] == "csv-profiling"

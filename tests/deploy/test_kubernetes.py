@@ -163,7 +163,7 @@ def test_the_pods_pass_the_restricted_standard_write_to_volumes_alone_and_name_n
     assert {each["name"] for each in container["env"] if "valueFrom" in each} == {"MCP_SKILLS_REDIS"}
 
 
-def test_a_pod_has_the_time_to_drain_and_is_not_ready_meanwhile(manifests: Built) -> None:
+def test_a_pod_has_the_time_to_drain_while_another_one_answers(manifests: Built) -> None:
     pod, container = pod_of(manifests)
     drain = int(next(each["value"] for each in container["env"] if each["name"] == "MCP_SKILLS_DRAIN"))
     wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -172,9 +172,7 @@ def test_a_pod_has_the_time_to_drain_and_is_not_ready_meanwhile(manifests: Built
     assert probe["periodSeconds"] * probe["failureThreshold"] < drain
     paths = [container[key]["httpGet"]["path"] for key in ("livenessProbe", "readinessProbe", "startupProbe")]
     assert paths == ["/healthz", "/readyz", "/healthz"]
-
-
-def test_there_are_two_at_least_and_one_stays(manifests: Built) -> None:
+    # There are two at least, and one stays.
     spec, scaler = manifests["Deployment"]["spec"], manifests.get("HorizontalPodAutoscaler")
     assert (scaler["spec"]["minReplicas"] if scaler else spec["replicas"]) >= 2
     assert ("replicas" in spec) != (scaler is not None)  # one of them says how many

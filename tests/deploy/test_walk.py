@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -20,17 +24,17 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+import yaml
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from deploy import composed
 from ports import free_port
 from shared.redis_servers import RealRedis, redis_server
 from web.authorization_server import AuthorizationServer, authorization_server
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, proved
-from web.proxies import SPREAD, HaProxy, edited, running, until, where
+from web.proxies import DEPLOY, SPREAD, HaProxy, edited, running, until, where
 from web.test_oauth import Remembered, own, signing_in
-from wire import DEADLINE, Era, write_skill
+from wire import COMMAND, DEADLINE, ROOT, Era, write_skill
 
 pytestmark = pytest.mark.needs_program("haproxy", "redis-server")
 
@@ -56,6 +60,56 @@ skills = ["research/*"]
 """
 
 
+# What `deploy/compose.yaml` and the Dockerfile say, as processes of this machine
+
+
+def services() -> dict[str, Any]:
+    """The services of the Compose file."""
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+
+
+def _instruction(name: str) -> str:
+    """The text behind the last instruction of this name in the Dockerfile, with its lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    return re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)[-1]
+
+
+def moved(said: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+    """Variables, with the places of this machine for those of the containers. Each has to be named."""
+    assert all(any(place in value for value in said.values()) for place in places)
+    pattern = re.compile("|".join(map(re.escape, places)))  # at once: what stands for one may look like another
+    return {name: pattern.sub(lambda found: places[found[0]], value) for name, value in said.items()}
+
+
+def image_variables(service: str) -> dict[str, str]:
+    """What a container has in its environment: what the image sets for the server, and the Compose file."""
+    image = dict(each.split("=", 1) for each in shlex.split(_instruction("ENV")))
+    ours = {name: value for name, value in image.items() if name.startswith("MCP_SKILLS_")}
+    return ours | services()[service]["environment"]
+
+
+@contextmanager
+def replica(environment: Mapping[str, str]) -> Iterator[Server]:
+    """The image's command with this environment."""
+    entry, command = json.loads(_instruction("ENTRYPOINT")), json.loads(_instruction("CMD"))
+    assert entry == ["/app/bin/mcp-skills-server"]
+    server = Server([*COMMAND, *command], environment)
+    try:
+        yield server
+    finally:
+        server.kill()
+    assert "Traceback" not in server.stderr, server.stderr
+
+
+def is_healthy(environment: Mapping[str, str]) -> bool:
+    """Whether the image's health check finds the server of this environment well."""
+    command = json.loads(re.sub(r"^.*?CMD +", "", _instruction("HEALTHCHECK")))
+    program, *options, file = command
+    assert (program, file) == ("/app/bin/python3", "/app/healthcheck.py")
+    told = [sys.executable, *options, str(DEPLOY / "healthcheck.py")]
+    return subprocess.run(told, env=environment, capture_output=True, timeout=DEADLINE, check=False).returncode == 0
+
+
 @dataclass
 class Deployment:
     """What runs, and whoever signed in: name to access token."""
@@ -72,7 +126,7 @@ class Deployment:
 
     def variables(self, port: int) -> dict[str, str]:
         """What the container of a replica has in its environment, with the places of this machine."""
-        said = composed.variables(f"server-{1 + self.ports.index(port)}")
+        said = image_variables(f"server-{1 + self.ports.index(port)}")
         places = {
             "/etc/mcp-skills-server": str(self.folder),
             "redis://redis:6379/0": self.redis.url,
@@ -80,11 +134,11 @@ class Deployment:
             "0.0.0.0": "127.0.0.1",
             "8000": str(port),
         }
-        return composed.moved(said, places)
+        return moved(said, places)
 
     def replica(self, port: int) -> Server:
         """Start one as `deploy/compose.yaml` does."""
-        return self.stack.enter_context(composed.replica(self.variables(port)))
+        return self.stack.enter_context(replica(self.variables(port)))
 
     def at(self, server: Server, name: str, era: Era = "modern") -> HttpClient:
         """A client that bears this user's token."""
@@ -100,43 +154,33 @@ class Deployment:
 
 
 @contextmanager
-def deployed(
-    folder: Path,
-    issuer: Callable[[int], AbstractContextManager[Any]] = lambda _: authorization_server(),
-    granted: str = GRANTED,
-) -> Iterator[Deployment]:
-    """All of it, up, with nobody signed in.
-
-    Args:
-        folder: for all files.
-        issuer: of the tokens, for the proxy's port; what it yields has a `url`.
-        granted: what stands behind the shipped configuration.
-    """
+def deployed(folder: Path) -> Iterator[Deployment]:
+    """All of it, up, with nobody signed in."""
     for path in ("finance/refunds", "finance/tax", "research/papers", "research/secret/plans"):
         write_skill(folder / "skills" / path, guide_md=f"of {path}")
     (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")
     (folder / "tokens").chmod(0o600)
     (folder / "proxy").mkdir()
     ports = [free_port(), free_port()]
-    services = composed.services()
-    program, *words = services["redis"]["command"]
-    assert program == "redis-server" and services["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
-    assert services["proxy"]["environment"].keys() == where(0, 0).keys() - {"LOCATION"}
+    compose = services()
+    program, *words = compose["redis"]["command"]
+    assert program == "redis-server" and compose["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
+    assert compose["proxy"]["environment"].keys() == where(0, 0).keys() - {"LOCATION"}
     with (
         redis_server(folder / "redis", *words) as redis,
         running(HaProxy(folder / "proxy", *ports, edits=SPREAD)) as proxy,
-        issuer(proxy.port) as login,
+        authorization_server() as login,
         ExitStack() as stack,
     ):
         assert isinstance(proxy, HaProxy)
         places = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
         with edited(folder, "config.toml", places).open("a") as more:
-            more.write(granted.format(issuer=login.url, audience=own(proxy.port)))
+            more.write(GRANTED.format(issuer=login.url, audience=own(proxy.port)))
         found = Deployment(folder, proxy, redis, login, stack, ports)
         assert redis.say("ping") == "PONG"
-        assert not any(composed.is_healthy(found.variables(port)) for port in ports)
+        assert not any(is_healthy(found.variables(port)) for port in ports)
         found.replicas = [found.replica(port) for port in ports]
-        assert all(composed.is_healthy(found.variables(port)) for port in ports)
+        assert all(is_healthy(found.variables(port)) for port in ports)
         for name in ("replica-1", "replica-2"):
             proxy.sees(name, "UP")
         yield found
@@ -184,9 +228,7 @@ def names(one: HttpClient) -> set[str]:
     return {entry["name"] for entry in entries}
 
 
-def test_a_team_signs_in_hears_of_edits_and_loses_nothing_with_a_replica(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_team_signs_in_hears_of_edits_and_loses_nothing_with_a_replica(tmp_path: Path) -> None:
     with deployed(tmp_path) as deployment:
         proxy = deployment.proxy
         hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
@@ -204,7 +246,6 @@ def test_a_team_signs_in_hears_of_edits_and_loses_nothing_with_a_replica(
         clients = [deployment.at(proxy, name) for name in (*GROUPS, *GROUPS)]
         streams = [one.listen(number, **HEARD) for number, one in enumerate(clients)]
         took = [reaches(deployment, clients, streams) for _ in range(5)]
-        record_property("seconds until an edit had reached every client", took)
         print(f"seconds until an edit had reached {len(clients)} clients of 2 replicas: {sorted(took)}")
         assert min(took) <= REACHES_S
 

@@ -39,9 +39,7 @@ def filled(text: str, given_values: dict[str, Any], *declared: dict[str, Json]) 
     ("{{{topic}}}", {"topic": "tea"}, "{tea}"),
     *((f"[{{{{{name}}}}}]", {"topic": ""}, "[]") for name in ("three", "list")),
 ])  # fmt: skip
-def test_declared_placeholders_are_filled_in_one_pass_and_nothing_else(
-    text: str, values: dict[str, Any], expected: str
-):
+def test_declared_placeholders_alone_are_filled_in_once(text: str, values: dict[str, Any], expected: str):
     odd: list[dict[str, Json]] = [{"name": "three", "default": 3}, {"name": "list", "default": ["x"]}]
     assert filled(text, values, TOPIC, TONE, BARE, *odd) == expected
 
@@ -54,9 +52,7 @@ def test_declared_placeholders_are_filled_in_one_pass_and_nothing_else(
     *(({"topic": value}, [TOPIC], "Argument 'topic' of skill 'letters' must be a string")
       for value in (None, 1, True, ["tea"], {"a": "b"})),
 ])  # fmt: skip
-def test_what_is_missing_unknown_or_no_text_is_refused_and_named(
-    values: dict[str, Any], declared: list[dict[str, Json]], reason: str
-):
+def test_a_wrong_argument_is_refused_and_named(values: dict[str, Any], declared: list[dict[str, Json]], reason: str):
     with pytest.raises(RequestError, match=reason):
         filled("{{topic}}", values, *declared)
 

@@ -51,9 +51,11 @@ def test_blanks_may_follow_a_fence(opening: str, closing: str, rest: str):
     assert parse(f"{opening}\nname: a\nmetadata:\n  b: c\n{closing}{rest}".encode()) == plain
 
 
-def test_the_fields_of_metadata_keep_their_lines_and_what_was_written():
-    found = document("metadata:\n  version: 1.10\n  tags: [a, b]\n  'on': yes\n  more: {version: 2}\nversion: 3")
-    assert found.metadata == {"version": (3, "1.10"), "tags": (4, None), "on": (5, "yes"), "more": (6, None)}
+def test_fields_keep_their_lines_and_those_of_metadata_what_was_written():
+    metadata = "metadata:\n  version: 1.10\n  tags: [a, b]\n  'on': yes\n  more: {version: 2}"
+    found = document(f"# note\nname: a\n{metadata}\n\nlicense: >\n  x\nversion: 3\n...")
+    assert found.metadata == {"version": (5, "1.10"), "tags": (6, None), "on": (7, "yes"), "more": (8, None)}
+    assert found.lines == {"name": 3, "metadata": 4, "license": 10, "version": 12}
 
 
 @pytest.mark.requirement("AS-2", "ASG-12", "S76-7")

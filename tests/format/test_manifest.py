@@ -9,6 +9,7 @@ from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,9 +118,7 @@ def test_a_field_that_is_not_what_it_must_be_makes_the_manifest_unsound(fields: 
     ({"tags": ["b"]}, {"tags": ["a"]}, "manifest-disagrees"), ({}, {"name": "payments"}, "manifest-disagrees"),
     *(({}, {"name": title}, None) for title in ("Acme Refunds", "refunds", "acme-refunds")),
 ])  # fmt: skip
-def test_skill_toml_counts_and_what_can_be_served_all_the_same_is_a_warning(
-    fields: dict[str, Any], frontmatter: dict[str, Any], code: str | None
-) -> None:
+def test_a_difference_is_only_a_warning(fields: dict[str, Any], frontmatter: dict[str, Any], code: str | None) -> None:
     found = read(toml(**fields), {**SOUND, **frontmatter})
     assert found.manifest is not None and codes(found) == ([code] if code else [])
     assert all(each.severity == "warning" for each in found.problems)
@@ -155,6 +154,7 @@ def test_a_version_directory_and_skill_toml_must_agree() -> None:
     ({"metadata": {"namespace": "shop.money"}}, "refunds", ("shop.money.refunds", "shop.money", "0.0.0"), []),
     ({"metadata": {"version": "1.2.3"}}, "refunds", ("refunds", "", "1.2.3"), []),
     ({"version": "1.2.3-rc.1"}, "refunds", ("refunds", "", "1.2.3-rc.1"), []),
+    ({"version": 2}, "refunds", ("refunds", "", "2"), []), ({"version": True}, "refunds", ("refunds", "", "0.0.0"), []),
     ({}, "acme/refunds/1.2.0", ("acme.refunds", "acme", "1.2.0"), []),
     ({}, "refunds/v1.2.0", ("refunds", "", "1.2.0"), []),
     ({}, "puzzles/2048", ("puzzles.2048", "puzzles", "0.0.0"), []),
@@ -164,9 +164,7 @@ def test_a_version_directory_and_skill_toml_must_agree() -> None:
     ({"metadata": {"version": "latest"}}, "refunds", ("refunds", "", "0.0.0"), ["manifest-form"]),
     ({"version": "1.3.0"}, "refunds/1.2.0", ("refunds", "", "1.3.0"), ["manifest-disagrees"]),
 ])  # fmt: skip
-def test_without_skill_toml_the_manifest_is_made(
-    frontmatter: dict[str, Any], path: str, expected: tuple[str, str, str], told: list[str]
-) -> None:
+def test_a_manifest_can_be_made(frontmatter: dict[str, Any], path: str, expected: tuple[str, ...], told: list[str]):
     found = read(None, {**SOUND, **frontmatter}, path)
     made = found.manifest
     assert codes(found) == told and made is not None and made.synthesised
@@ -177,7 +175,7 @@ def test_without_skill_toml_the_manifest_is_made(
 # Wild input
 
 SCALARS = st.one_of(
-    st.text(max_size=20), st.integers(), st.floats(), st.booleans(), st.datetimes(), st.dates(), st.times(), st.none()
+    st.text(max_size=20), st.integers(), st.floats(), st.booleans(), st.datetimes(), st.dates(), st.times()
 )
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
@@ -186,17 +184,6 @@ FIELDS = st.sampled_from(
     ["name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions", "metadata", "x"]
 )
 PATHS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4).map("/".join)
-
-
-def written(value: Any) -> str:
-    """A value as TOML, as well as it can be."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {written(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(written, value)) + "]"
-    if isinstance(value, str | bool | int):
-        return json.dumps(value)
-    return "nan" if value is None else value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def check(found: Findings) -> None:
@@ -212,11 +199,8 @@ def check(found: Findings) -> None:
 
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), st.dictionaries(FIELDS, VALUES, max_size=4), PATHS)
-def test_any_table_is_read_or_told_and_any_frontmatter_makes_a_manifest(
-    table: dict[str, Any], frontmatter: dict[str, Any], path: str
-) -> None:
-    raw = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
-    check(read(raw.encode("utf-8", "replace"), frontmatter, path))
+def test_any_table_is_read_or_told(table: dict[str, Any], frontmatter: dict[str, Any], path: str) -> None:
+    check(read(tomli_w.dumps(table).encode(), frontmatter, path))
     made = read(None, frontmatter, path)
     assert made.manifest is not None
     check(made)

@@ -45,9 +45,7 @@ def test_a_uri_escapes_what_rfc_3986_reserves(skill: str, file: str, expected: s
     ("skill://a/%252Fb", ("a", "%2Fb"), "skill://a/%252Fb"),
     ("skill://a/back%5Cslash", ("a", "back\\slash"), "skill://a/back%5Cslash"),
 ])  # fmt: skip
-def test_a_uri_is_split_first_and_decoded_once_and_has_one_spelling(
-    text: str, expected: tuple[str, ...], spelling: str
-):
+def test_a_uri_is_split_before_it_is_decoded_once(text: str, expected: tuple[str, ...], spelling: str):
     assert (segments(text), canonical(text)) == (expected, spelling)
 
 

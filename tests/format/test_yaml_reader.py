@@ -126,11 +126,6 @@ def test_what_readers_disagree_on_is_kept_and_warned_of(lines: str, code: str, l
     assert [(each.code, each.line) for each in found.problems] == [(code, line)]
 
 
-def test_lines_are_those_of_the_top_level_fields():
-    found = document("# note\nname: a\nmetadata:\n  name: b\n\nlicense: >\n  x\nlast: y\n...")
-    assert found.lines == {"name": 3, "metadata": 4, "license": 7, "last": 9}
-
-
 @pytest.mark.requirement("S40-13")
 def test_an_alias_stands_for_its_anchor():
     found = document("a: &x [1, {b: c}]\nd: *x\n&k key: &v text\ne: *v\nf: *k\n*v : 2").frontmatter

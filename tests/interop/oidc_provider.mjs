@@ -10,18 +10,13 @@ await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
 const url = `http://127.0.0.1:${server.address().port}`;
 const provider = new Provider(url, {
   clients: [
-    {
-      client_id: "agent", client_secret: "a made-up secret of an agent", grant_types: ["client_credentials"],
-      redirect_uris: [], response_types: [], token_endpoint_auth_method: "client_secret_post",
-    },
     { client_id: "page", redirect_uris: [callback], token_endpoint_auth_method: "none", grant_types: ["authorization_code"] },
   ],
   cookies: { keys: ["made up for a test"] },
   findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, preferred_username: `${sub}@acme` }) }),
   extraTokenClaims: (_, token) =>
-    ({ preferred_username: `${token.accountId ?? token.clientId}@acme`, realm_access: { roles: ["finance"] } }),
+    ({ preferred_username: `${token.accountId}@acme`, realm_access: { roles: ["finance"] } }),
   features: {
-    clientCredentials: { enabled: true },
     resourceIndicators: {
       enabled: true,
       getResourceServerInfo: (_, asked) => {

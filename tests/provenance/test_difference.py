@@ -97,7 +97,7 @@ def test_a_change_of_too_many_lines_is_said_and_not_compared() -> None:
 @given(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", ""]), max_size=12), some.data())
 def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(old: list[str], data: some.DataObject) -> None:
     new = data.draw(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", "c"]), max_size=12))
-    before, after = ({"SKILL.md": (b"x", False), "t": (text(each), False)} for each in (old, new))
+    before, after = ({"t": ("".join(f"{line}\n" for line in each).encode(), False)} for each in (old, new))
     found = compare("s", before, after)
     if found is None:
         assert old == new
@@ -108,7 +108,3 @@ def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(old: list[str], dat
     # All that is not shown is the same on both sides, and lies around.
     assert len(old) - len(was) == len(new) - len(now)
     assert all(line in old for line in was) and all(line in new for line in now)
-
-
-def text(lines: list[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()

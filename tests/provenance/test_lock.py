@@ -80,13 +80,3 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path
     assert link.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o640
     assert read(link) == (LockedSource("skills", "", {"a": DIGEST}),)
     assert sorted(os.listdir(tmp_path)) == ["link.lock", "skills.lock"]
-
-
-def test_a_new_file_has_the_mode_of_the_mask(tmp_path: Path) -> None:
-    path = tmp_path / "skills.lock"
-    mask = os.umask(0o027)
-    try:
-        write(path, [])
-    finally:
-        os.umask(mask)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from model_signing import hashing, signing
 
+from dialects.build import JSON
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
@@ -136,9 +139,7 @@ def by_the_library(place: Path, private: Path, ignored: str) -> dict[str, bytes]
 
 
 @each_row("ignored", ["scripts", "scripts/run.py"])
-def test_what_the_signer_had_ignored_is_not_served_unsigned(
-    tmp_path: Path, pair: tuple[Path, Path], ignored: str
-) -> None:
+def test_what_the_signer_ignored_is_not_served_unsigned(tmp_path: Path, pair: tuple[Path, Path], ignored: str) -> None:
     files = by_the_library(tmp_path / "skill", pair[0], ignored)
     assert refused(pair[1], files) == refused(pair[1], {**files, "scripts/run.py": b"evil"}) == "signature-files"
 
@@ -156,18 +157,9 @@ def test_a_certificate_of_the_authority_is_taken_while_it_is_valid(tmp_path: Pat
     assert refused(another, signed(key, certificates=[own])) == "signature-expired"
 
 
-JSON = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.text(max_size=5),
-    lambda inner: some.lists(inner, max_size=2) | some.dictionaries(some.text(max_size=5), inner, max_size=2),
-    max_leaves=5,
-)
-
-
 @settings(deadline=None)
 @given(data=some.data())
-def test_a_signature_with_anything_else_in_it_is_refused_with_a_line(
-    data: some.DataObject, pair: tuple[Path, Path]
-) -> None:
+def test_a_signature_with_anything_else_in_it_is_refused(data: some.DataObject, pair: tuple[Path, Path]) -> None:
     bundle = json.loads(sign(SKILL, pair[0]))
     bundle["dsseEnvelope"][data.draw(some.sampled_from(["payload", "payloadType", "signatures"]))] = data.draw(JSON)
     raw = data.draw(some.binary(max_size=30) | JSON.map(lambda value: json.dumps(value).encode()))
@@ -175,9 +167,7 @@ def test_a_signature_with_anything_else_in_it_is_refused_with_a_line(
         assert refused(pair[1], {**SKILL, SIGNATURE_FILE: each}) == "signature-invalid"
 
 
-def test_a_signature_of_something_else_or_that_would_have_the_library_print_is_refused(
-    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signature_of_something_else_is_refused(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     sound = sign(SKILL, pair[0])
     bundles = [json.loads(sound) for _ in range(8)]
     for bundle, payload in zip(bundles, ({}, {"predicate": 3}, {"predicate": {"resources": 3}}, [], 3), strict=False):
@@ -195,16 +185,14 @@ def test_a_signature_of_something_else_or_that_would_have_the_library_print_is_r
     (None, (Verifier, sign), "cannot be read"),
     (pem(rsa.generate_private_key(65537, 2048)), (sign,), "cannot sign"),
 ])  # fmt: skip
-def test_a_key_that_cannot_be_used_is_one_line(
-    tmp_path: Path, content: bytes | None, uses: tuple[Any, ...], reason: str
-) -> None:
+def test_an_unusable_key_is_told(tmp_path: Path, content: bytes | None, uses: tuple[Any, ...], reason: str) -> None:
     path = tmp_path / "key.pem"
     if content is not None:
         path.write_bytes(content)
     for use in uses:
         with pytest.raises(UsageError, match=reason) as caught:
             use([path]) if use is Verifier else use(SKILL, path)
-        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value) and "(None)" not in str(caught.value)
     path.write_text("{}")
     with pytest.raises(UsageError, match="--trust-root"):
         Verifier([], Identity("me@example.com", "https://accounts.example", path))
@@ -254,6 +242,16 @@ def test_a_proof_is_of_one_skill_and_one_question(tmp_path: Path) -> None:
     assert not nowhere.has("keys", "digest")
 
 
+def test_proofs_that_nobody_asked_for_in_a_month_go_when_others_come(tmp_path: Path) -> None:
+    proofs = ProofCache(tmp_path)
+    for key, days in (("old", 31), ("used", 29)):
+        proofs.record(key, "digest")
+        newest = max(tmp_path.iterdir(), key=lambda each: each.stat().st_mtime)
+        os.utime(newest, (time.time() - days * 86400,) * 2)
+    proofs.record("new", "digest")
+    assert [proofs.has(key, "digest") for key in ("old", "used", "new")] == [False, True, True]
+
+
 @each_row("what", ["folder", "file", "link"])
 def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path) -> None:
     proofs = ProofCache(tmp_path / "kept")
@@ -271,29 +269,28 @@ def test_what_others_could_have_written_proves_nothing(what: str, tmp_path: Path
 def test_the_next_start_proves_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private, public = keys(tmp_path)
     _, other = keys(tmp_path, "other")
-    checked: list[int] = []
-    check = Verifier.check
-
-    def counted(self: Verifier, files: dict[str, bytes]) -> None:
-        checked.append(1)
-        check(self, files)
-
-    monkeypatch.setattr(Verifier, "check", counted)
+    check = create_autospec(Verifier.check, side_effect=Verifier.check)
+    monkeypatch.setattr(Verifier, "check", check)
     for name in ("one", "two"):
         run("sign", str(write_skill(tmp_path / "root" / name)), "--key", str(private))
 
-    def served(key: Path) -> list[str]:
-        checked.clear()
+    def served(key: Path) -> tuple[list[str], int]:
+        """The skills, and how many were checked anew."""
+        check.reset_mock()
         gate = SignatureGate(Verifier([key]), ProofCache(tmp_path / "kept"))
         with Registry([tmp_path / "root"], gate=gate) as registry:
-            return sorted(registry.snapshot.skills)
+            return sorted(registry.snapshot.skills), check.call_count
 
-    assert (served(public), len(checked)) == (["one", "two"], 2)
-    assert (served(public), len(checked)) == (["one", "two"], 0)
-    assert (served(other), len(checked)) == ([], 2)
+    assert served(public) == (["one", "two"], 2)
+    assert served(public) == (["one", "two"], 0)
+    assert served(other) == ([], 2)
     (tmp_path / "root" / "two" / "SKILL.md").write_text("---\nname: two\ndescription: Is another.\n---\n")
-    assert (served(public), len(checked)) == (["one"], 1)
-    assert (served(public), len(checked)) == (["one"], 1)  # what was refused is judged anew
+    for _ in range(2):  # what was refused is judged anew
+        assert served(public) == (["one"], 1)
+    gate = SignatureGate(Verifier([public]))
+    with Registry([tmp_path / "root"], gate=gate) as registry:
+        other.replace(public)  # the next judgement is by the new key
+        assert gate(registry, registry.snapshot.skills["one"]) is not None
 
 
 def test_what_is_asked_names_the_keys_and_with_certificates_the_day(tmp_path: Path) -> None:
@@ -367,9 +364,7 @@ def test_verify_wants_a_key_or_an_identity(more: list[str]) -> None:
     assert isinstance(CliRunner().invoke(cli, ["verify", "x", *more]).exception, UsageError)
 
 
-def test_a_configuration_wants_signatures_of_one_source_alone_and_so_does_its_lock_file(
-    tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_source_wants_signatures(tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in ("own/mine", "theirs/signed", "theirs/unsigned"):
         write_skill(tmp_path / path)

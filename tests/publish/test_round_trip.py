@@ -15,11 +15,7 @@ INDEX = Path(".well-known") / "agent-skills" / "index.json"
 
 
 def run(*arguments: str | Path) -> None:
-    """A command that has to succeed."""
-    done = forkserver.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    forkserver.run([*COMMAND, *map(str, arguments)], timeout=DEADLINE, check=True)
 
 
 @pytest.mark.requirement("WK-14", "WK-18", "WK-48")

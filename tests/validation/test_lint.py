@@ -25,9 +25,7 @@ HIDING = "[gone](gone.md) <!-- x --> \u200b\n"
     ("skill.toml", "version = 1.0.0\n", Standing.VALID, [("manifest-syntax", 1)]),
     ("skill.toml", "version = 1.0.0\n", Standing.UNUSABLE, []),
 ])  # fmt: skip
-def test_a_file_is_read_by_its_kind(
-    path: str, text: str, standing: Standing, expected: list[tuple[str, int | None]]
-) -> None:
+def test_a_file_is_read_by_its_kind(path: str, text: str, standing: Standing, expected: list[tuple[str, int | None]]):
     found = lint_file(skill("a", [path], standing=standing), path, text.encode())
     assert [(each.code, each.path, each.line) for each in found] == [(code, path, line) for code, line in expected]
 

@@ -108,6 +108,7 @@ def test_comments_are_reported_once_with_the_first_line_and_the_count():
     ("- item\n  <!-- in a list -->", [(1, "in a list")]), ("> <!-- in a quote -->", [(0, "in a quote")]),
     ("<div>\n<!-- in HTML -->\n</div>", [(1, "in HTML")]), ("<!-- never closed\n\ntext", [(0, "never closed\n\ntext")]),
     ("<!-- ` -->`", [(0, "`")]), ("`a` <!-- b --> `c`", [(0, "b")]), ("a ` b <!-- c --> d", [(0, "c")]),
+    ("a <!-- ` --> b `<!-- c -->`", [(0, "`")]), ("a <!-- ` b", [(0, "` b")]),
     ("    \n\ntext\n    <!-- no code block in a paragraph -->", [(3, "no code block in a paragraph")]),
     ("word\n" * 60_000 + "<!-- far -->", [(60_000, "far")]),  # nobody hides one by a long text before it
     *((code, []) for code in (

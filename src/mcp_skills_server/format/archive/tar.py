@@ -162,10 +162,7 @@ def _parse_head(head: bytes) -> _Head:
     kind = head[156:157]
     # Invalid UTF-8 passes here: a name that an extension header replaces may be cut in a character.
     return _Head(
-        kind,
-        name.decode("utf-8", "surrogateescape"),
-        _octal(head[124:136]),
-        _octal(head[100:108]),
+        kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
     )
 
 

@@ -67,7 +67,7 @@ class Server:
         self.process = Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
             env={**os.environ, **(environment or {})},
@@ -120,8 +120,9 @@ class Server:
             self.process.kill()
             self.process.wait()
         self._thread.join(DEADLINE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
         out = socket.socket()

@@ -36,7 +36,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources, sdk
-from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.attachment import Attachment, server_features
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.sdk import Context, SdkHandler, SessionPeer, principal, scope_of
@@ -327,7 +327,7 @@ class MergedHandlers:
         """Return the names of the server's other tools, prompts and resources."""
         tools, others = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
         uris = await self._names(ctx, *_RESOURCES) | await self._names(ctx, *_TEMPLATES)
-        return self._attachment.features(view, tools, others, uris)
+        return server_features(self._attachment, view, tools, others, uris)
 
     async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
         """Return the values of a field in one of the server's own lists, from at most 100 pages."""

@@ -115,27 +115,6 @@ class Attachment:
             skill_set, lambda view: handler(view, settings, caller, params)
         )
 
-    def features(
-        self,
-        view: View,
-        tools: frozenset[str] = frozenset(),
-        others: Container[str] = (),
-        uris: Container[str] = (),
-    ) -> Served:
-        """Return the server's other features: our tools and prompts, and the server's own.
-
-        Args:
-            view: the view of the request.
-            tools: names of the server's own tools.
-            others: names of its own prompts.
-            uris: of its own resources.
-        """
-        if self.settings.tools:
-            tools |= {str(each["name"]) for each in self.tools.definitions(view.skill_set)}
-        if self.settings.prompts:
-            others = prompts.Names(view, self.settings, others)
-        return Served(tools=tools, prompts=others, resources=uris)
-
     async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """Subscribe a legacy client to a resource (`resources/subscribe`, legacy era only).
 
@@ -320,3 +299,26 @@ class Attachment:
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:
     there = capabilities.get(key)
     capabilities[key] = {**(there if isinstance(there, dict) else {}), **ours}
+
+
+def server_features(
+    attachment: Attachment,
+    view: View,
+    tools: frozenset[str] = frozenset(),
+    others: Container[str] = (),
+    uris: Container[str] = (),
+) -> Served:
+    """Return the server's other features: our tools and prompts, and the server's own.
+
+    Args:
+        attachment: has our tools and prompts.
+        view: the view of the request.
+        tools: names of the server's own tools.
+        others: names of its own prompts.
+        uris: of its own resources.
+    """
+    if attachment.settings.tools:
+        tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
+    if attachment.settings.prompts:
+        others = prompts.Names(view, attachment.settings, others)
+    return Served(tools=tools, prompts=others, resources=uris)

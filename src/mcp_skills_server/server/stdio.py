@@ -22,7 +22,7 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import eras
-from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.attachment import Attachment, server_features
 from mcp_skills_server.server.eras import (
     INITIALIZE,
     PING,
@@ -242,7 +242,7 @@ class Connection:
         return await self._attachment.call(request.method, caller, request.params or {})
 
     async def _served(self, view: View) -> Served:
-        return self._attachment.features(view)
+        return server_features(self._attachment, view)
 
     async def _initialize(self, request: PendingRequest) -> dict[str, Any]:
         params = request.params or {}

@@ -80,7 +80,7 @@ class UnreachableError(SourceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """Where a download may lead besides the origin of the index, which alone gets `headers`.
+    """Allowed origins of downloads beside that of the index, which alone gets `headers`.
 
     `origins` are spelled by `wellknown.origin`.
     """

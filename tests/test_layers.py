@@ -81,7 +81,7 @@ BUDGETS = {
     1_230, "rpc": 1_340, "acp": 900, "hosts": 1_230, "commands": 7_280, "authoring": 1_010, "proposals": 900,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
-OVER = {"catalog": 5_068, "sources": 6_646, "commands": 8_176, "shared": 784}
+OVER = {"catalog": 5_068, "sources": 6_180, "commands": 8_176, "shared": 784}
 """Lines of packages that are over their budgets still, and may not grow."""
 MOST_LINES = 59_655
 """Lines of the whole."""

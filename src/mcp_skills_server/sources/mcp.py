@@ -1,8 +1,8 @@
 """MCP source: copies the skills of another MCP server, each file verified by its digest.
 
 The server is a streamable HTTP endpoint, or a command that is started for each poll and speaks over
-its pipes. While nothing is new, a poll costs one listing. One more connection stays open for the
-server's notifications.
+its pipes. While nothing is new, a poll costs one listing. Another connection stays open for
+notifications.
 """
 
 from __future__ import annotations
@@ -102,8 +102,7 @@ class McpServer(ListedSource):
     def _http(self) -> httpx2.AsyncClient:
         """Return an HTTP client that bounds the size of responses and rejects compressed ones.
 
-        A server may end each stream and have it reopened at once: GET requests are throttled to one
-        a second.
+        GET requests are throttled: a server may end each stream and have it reopened at once.
         """
         soonest = -inf
 

@@ -59,9 +59,8 @@ def test_each_origin_and_each_question_has_a_folder_with_a_name_that_says_whose_
 
 
 def test_the_longest_unused_goes_first_and_only_as_much_as_must(tmp_path: Path) -> None:
-    old, middle, new = (
-        used_before(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in (1_000.0, 2_000.0, 3_000.0)
-    )
+    moments = 1_000.0, 2_000.0, 3_000.0
+    old, middle, new = (used_before(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in moments)
     assert trim(tmp_path, 3_000) == []
     assert trim(tmp_path, 2_999) == [old.name]
     assert not old.exists() and middle.exists() and new.exists()

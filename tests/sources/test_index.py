@@ -169,9 +169,7 @@ def test_a_bad_index_ends_it_and_nothing_else_is_asked(
 
 def test_no_index_anywhere(site: Publisher, place: Path) -> None:
     site.routes[INDEX] = answer(b"", 404)
-    with pytest.raises(
-        AbsentError, match=r"no index of skills: .*agent-skills/index\.json is not there \(status 404\)"
-    ):
+    with pytest.raises(AbsentError, match=r"no index of skills: .*/index\.json is not there \(status 404\)"):
         fetch(f"{site.url}/docs", place)
     assert len(site.paths) == 4
     with pytest.raises(AbsentError, match=rf"if this is a repository, write git\+{re.escape(site.url)}/acme/skills$"):

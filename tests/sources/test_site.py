@@ -186,9 +186,7 @@ def test_a_server_keeps_the_last_copy_and_goes_on_when_the_rollback_is_over(
     assert body(follower.path) == "Three."
 
 
-def test_what_one_process_is_allowed_to_take_the_others_follow(
-    site: Publisher, follower: Follower, tmp_path: Path
-) -> None:
+def test_what_one_process_may_take_the_others_follow(site: Publisher, follower: Follower, tmp_path: Path) -> None:
     for each in ("One.", "Two."):
         publish(site, each)
         anyio.run(follower.refresh)

@@ -28,9 +28,7 @@ from wire import DEADLINE
 pytestmark = pytest.mark.needs_program("git")
 
 
-def test_a_hostile_skill_is_left_out_alone(
-    upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_skill_is_left_out_alone(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit(
         {
             **skill("good"),
@@ -129,9 +127,7 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
     assert not ran.exists() and not (tmp_path / "trace").exists()
 
 
-def test_a_rewritten_address_speaks_no_other_protocol(
-    upstream: Upstream, tmp_path: Path, own_configuration: Path
-) -> None:
+def test_a_rewritten_address_keeps_the_protocol(upstream: Upstream, tmp_path: Path, own_configuration: Path) -> None:
     ran = tmp_path / "ran"
     own_configuration.write_text(
         f'[url "ext::sh -c touch% {ran}% "]\n\tinsteadOf = file://\n[protocol]\n\tallow = always\n'

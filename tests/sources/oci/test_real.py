@@ -6,10 +6,10 @@ import base64
 import json
 import os
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
@@ -40,9 +40,7 @@ def skills(tmp_path: Path) -> Path:
     return folder
 
 
-def run(
-    *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0) -> CompletedProcess[str]:
     words, env = [*COMMAND, *map(str, arguments)], {**os.environ, **(environment or {})}
     done = forkserver.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False, env=env)
     assert done.returncode == code, done.stderr
@@ -113,9 +111,7 @@ def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(ski
     assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr
 
 
-def test_what_is_locked_is_served_when_the_tag_has_moved_on_and_without_the_registry(
-    skills: Path, tmp_path: Path
-) -> None:
+def test_what_is_locked_is_served_after_the_tag_moved_and_without_the_registry(skills: Path, tmp_path: Path) -> None:
     lock = tmp_path / "skills.lock"
     with docker_registry(tmp_path / "registry") as registry:
         pinned = run("push", skills, registry.named()).stdout.strip().rpartition("@")[2]

@@ -157,16 +157,19 @@ def test_damage_in_the_cache_is_put_right(damage: Callable[[Path], object], upst
         ("@" + "1" * 40, "git could not fetch it"),
         ("#nowhere", "has no folder 'nowhere'"),
         ("#README.md", "has no folder 'README.md'"),
-        ("none", "there is no repository there"),
-        ("empty", "it is empty"),
     ],
 )
 def test_what_is_not_there_is_one_line(ref: str, reason: str, upstream: Upstream, tmp_path: Path) -> None:
-    if ref == "empty":
-        Upstream(upstream.directory.with_name("acme.gitempty"))
     with pytest.raises(SourceError) as failed:
         fetched(upstream.url + ref, tmp_path)
     assert reason in str(failed.value) and "\n" not in str(failed.value)
+
+
+def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="there is no repository there"):
+        fetched(f"git+file://{tmp_path}/none.git", tmp_path)
+    with pytest.raises(UnacceptableError, match="it is empty"):
+        fetched(Upstream(tmp_path / "empty.git").url, tmp_path)
 
 
 def test_no_git_is_one_line(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,25 +111,6 @@ def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(ski
     assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr
 
 
-def test_what_is_locked_is_served_after_the_tag_moved_and_without_the_registry(skills: Path, tmp_path: Path) -> None:
-    lock = tmp_path / "skills.lock"
-    with docker_registry(tmp_path / "registry") as registry:
-        pinned = run("push", skills, registry.named()).stdout.strip().rpartition("@")[2]
-        run("lock", registry.named(), "--output", lock, *cached(tmp_path))
-        assert pinned in lock.read_text() and registry.named() in lock.read_text()
-        run("outdated", "--lock", lock, *cached(tmp_path))
-        write_skill(skills / "beta", body="# Moved on\n")
-        run("push", skills, registry.named())
-        assert "beta" in run("outdated", "--lock", lock, *cached(tmp_path), code=1).stdout
-        assert "+# Moved on" in run("diff", "--lock", lock, *cached(tmp_path), code=1).stdout
-        frozen = ("--lock", str(lock), "--frozen", *cached(tmp_path))
-        with serving(*frozen) as wire:
-            assert "Moved on" not in str(wire.request("resources/read", {"uri": "skill://beta/SKILL.md"}))
-    with serving(*frozen) as wire:
-        assert until_there(wire, "alpha", "beta")
-        assert "Moved on" not in str(wire.request("resources/read", {"uri": "skill://beta/SKILL.md"}))
-
-
 @pytest.mark.needs_program("htpasswd", "openssl")
 def test_a_password_over_tls(skills: Path, tmp_path: Path) -> None:
     auth = htpasswd(tmp_path / "registry", "ada", "s3cret")

@@ -196,7 +196,7 @@ def _url_of(given: str, *, http: bool) -> str:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         raise UsageError("the address cannot be read; write mcp+https://HOST/mcp") from None
-    if parts.username is not None or parts.password is not None:
+    if parts.username is not None:
         raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))
     if not host or not is_safe:

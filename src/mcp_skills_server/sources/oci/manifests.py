@@ -95,9 +95,10 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
 def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
     known = [each for each in entries if not each.platform.startswith("unknown")]
     kept = [each for each in known if _ATTESTATION not in each.annotations]
-    is_one = bool(kept) and found.get("artifactType") != COLLECTION
-    platforms = [each.platform for each in kept if SKILL_NAME not in each.annotations]
-    return Collection(tuple(kept), is_one and len(platforms) == len(kept) and all(platforms))
+    is_named = any(SKILL_NAME in each.annotations for each in kept)
+    is_listed = is_named or found.get("artifactType") == COLLECTION
+    is_one = bool(kept) and not is_listed and all(each.platform for each in kept)
+    return Collection(tuple(kept), is_one)
 
 
 def _descriptor(given: Json) -> Descriptor:

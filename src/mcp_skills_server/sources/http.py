@@ -2,8 +2,8 @@
 
 Defends against SSRF by pinning: resolve a name once, check all of its addresses, and connect to one
 of those. A second answer of the name server changes nothing (DNS rebinding). Certificates are still
-verified by name. Each redirect is checked anew. Bytes, time and redirects are bounded, and bodies
-never decompressed.
+verified by name. Redirects are checked anew and, like bytes and time, bounded. Bodies are never
+decompressed.
 """
 
 from __future__ import annotations

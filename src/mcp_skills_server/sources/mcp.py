@@ -1,8 +1,7 @@
 """MCP source: copies the skills of another MCP server, each file verified by its digest.
 
 The server is a streamable HTTP endpoint, or a command that is started for each poll and speaks over
-its pipes. While nothing is new, a poll costs one listing. Another connection stays open for
-notifications.
+its pipes. While nothing is new, a poll costs one listing. Another connection is for notifications.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ BUDGETS = {
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
-OVER = {"catalog": 4_737, "sources": 6_646, "commands": 7_507}
+OVER = {"catalog": 4_737}
 """Lines of packages that are over their budgets still, and may not grow."""
 MOST_LINES = 59_655
 """Lines of the whole."""

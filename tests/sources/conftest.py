@@ -1,4 +1,4 @@
-"""A publisher of skills, and a folder for what is fetched."""
+"""A publisher of skills, a registry, and a folder for what is fetched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sources.oci.registries import Fake
 from sources.publishers import Publisher
 
 
@@ -14,6 +15,12 @@ from sources.publishers import Publisher
 def site() -> Iterator[Publisher]:
     with Publisher() as publisher:
         yield publisher
+
+
+@pytest.fixture
+def registry() -> Iterator[Fake]:
+    with Fake() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -106,27 +106,18 @@ class Place:
 
 @dataclass(frozen=True)
 class HostileKind:
-    """How one kind takes part.
+    """How one kind takes part. `open` makes a place for it, below a folder.
 
-    Attributes:
-        open: a place for it, below a folder.
-        leaves_out: a skill comes without what is never served; otherwise such a skill is refused.
-        neighbours: `good` comes although `bad` does not.
-        words: a refusal has the words of `Case.said`.
-        without: cases that its form cannot express.
-        program: that must be there.
-        is_own: a library user has it, and no command.
-        http: installs a route as the answer to the first request and to that for the content, for what goes wrong on
-            the way; None where no HTTP of ours asks.
+    `http` installs a route as the answer to the first request and to that for the content.
     """
 
     open: Callable[[Path], AbstractContextManager[Place]]
-    leaves_out: bool = False
-    neighbours: bool = True
-    words: bool = True
-    without: frozenset[str] = field(default_factory=frozenset)
-    program: str | None = None
-    is_own: bool = False
+    leaves_out: bool = False  # a skill comes without what is never served; otherwise such a skill is refused
+    neighbours: bool = True  # `good` comes although `bad` does not
+    words: bool = True  # a refusal has the words of `Case.said`
+    without: frozenset[str] = frozenset()  # cases that its form cannot express
+    program: str | None = None  # that must be there
+    is_own: bool = False  # a library user has it, and no command
     http: dict[str, Callable[[Publisher, Route], str]] = field(default_factory=dict)
 
 

@@ -40,9 +40,7 @@ def body(follower: Follower) -> str:
     return (follower.path / "a" / "SKILL.md").read_text()
 
 
-def test_it_is_unpacked_when_its_bytes_are_others(
-    path: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_unpacked_when_its_bytes_change(path: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     unpack, times = archive.unpack, list[int]()
     monkeypatch.setattr(module.archive, "unpack", lambda *given: times.append(1) or unpack(*given))
     assert anyio.run(follower.refresh) == 1.0

@@ -59,9 +59,8 @@ def test_each_origin_and_each_question_has_a_folder_with_a_name_that_says_whose_
 
 
 def test_the_longest_unused_goes_first_and_only_as_much_as_must(tmp_path: Path) -> None:
-    old, middle, new = (
-        used_before(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in (1_000.0, 2_000.0, 3_000.0)
-    )
+    moments = 1_000.0, 2_000.0, 3_000.0
+    old, middle, new = (used_before(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in moments)
     assert trim(tmp_path, 3_000) == []
     assert trim(tmp_path, 2_999) == [old.name]
     assert not old.exists() and middle.exists() and new.exists()
@@ -86,24 +85,15 @@ def test_what_is_in_use_stays_whatever_it_takes(tmp_path: Path) -> None:
     assert trim(tmp_path, 0) == [name]
 
 
-def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path) -> None:
-    CacheFolder(tmp_path, "sites", "https://a.example")
-    left = tmp_path / "sites" / ".gone-0123"
-    left.mkdir()
-    (left / "file").write_text("x")
-    assert trim(tmp_path, 1 << 30) == []
-    assert not left.exists()
-
-
-def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "file").write_bytes(b"x" * 1_000)
-    (tmp_path / "cache" / "sites").mkdir(parents=True)
-    (tmp_path / "cache" / "sites" / "link").symlink_to(mine)
+def test_what_a_killed_process_was_removing_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
+    sites, mine = tmp_path / "cache" / "sites", tmp_path / "mine"
+    for folder in (sites / ".gone-0123", mine):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 1_000)
+    (sites / "link").symlink_to(mine)
     (tmp_path / "cache" / "kind").symlink_to(tmp_path / "elsewhere")
     assert trim(tmp_path / "cache", 0) == []
-    assert (mine / "file").exists()
+    assert [each.name for each in sites.iterdir()] == ["link"] and (mine / "file").exists()
 
 
 def test_where_nothing_can_be_written_it_is_one_line(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState
-from mcp_skills_server.sources.records import IndexRecord, SkillRecord, read_index, read_indexes, read_records
+from mcp_skills_server.sources.records import SkillRecord, read_records
 from tables import each_row
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
@@ -208,21 +208,6 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no folder"), FetchedFolder.opened(tmp_path / "linked"):
         pass
     assert not os.listdir(tmp_path / "elsewhere")
-
-
-def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
-    source = IndexRecord(
-        SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, 9.0, ("a",)
-    )
-    with FetchedFolder.opened(tmp_path) as store:
-        assert read_index(store.directory, SOURCE) is None
-        store.put_index(source)
-        assert read_index(store.directory, SOURCE) == source
-    assert read_indexes(tmp_path) == [source] and read_indexes(tmp_path / "nothing") == []
-    (file,) = (tmp_path / ".mcp-skills" / "sources").iterdir()
-    assert json.loads(file.read_bytes())["version"] == 1
-    if sys.platform != "win32":
-        assert file.stat().st_mode & 0o077 == 0
 
 
 GOOD_RECORD = {"name": "a", "source": "s", "url": "u", "digest": "", "files": {}, "former": None}

@@ -237,8 +237,9 @@ def test_a_look_that_is_asked_for_ends_a_wait_and_the_next_one_comes_a_second_la
         if not source.answers:
             raise StopError
         waits.append(seconds)
-        if seconds > 1:
+        if seconds:
             follower.look()
+        if seconds > 1:
             await anyio.sleep_forever()
 
     follower = Follower(source, sleep)

@@ -60,6 +60,7 @@ every_kind = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61")
 @pytest.mark.parametrize("case", CASES)
 @every_kind
 def test_it_is_refused_and_the_last_good_copy_stays(

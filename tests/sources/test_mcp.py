@@ -103,7 +103,7 @@ def test_an_answer_over_http_is_bounded_and_never_decompressed(
             anyio.run(McpServer(f"mcp+{other.url}/mcp", settings).resolve)
 
 
-def test_a_server_that_ends_each_stream_at_once_is_not_asked_without_end(
+def test_a_server_that_ends_each_stream_is_not_asked_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp, "_STREAMS_APART_S", 0.2)
@@ -152,9 +152,7 @@ def test_a_file_that_is_not_what_was_listed_costs_its_skill_alone(tmp_path: Path
     assert not [*tmp_path.rglob("x.md")]
 
 
-def test_a_token_is_sent_to_the_server_that_wants_one_and_shown_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_sent_to_its_server_and_shown_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_skill(tmp_path / "skills" / "one")
     token = "very-secret-0123456789"
     with http_serving(tmp_path / "skills", environment={"MCP_SKILLS_TOKENS": f"us={token}"}) as other:

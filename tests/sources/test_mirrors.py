@@ -1,12 +1,12 @@
-"""Roots that are not folders: sites and archives, served beside local ones by real processes."""
+"""Roots that are not folders: what they are taken for, and how real processes serve them beside local ones."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import re
 import subprocess
-import zipfile
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 
 from forkserver import run
+from format.archives import Zipped, zipped
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.archive import Archive
+from mcp_skills_server.sources.git.source import GitFolder
+from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.mirrors import Mirrors
+from mcp_skills_server.sources.oci.source import Oci
+from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import SourceSettings
 from sources.oci.registries import tar
 from sources.publishers import INDEX, Asked, Publisher, answer
@@ -121,93 +128,78 @@ def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) ->
     assert not [path for path in tmp_path.rglob("*") if "very-secret" in path.name]
 
 
-def packed(kind: str, files: Mapping[str, str]) -> bytes:
-    """An archive as anybody would make one."""
-    out = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, text in files.items():
-                archive.writestr(path, text)
-        return out.getvalue()
-    return tar({path: text.encode() for path, text in files.items()})
-
-
 def skill(name: str, said: str = "Does a thing when it is asked to.") -> str:
     return f"---\nname: {name}\ndescription: {said}\n---\n\n# Thing\n"
 
 
+def zip_of(path: Path, files: Mapping[str, str]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(zipped(*(Zipped(name, text.encode()) for name, text in files.items())))
+    return path
+
+
 @pytest.mark.requirement("S40-48")
 def test_where_an_archive_lies_on_the_disk_reaches_no_client(tmp_path: Path) -> None:
-    archives = [tmp_path / "deep" / "one.zip", tmp_path / "two.zip"]
-    archives[0].parent.mkdir()
-    for path, name in zip(archives, ("alpha", "beta"), strict=True):
-        path.write_bytes(packed("zip", {f"{name}/SKILL.md": skill(name), f"{name}/scripts/x.py": "print()\n"}))
-    command("fetch", str(archives[0]), "--output", str(tmp_path / "fetched"))
+    one, two = (
+        zip_of(tmp_path / path, {f"{name}/SKILL.md": skill(name), f"{name}/scripts/x.py": "print()\n"})
+        for path, name in (("deep/one.zip", "alpha"), ("two.zip", "beta"))
+    )
+    command("fetch", str(one), "--output", str(tmp_path / "fetched"))
     more = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
-    with serving(tmp_path / "fetched", *archives, *more) as wire:
+    with serving(tmp_path / "fetched", one, two, *more) as wire:
         there = until_there(wire, "beta")
-        origins = {each: entry["_meta"][ORIGIN] for each, entry in there.items()}
-        assert origins == {"alpha": "one.zip", "beta": "two.zip"}
-        seen = [wire.request("resources/list"), wire.request("tools/list"), wire.request("prompts/list")]
+        assert {name: entry["_meta"][ORIGIN] for name, entry in there.items()} == {
+            "alpha": "one.zip",
+            "beta": "two.zip",
+        }
+        seen = [wire.request(f"{kind}/list") for kind in ("resources", "tools", "prompts")]
+        seen.append(wire.request("prompts/get", {"name": "alpha"}))
         loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha", "beta"]}})
         calls = [("skills_list", {}), ("skills_search", {"query": "thing"})]
         if more:
             session = loaded["structuredContent"]["session"]
             calls.append(("skills_run_script", {"path": "alpha/scripts/x.py", "session": session}))
         seen += [loaded, *(wire.request("tools/call", {"name": n, "arguments": given}) for n, given in calls)]
-        seen += [wire.request("prompts/get", {"name": "alpha"})]
         assert str(tmp_path) not in json.dumps(seen) and "one.zip" in json.dumps(seen)
 
 
-@each_row("kind", ["zip", "tgz"])
-def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"team.{kind}"
-    path.write_bytes(packed(kind, {"repo/skills/alpha/SKILL.md": skill("alpha"), "repo/README.md": "no skill"}))
+def test_an_archive_is_served_and_followed(tmp_path: Path) -> None:
+    path, fresh = tmp_path / "team.tgz", tmp_path / "fresh"
+    path.write_bytes(tar({"repo/skills/alpha/SKILL.md": skill("alpha").encode(), "repo/README.md": b"no skill"}))
     with serving(path) as wire:
         assert named(wire)["alpha"]["_meta"] == {ORIGIN: path.name}
-        fresh = tmp_path / "fresh"
-        fresh.write_bytes(packed(kind, {"alpha/SKILL.md": skill("alpha", "Another one, of some length."), "b": "x"}))
+        fresh.write_bytes(tar({"alpha/SKILL.md": skill("alpha", "Another one, of some length.").encode(), "b": b"x"}))
         fresh.replace(path)
         wire.until(LISTED)
         assert named(wire)["alpha"]["frontmatter"]["description"].startswith("Another one")
-        path.write_bytes(b"no archive at all")
-        assert wire.close() == 0
 
 
-@each_row("raw", [b"", b"PK no archive", packed("zip", {"../evil/SKILL.md": skill("evil")})])
+@each_row("raw", [b"", b"PK no archive"])
 def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, raw: bytes) -> None:
-    path = tmp_path / "bad.zip"
-    path.write_bytes(raw)
-    seen = command("list", str(path))
+    (tmp_path / "bad.zip").write_bytes(raw)
+    seen = command("list", str(tmp_path / "bad.zip"))
     (line,) = seen.stderr.splitlines()
     assert seen.returncode == 2 and "bad.zip" in line and "cannot be unpacked" in line
-    assert not (tmp_path / "evil").exists()
 
 
 @each_row(
-    ("value", "roots"),
+    "roots",
     [
-        ("/a:/b", ["/a", "/b"]),
-        ("https://example.com:/b", ["https://example.com", "/b"]),
-        ("/a:https://example.com:8443/x:/b", ["/a", "https://example.com:8443/x", "/b"]),
-        ("http://127.0.0.1:80", ["http://127.0.0.1:80"]),
-        ("http://127.0.0.1:80:/b", ["http://127.0.0.1:80", "/b"]),
-        ("oci://a.example/b:1.0:/b", ["oci://a.example/b:1.0", "/b"]),
-        (
-            "git+ssh://git@host:2222/a.git@main#x:git+https://host/b:/d",
-            ["git+ssh://git@host:2222/a.git@main#x", "git+https://host/b", "/d"],
-        ),
-        ("oci://a.example/b:2:https://c.example", ["oci://a.example/b:2", "https://c.example"]),
-        ("/a:oci://a.example:5000/b:/b", ["/a", "oci://a.example:5000/b", "/b"]),
-        ("/a:mcp+https://b:8443/mcp:mcp+stdio:server x", ["/a", "mcp+https://b:8443/mcp", "mcp+stdio:server x"]),
-        (
-            "oci://a.example/b:1.0@sha256:0a:oci+http://localhost/c:x:/b:c",
-            ["oci://a.example/b:1.0@sha256:0a", "oci+http://localhost/c:x", "/b", "c"],
-        ),
+        ["/a", "/b"],
+        ["https://example.com", "/b"],
+        ["/a", "https://example.com:8443/x", "/b"],
+        ["http://127.0.0.1:80"],
+        ["http://127.0.0.1:80", "/b"],
+        ["oci://a.example/b:1.0", "/b"],
+        ["git+ssh://git@host:2222/a.git@main#x", "git+https://host/b", "/d"],
+        ["oci://a.example/b:2", "https://c.example"],
+        ["/a", "oci://a.example:5000/b", "/b"],
+        ["/a", "mcp+https://b:8443/mcp", "mcp+stdio:server x"],
+        ["oci://a.example/b:1.0@sha256:0a", "oci+http://localhost/c:x", "/b", "c"],
     ],
 )
-def test_roots_of_the_environment_may_be_addresses(value: str, roots: list[str]) -> None:
-    assert RootType().split_envvar_value(value) == roots
+def test_roots_of_the_environment_may_be_addresses(roots: list[str]) -> None:
+    assert RootType().split_envvar_value(":".join(roots)) == roots
 
 
 def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
@@ -216,39 +208,21 @@ def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
 
 
 def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path) -> None:
-    files = {
-        ".gitignore": "*.pyc",
-        ".git/config": "[core]\n\tfsmonitor = ./run.sh\n",
-        "alpha/SKILL.md": skill("alpha"),
-        "alpha/.envrc": "export A=b",
-        ".claude/skills/beta/SKILL.md": skill("beta"),
-    }
-    path = tmp_path / "skills.tar.gz"
-    path.write_bytes(packed("tar.gz", files))
-    seen = {}
-    for hidden in (False, True):
+    files = {".git/config": "x", "alpha/SKILL.md": skill("alpha"), "alpha/.envrc": "export A=b"}
+    path = zip_of(tmp_path / "skills.zip", files | {".claude/skills/beta/SKILL.md": skill("beta")})
+    for hidden, expected in ((False, ["alpha"]), (True, [".claude", "alpha"])):
         mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
+        mirrors.root("https://skills.example")
         root = mirrors.root(str(path))
         assert isinstance(root, MirroredRoot) and root.origin == str(path)
-        folder = Path(root.path)
-        seen[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*/SKILL.md")}
+        assert sorted(each.name for each in Path(root.path).iterdir() if each.name != ".mcp-skills") == expected
+        assert mirrors.look() == 1, "an archive needs no look"
         mirrors.stop()
-        assert not folder.exists()
-    assert seen[False] == {"alpha/SKILL.md"}
-    assert seen[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
+        assert not Path(root.path).exists()
     listed = command("list", str(path))
     assert listed.returncode == 0 and "alpha" in listed.stdout
     (line,) = [each for each in listed.stderr.splitlines() if "left out" in each]
     assert ".git/config" in line and "alpha/.envrc" in line
-
-
-def test_a_look_before_the_first_one_knows_how_many_sources_there_are(tmp_path: Path) -> None:
-    (tmp_path / "alpha.zip").write_bytes(packed("zip", {"alpha/SKILL.md": skill("alpha")}))
-    mirrors = Mirrors(SourceSettings(tmp_path / "cache"))
-    mirrors.root("https://skills.example")
-    mirrors.root(str(tmp_path / "alpha.zip"))
-    assert mirrors.look() == 1
-    mirrors.stop()
 
 
 @pytest.fixture
@@ -297,3 +271,53 @@ def test_a_first_list_waits_no_longer_than_it_may(tmp_path: Path, era: Era) -> N
         with http_serving(*where) as server, client(server, era) as reader:
             assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["mine"]
             assert server.send("GET", "/readyz").status == 503
+
+
+# The text that is given decides the kind
+
+
+@each_row(
+    ("given", "kind"),
+    [
+        ("https://example.com", Site),
+        ("HTTP://example.com", Site),
+        ("oci://registry.example/skills:1.0", Oci),
+        ("OCI+HTTP://localhost/skills", Oci),
+        ("git+https://example.com/a", GitFolder),
+        ("git+file:///a.zip", GitFolder),
+        ("a.zip", Archive),
+        ("b.zip", type(None)),
+        (".", type(None)),
+    ],
+)
+def test_the_text_tells_the_kind(
+    given: str, kind: type[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.zip").write_bytes(b"")
+    source = open_source(given, SourceSettings(tmp_path / "cache", refresh_s=1.0))
+    assert type(source) is kind
+    if source is not None and source.remote:  # is tried again within five minutes
+        assert source.last_retry_s == 300.0 and source.check_s == (source.own_check_s or 1.0)
+
+
+@each_row(
+    ("given", "said"),
+    [
+        ("git@git.example:acme/skills.git", "write git+ssh://git@git.example/acme/skills.git"),
+        ("ssh://git@git.example:22/acme/skills", "write git+ssh://git@git.example:22/acme/skills"),
+        ("https://git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+        ("https://me:secret@git.example/acme/skills.git", "write git+https://git.example/acme/skills.git"),
+    ],
+)
+def test_an_address_that_git_takes_is_told_how_it_is_written(given: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        open_source(given, SourceSettings(tmp_path / "cache"))
+    assert "secret" not in str(caught.value)
+
+
+def test_only_a_source_over_http_loads_the_http_client() -> None:
+    names = "mcp_skills_server.sources.git.source, mcp_skills_server.sources.kinds"
+    code = f"import sys, {names}; print('httpcore2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -91,15 +91,9 @@ def test_what_is_not_public_is_refused(address: str) -> None:
     assert not is_public(address)
 
 
-@each_row(
-    "address",
-    [
-        "1.1.1.1", "8.8.8.8", "100.63.255.255", "172.32.0.1", "192.0.1.1", "2606:4700::1111", "::ffff:8.8.8.8",
-        "64:ff9b::808:808", "2001:4860:4860::8888",
-    ],
-)  # fmt: skip
-def test_what_is_public_is_not(address: str) -> None:
-    assert is_public(address)
+def test_what_is_public_is_not() -> None:
+    assert all(map(is_public, ("1.1.1.1", "8.8.8.8", "100.63.255.255", "172.32.0.1", "192.0.1.1", "64:ff9b::808:808")))
+    assert all(map(is_public, ("2606:4700::1111", "::ffff:8.8.8.8", "2001:4860:4860::8888")))
 
 
 @each_row(
@@ -118,15 +112,9 @@ def test_every_spelling_of_an_address_is_seen_and_a_name_is_none(address: str | 
         assert literal(host) == address and is_loopback(host) == (address in {"127.0.0.1", "::1"})
 
 
-@each_row(
-    ("hosts", "expected"),
-    [
-        (("localhost", "LOCALHOST.", "a.localhost", "127.9", "::1", "::ffff:127.0.0.1"), True),
-        (("10.0.0.1", "localhost.example", "example.com"), False),
-    ],
-)
-def test_this_machine_is_known_by_its_spelling(hosts: tuple[str, ...], expected: bool) -> None:
-    assert {is_loopback(host) for host in hosts} == {expected}
+def test_this_machine_is_known_by_its_spelling() -> None:
+    assert all(map(is_loopback, ("localhost", "LOCALHOST.", "a.localhost", "127.9", "::1", "::ffff:127.0.0.1")))
+    assert not any(map(is_loopback, ("10.0.0.1", "localhost.example", "example.com")))
 
 
 @given(st.text(max_size=20) | st.from_regex(r"[0-9a-fx.:%]{0,20}", fullmatch=True))

@@ -1,8 +1,7 @@
 """SSRF filter: decide which addresses a stranger's URL may lead to. Pure.
 
 A publisher, a redirect or a name server may name an address inside the operator's network, where
-routers, databases and cloud metadata answer every request. A name is judged by its resolved
-addresses alone.
+routers, databases and cloud metadata answer every request. A name is judged by its addresses.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from mcp_skills_server.model import printable
 # Listed by hand, because `is_global` differs between versions of Python.
 _NOT_PUBLIC_4: Final = (
     *map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8")),  # this network and this machine
-    *map(
-        IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
-    ),  # private
+    *map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")),  # private
+    IPv4Network("100.64.0.0/10"),  # carrier-grade NAT
     IPv4Network("169.254.0.0/16"),  # link-local, and the metadata of clouds
     *map(IPv4Network, ("192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15")),  # protocols, benchmarks
     *map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")),  # documentation

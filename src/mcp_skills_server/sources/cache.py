@@ -3,8 +3,7 @@
     CACHE/KIND/NAME/skills/             the skills of one source
     CACHE/KIND/NAME/.mcp-skills-used/   a locked file (lease) of each process that uses them
 
-A folder without a lease may be evicted at any time, the least recently used first. A leased one
-never is.
+Only a folder without a lease may be evicted, the least recently used first.
 """
 
 from __future__ import annotations
@@ -41,11 +40,7 @@ _LOCK_S: Final = 10.0
 class CacheFolder:
     """Cache folder of one source: `path`, with its `skills`, leased while this object lives.
 
-    Args:
-        cache: the directory of the cache.
-        kind: the subdirectory for this kind of source.
-        origin: the address of the source; its beginning makes the folder's name readable.
-        asked: further parts of the key, which tell copies of one origin apart.
+    The beginning of `origin` makes its name readable; `asked` tells copies of one origin apart.
     """
 
     def __init__(self, cache: Path, kind: str, origin: str, *asked: str) -> None:
@@ -87,11 +82,8 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
-        kinds = [
-            each
-            for each in cache.iterdir()
-            if _PLAIN.fullmatch(each.name) and not each.is_symlink()
-        ]
+        own = [each for each in cache.iterdir() if not each.is_symlink()]
+        kinds = [each for each in own if _PLAIN.fullmatch(each.name)]
         for left in (left for kind in kinds for left in kind.glob(f"{_GONE}*")):
             shutil.rmtree(left, ignore_errors=True)  # a process was killed while removing it
         # Only marked folders: the user may have named a cache directory with other content.

@@ -2,8 +2,8 @@
 
 Defends against SSRF by pinning: resolve a name once, check all of its addresses, and connect to one
 of those. A second answer of the name server changes nothing (DNS rebinding). Certificates are still
-verified by name. Each redirect is checked anew, and bytes, time and redirects are bounded. Bodies
-are never decompressed.
+verified by name. Redirects are checked anew and, like bytes and time, bounded. Bodies are never
+decompressed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Hop:
 
     Attributes:
         private: allow addresses that are not public.
-        headers: sent to this URL alone, such as a token; not forwarded to another origin.
+        headers: sent to this URL alone, such as a token.
     """
 
     private: bool = False
@@ -100,9 +100,8 @@ class Hop:
 class HttpClient:
     """Async HTTP client with bounds and keep-alive. Open it with `async with`.
 
-    The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). A
-    proxy resolves names itself, so behind one only literal addresses, and hosts of this machine,
-    can be checked.
+    The proxy of the environment is used if there is one (`HTTPS_PROXY`, `NO_PROXY` and so on). It
+    resolves names itself, so only literal addresses and hosts of this machine can be checked.
     """
 
     def __init__(
@@ -224,10 +223,7 @@ class HttpClient:
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
             hint = ""
             if "WRONG_VERSION_NUMBER" in str(error):
-                hint = (
-                    "; it speaks plain HTTP there: write http:// for a site, oci+http:// for "
-                    "a registry"
-                )
+                hint = "; it speaks plain HTTP there: write http://, or oci+http:// for a registry"
             reason = f"{shown(url)} cannot be reached: {_line_of(error)}{hint}"
             raise UnreachableError(reason) from None
 
@@ -353,8 +349,7 @@ class Downloader:
         The status is 200; or 304, if `validators` has headers such as If-None-Match.
 
         Raises:
-            AbsentError, UnacceptableError, UnreachableError: as `check_status` and
-                `HttpClient.request`.
+            SourceError: as `check_status` and `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
         found = await self.http.request("GET", url, headers, self._allow, max_bytes=most)
@@ -445,8 +440,7 @@ def _proxy_of(given: str) -> httpcore2.Proxy:
     is_known = parts.scheme in {"http", "https", "socks5", "socks5h"}
     if not is_known or not parts.hostname or port == 0:
         raise UsageError(
-            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY or "
-            "unset it"
+            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY"
         )
     if parts.scheme.startswith("socks") and find_spec("socksio") is None:
         raise UsageError("the proxy of the environment is SOCKS, which needs the package socksio")

@@ -20,21 +20,14 @@ from mcp_skills_server.sources.source import Source, SourceSettings
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of source.
-
-    Attributes:
-        open: opens a source from the text of a root; None for a folder, which is served in place.
-        is_path: the text is a file path; a relative one depends on the working directory.
-        is_asked: the operator sets the polling interval, since no cache header does.
-        keeps_history: the source can fetch revisions other than its newest.
-    """
+    """A kind of source. `open` opens one from the text of a root; a folder is served in place."""
 
     name: str
     matches: Callable[[str], bool]
     open: Callable[[str, SourceSettings], Source] | None
-    is_path: bool = False
-    is_asked: bool = False
-    keeps_history: bool = False
+    is_path: bool = False  # the text is a path, which may be relative to the working directory
+    is_asked: bool = False  # the operator sets the polling interval, since no cache header does
+    keeps_history: bool = False  # it can fetch revisions other than its newest
 
 
 def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
@@ -46,12 +39,10 @@ def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
     return load
 
 
-def _is_mcp(given: str) -> bool:
-    return given.startswith("mcp+")
-
-
 KINDS: Final[tuple[Kind, ...]] = (
-    Kind("MCP server", _is_mcp, _loaded(".mcp", "McpServer"), is_asked=True),
+    Kind(
+        "MCP server", lambda it: it.startswith("mcp+"), _loaded(".mcp", "McpServer"), is_asked=True
+    ),
     Kind("site", is_site, _loaded(".site", "Site")),
     Kind("oci", is_oci, _loaded(".oci.source", "Oci"), is_asked=True, keeps_history=True),
     Kind("git", is_git, _loaded(".git.source", "GitFolder"), is_asked=True, keeps_history=True),

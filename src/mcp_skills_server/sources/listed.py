@@ -30,12 +30,9 @@ from mcp_skills_server.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A skill listed by a source.
+    """A skill listed by a source, under the name of its folder.
 
-    Attributes:
-        name: the folder name of the skill.
-        fingerprint: changes with any part of the skill, such as a digest or a version.
-        item: handle for `read` to find the skill.
+    `fingerprint` changes with any part of the skill, such as a digest; `item` is for `read`.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """MCP source: copies the skills of another MCP server, each file verified by its digest.
 
 The server is a streamable HTTP endpoint, or a command that is started for each poll and speaks over
-its pipes. While nothing is new, a poll costs one listing. One more connection stays open for the
-server's notifications.
+its pipes. While nothing is new, a poll costs one listing. Another connection is for notifications.
 """
 
 from __future__ import annotations
@@ -102,8 +101,7 @@ class McpServer(ListedSource):
     def _http(self) -> httpx2.AsyncClient:
         """Return an HTTP client that bounds the size of responses and rejects compressed ones.
 
-        A server may end each stream and have it reopened at once: GET requests are throttled to one
-        a second.
+        GET requests are throttled: a server may end each stream and have it reopened at once.
         """
         soonest = -inf
 
@@ -197,7 +195,7 @@ def _url_of(given: str, *, http: bool) -> str:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         raise UsageError("the address cannot be read; write mcp+https://HOST/mcp") from None
-    if parts.username is not None or parts.password is not None:
+    if parts.username is not None:
         raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))
     if not host or not is_safe:

@@ -1,7 +1,6 @@
 """Mirrors: poll each remote source of a root, and keep a local copy current for the registry.
 
-A failure leaves the last good copy in service. The registry watches the folders, and notifies
-clients as after any edit.
+A failure leaves the last good copy in service. The registry watches the folders like any other.
 """
 
 from __future__ import annotations
@@ -52,31 +51,22 @@ _LEAST_POLL_S: Final = 1.0
 _TRIM_S: Final = 600.0
 """Seconds between two checks of the cache size, each of which walks the cache."""
 _FIRST_RETRY_S: Final = 30.0
-"""Backoff after a first failure, if shorter than the polling interval; doubled with each further
-one."""
+"""Backoff after a first failure, if shorter than the polling interval; then it doubles."""
 _STOP_S: Final = 1.0
 """Seconds that a shutdown waits for fetches to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """State of a fetched root. Times are in seconds since the epoch.
-
-    Attributes:
-        ready: a fetch has succeeded once, or a copy exists.
-        trouble: reason for the failure of the last fetch, in one line; always set while not ready.
-        revision: the served revision; "" if not all of one was fetched yet.
-        looked: end of the last poll; `current` of the last that succeeded.
-        next_look: start of the next poll; None while one is under way.
-    """
+    """State of a fetched root. Times are in seconds since the epoch."""
 
     name: str
-    ready: bool
-    trouble: str | None
-    revision: str = ""
-    looked: float | None = None
-    next_look: float | None = None
-    current: float | None = None
+    ready: bool  # a fetch has succeeded once, or a copy exists
+    trouble: str | None  # why the last fetch failed, in one line; always set while not ready
+    revision: str = ""  # the served one; "" if not all of one was fetched yet
+    looked: float | None = None  # end of the last poll
+    next_look: float | None = None  # start of the next poll; None while one is under way
+    current: float | None = None  # end of the last poll that succeeded
 
 
 class Follower:
@@ -92,8 +82,7 @@ class Follower:
         self.source = source
         self.given = given
         self.link: Path | None = None
-        """Symlink that is served instead of the source's own folder; `switch` moves it
-        atomically."""
+        """Symlink that is served instead of the source's own folder, so that it can `switch`."""
         self.arrived: Callable[[str], object] | None = None
         """Called in another thread with the folder after its first fetch, before the state is
         ready. None until the registry's first scan, which reads the folder anyway."""
@@ -411,11 +400,8 @@ class Mirrors:
         def wait() -> None:
             for follower in unread:
                 if not follower.read_once.wait(max(0.0, end - time.monotonic())):
-                    logger.warning(
-                        "%s: not read within %g seconds; serving without it until it is",
-                        follower.name,
-                        seconds,
-                    )
+                    said = "%s: not read within %g seconds; serving without it until it is"
+                    logger.warning(said, follower.name, seconds)
             report_arrivals()
 
         def report_arrivals() -> None:

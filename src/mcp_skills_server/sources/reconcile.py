@@ -38,7 +38,6 @@ from mcp_skills_server.sources.records import (
     UnitRecord,
     read_index,
     read_records,
-    wanted_since,
 )
 from mcp_skills_server.sources.source import (
     Bundle,
@@ -166,8 +165,11 @@ class Reconciler:
         self._source = source.key
         self._plan = plan
         self._known = known
+        self._ever_wanted: tuple[str, ...] | None = None
+        if self.settings.wanted is not None and known.wanted is not None:
+            self._ever_wanted = tuple(sorted(self.settings.wanted.union(known.wanted)))
         self._progress = progress
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._records = {record.name: record for record in read_records(folder.directory)}
         self._units = [self._placed(unit) for unit in plan.units]
         self._positions = {unit: position for position, unit in enumerate(self._units)}
@@ -201,13 +203,12 @@ class Reconciler:
     def missing(self) -> list[Unit]:
         """Return the units that must be fetched."""
         index, known = self._plan.index, self._known
-        # Clear the revision first: a killed process leaves neither revision complete. Keep the
-        # history.
+        # Clear the revision first, but no history: a killed process leaves neither complete.
         begun = replace(
             known,
             given=index.given,
             revision="",
-            wanted=wanted_since(known, self.settings.wanted),
+            wanted=self._ever_wanted,
             history=index.history,
         )
         if begun != known:
@@ -256,7 +257,7 @@ class Reconciler:
                     with self._refusing(unit, name):
                         self._stage(unit, name, skills[name])
             if len(self._staged) >= _BATCH and not self._plan.is_atomic:
-                self._commit()
+                self.commit()
             self._tell(1)
 
     def refuse(self, unit: Unit, error: Exception) -> None:
@@ -267,9 +268,18 @@ class Reconciler:
             self._tell(1)
 
     def commit(self) -> None:
-        """Put the staged skills in place."""
+        """Put the staged skills in place together, because each commit syncs the disk."""
         with self._lock:
-            self._commit()
+            batch, self._staged = self._staged, []
+            failed = self._folder.commit(batch)
+            for each in batch:
+                with self._refusing(self._owners[_key(each.name)], each.name):
+                    if each.name in failed:
+                        record = self._records.get(each.name)
+                        self._hold(each.name, self._folder.size(record) if record else 0)
+                        raise failed[each.name]
+                    is_new = each.state is SkillState.ABSENT
+                    self._became[each.name] = "added" if is_new else "updated"
 
     def finish(self) -> FetchReport:
         """Remove the skills that the source no longer has, and record the new state."""
@@ -294,7 +304,7 @@ class Reconciler:
             index = replace(index, revision="")
         index = replace(
             index,
-            wanted=wanted_since(self._known, settings.wanted),
+            wanted=self._ever_wanted,
             refused={each.name: each.reason for each in found if each.fault == "publisher"},
             units=self._memory,
         )
@@ -401,18 +411,6 @@ class Reconciler:
             self._became[name] = "unchanged"
         else:
             self._staged.append(staged)
-
-    def _commit(self) -> None:
-        """Put the staged skills in place, in batches, because each commit syncs the disk."""
-        batch, self._staged = self._staged, []
-        failed = self._folder.commit(batch)
-        for each in batch:
-            with self._refusing(self._owners[_key(each.name)], each.name):
-                if each.name in failed:
-                    record = self._records.get(each.name)
-                    self._hold(each.name, self._folder.size(record) if record else 0)
-                    raise failed[each.name]
-                self._became[each.name] = "added" if each.state is SkillState.ABSENT else "updated"
 
     def _prune(self, there: set[str], refused: list[SkillRefusal]) -> tuple[list[str], list[str]]:
         """Return the skills that the source no longer has, and those of them that were removed."""

@@ -25,24 +25,16 @@ INDEXES: Final = f"{STATE_DIR}/sources"
 
 @dataclass(frozen=True, slots=True)
 class SkillRecord:
-    """Provenance of a fetched skill.
-
-    Attributes:
-        source: `Source.key`.
-        url: location of the skill at the source.
-        digest: fingerprint of the published skill; "" if the source has none.
-        files: sha256 in hex by path in the skill.
-        former: `files` of the version that this one replaces, or None.
-        stats: `disk.signature` of each written file; empty if signatures prove nothing.
-    """
+    """Provenance of a fetched skill. `files` and `former` have sha256 in hex by path."""
 
     name: str
-    source: str
-    url: str
-    digest: str
+    source: str  # `Source.key`
+    url: str  # location of the skill at the source
+    digest: str  # fingerprint of the published skill; "" if the source has none
     files: Mapping[str, str]
-    former: Mapping[str, str] | None = None
+    former: Mapping[str, str] | None = None  # `files` of the version that this one replaces
     stats: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`disk.signature` of each written file; empty if signatures prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +49,25 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """Last state of a site's index, or of another source.
+    """Last state of a site's index, or of another source."""
 
-    Attributes:
-        source: `Source.key`.
-        given: the URL as the operator gave it.
-        asked: the candidate that answered; of git the full name of a branch or tag.
-        url: the address that answered, after redirects; "" if the source has no index.
-        body: the index, "" if its publisher forbids storing it; of git the commit.
-        asked_at: time of the last request, in seconds since the epoch.
-        fresh_s: seconds of freshness from then on.
-        revision: the revision whose acceptable skills are all present, or "".
-        refused: the reason for each refused skill of that revision, by name.
-        units: by fingerprint, the units whose state the skill records do not show.
-        history: sha256 in hex of the indexes by `asked`, in the order of their first appearance.
-    """
-
-    source: str
-    given: str
-    asked: str = ""
-    url: str = ""
-    body: str = ""
+    source: str  # `Source.key`
+    given: str  # the URL as the operator gave it
+    asked: str = ""  # the candidate that answered; of git the full name of a branch or tag
+    url: str = ""  # the address that answered, after redirects; "" if the source has no index
+    body: str = ""  # the index, "" if its publisher forbids storing it; of git the commit
     validators: Mapping[str, str] = field(default_factory=dict[str, str])
-    asked_at: float = 0.0
-    fresh_s: float = 0.0
+    asked_at: float = 0.0  # time of the last request, in seconds since the epoch
+    fresh_s: float = 0.0  # seconds of freshness from then on
     wanted: tuple[str, ...] | None = None
-    revision: str = ""
+    revision: str = ""  # the revision whose acceptable skills are all present, or ""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The reason for each refused skill of that revision, by name."""
     warnings: tuple[str, ...] = ()
     units: Mapping[str, UnitRecord] = field(default_factory=dict[str, UnitRecord])
+    """By fingerprint, the units whose state the skill records do not show."""
     history: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """sha256 in hex of the indexes by `asked`, in the order of their first appearance."""
 
     @property
     def raw(self) -> bytes:
@@ -139,13 +120,6 @@ def index_file_name(key: str) -> str:
 def epoch_s() -> float:
     """Return the time in whole seconds since the epoch."""
     return float(int(time.time()))
-
-
-def wanted_since(known: IndexRecord, wanted: frozenset[str] | None) -> tuple[str, ...] | None:
-    """Return the accumulated selection of skills: all names ever requested, or None for all."""
-    if wanted is None or known.wanted is None:
-        return None
-    return tuple(sorted(wanted.union(known.wanted)))
 
 
 def _all(folder: str, kind: type[_T]) -> list[_T]:

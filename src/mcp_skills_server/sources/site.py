@@ -1,8 +1,7 @@
 """Site source: copies the skills in a publisher's index into one folder, skill by skill.
 
-The folder lasts as long as the site, and a skill in it is replaced atomically by a rename. A tree
-for each revision would change the ctime of every file, so the registry would read a whole site
-again for one changed skill.
+The folder lasts as long as the site. With one for each revision the registry would read a whole
+site again for one changed skill.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ from mcp_skills_server.sources.source import (
 )
 
 _ARCHIVE_OVERHEAD: Final = 4 << 20
-"""Maximum bytes of an archive beyond its files: headers and padding of the most members that
-`unpack` takes."""
+"""Maximum bytes of an archive beyond its files: headers and padding."""
 _SKILL_MD_BYTES: Final = 1 << 20
 _SENDABLE: Final = re.compile("[ -~]+")
 """A value of a header that may be sent back."""
@@ -273,8 +271,7 @@ async def refresh(
 ) -> FetchReport:
     """Update the folder to the skills that the index at `url` offers.
 
-    `progress` is called with the numbers of processed and of all skills. Cancellation and errors
-    leave a consistent folder.
+    `progress` is called with the numbers of processed and of all skills.
 
     Raises:
         UsageError: `url` is no URL, or the folder cannot be used.
@@ -323,8 +320,7 @@ def _left_s(record: IndexRecord) -> float:
 def with_history(record: IndexRecord, known: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
     """Add the digest of a fetched index to the history of its URL, and detect a rollback.
 
-    `known` is the previous record. An impostor of a site, or a stale replica, can replay an old
-    index whose digests all match.
+    `known` is the previous record. An impostor or a stale replica can replay a valid old index.
 
     Raises:
         RollbackError: the site serves an index that it had replaced before.

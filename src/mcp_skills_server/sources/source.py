@@ -1,8 +1,7 @@
 """Interface of a skill source, its settings and errors, and the report of a fetch.
 
 A source gives its current revision (`resolve`, cheap), and the revision's skills with a way to
-fetch them (`plan`). `reconcile` updates the folder of any source to a revision; `mirrors` schedules
-it.
+fetch them (`plan`). `reconcile` updates the folder of any source to a revision.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN: Final = 10
 Fault: TypeAlias = Literal["publisher", "network", "here"]
-"""The party at fault for a refusal. The publisher's lasts until the publisher or the settings
-change."""
+"""The party at fault for a refusal. Only the publisher's is no reason to try again."""
 
 
 # Errors. Messages are one line for people and never hold a token, a query or a password.
@@ -80,7 +78,7 @@ class UnreachableError(SourceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """Allowed origins of downloads beside that of the index, which alone gets `headers`.
+    """Allowed origins besides that of the index, which alone gets `headers`.
 
     `origins` are spelled by `wellknown.origin`.
     """
@@ -123,8 +121,7 @@ class FetchSettings:
     Attributes:
         revalidate: request the index even while its copy is fresh.
         allow_rollback: accept an index that the site had replaced before.
-        prove: called with the files of each skill before it is written; raises UnacceptableError to
-            refuse it.
+        prove: called with the files of each skill; raises UnacceptableError to refuse it.
     """
 
     wanted: frozenset[str] | None = None
@@ -145,10 +142,8 @@ class SourceSettings:
 
     Attributes:
         refresh_s: the polling interval of sources without cache headers.
-        signers: git's file of allowed signers, one of whom must have signed a commit; None for no
-            requirement.
-        pin: the wanted revision, None for the newest. A source without history fetches the newest;
-            a difference is refused later.
+        signers: git's file of allowed signers, one of whom must have signed a commit, or None.
+        pin: the wanted revision, None for the newest, which a source without history fetches.
         token: a bearer token for an MCP server, "" for none.
         output: the operator's own folder for the skills; None for one in the cache.
     """
@@ -184,29 +179,22 @@ class SkillRefusal:
 class FetchReport:
     """The result of a fetch. Names are in the source's order.
 
-    Attributes:
-        url: of the index that answered; for any other source its origin.
-        version: of the index's format; None if nothing was fetched, "tree" without an index.
-        before: the revision that was served before, "" if unknown.
-        edited: skills that were edited in the folder, and stay.
-        gone: skills that the source no longer has; of these `pruned` were removed.
-        pointers: (skill, path in it) of files that are Git LFS pointers.
-        is_complete: everything acceptable is present; otherwise the same revision is fetched again.
+    `version` is that of the index: None if nothing was fetched, "tree" without an index.
     """
 
-    url: str
+    url: str  # of the index that answered; for any other source its origin
     version: wellknown.Version | Literal["tree"] | None = "tree"
-    before: str = ""
+    before: str = ""  # the revision that was served before, "" if unknown
     added: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
-    edited: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    pruned: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()  # skills that were edited in the folder, and stay
+    gone: tuple[str, ...] = ()  # skills that the source no longer has
+    pruned: tuple[str, ...] = ()  # those of them that were removed
     refused: tuple[SkillRefusal, ...] = ()
     warnings: tuple[str, ...] = ()
-    pointers: tuple[tuple[str, str], ...] = ()
-    is_complete: bool = True
+    pointers: tuple[tuple[str, str], ...] = ()  # (skill, path in it) of Git LFS pointers
+    is_complete: bool = True  # otherwise the same revision is fetched again
     bytes: int = 0
 
     @property
@@ -264,18 +252,12 @@ class Revision:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """Unit of fetching: a skill, or an artifact with several.
+    """Unit of fetching: a skill, or an artifact with several."""
 
-    Attributes:
-        fingerprint: changes with the content; "" if only the files show a change.
-        names: the paths of its skills in the folder; empty if only its contents show them.
-        is_named: `label` is the name of its only skill.
-    """
-
-    fingerprint: str
+    fingerprint: str  # changes with the content; "" if only the files show a change
     label: str
-    names: tuple[str, ...] = ()
-    is_named: bool = True
+    names: tuple[str, ...] = ()  # paths of its skills; empty if only its contents show them
+    is_named: bool = True  # `label` is the name of its only skill
     url: str = ""
     item: Any = None
 
@@ -297,33 +279,22 @@ class Bundle:
 class Plan:
     """The skills of one revision, and a way to fetch them.
 
-    Attributes:
-        units: in the source's order; the first of two skills with one name wins.
-        fetch: passes the contents of units, or refusals, to the reconciler, or raises SourceError.
-        index: the source's record after a complete fetch.
-        offered: names that the source has besides those of the units; None if unknown.
-        before: the revision that was served before; "" for that of the record.
-        refused_stay: keep the previous copy of a refused skill.
-        is_atomic: put no skill in place before all are fetched.
-        is_one: refuse the revision if none of its skills is accepted.
-        may_heal: retry: a refused skill of this revision may be acceptable later.
-        warnings: of this run; `fetch` adds to them.
-        bytes: downloaded bytes, counted once all is fetched.
+    `fetch` passes the contents of units, or refusals, to the reconciler, or raises SourceError.
     """
 
-    units: Sequence[Unit]
+    units: Sequence[Unit]  # in the source's order; the first of two skills with one name wins
     fetch: Callable[[Reconciler, Sequence[Unit]], Awaitable[object]]
-    index: IndexRecord
-    offered: Collection[str] | None = ()
+    index: IndexRecord  # the source's record after a complete fetch
+    offered: Collection[str] | None = ()  # further names that the source has; None if unknown
     refused: Sequence[SkillRefusal] = ()
     version: wellknown.Version | Literal["tree"] | None = "tree"
-    before: str = ""
-    refused_stay: bool = True
-    is_atomic: bool = False
-    is_one: bool = False
-    may_heal: bool = False
-    warnings: list[str] = field(default_factory=list[str])
-    bytes: int = 0
+    before: str = ""  # the revision that was served before; "" for that of the record
+    refused_stay: bool = True  # keep the previous copy of a refused skill
+    is_atomic: bool = False  # put no skill in place before all are fetched
+    is_one: bool = False  # refuse the revision if none of its skills is accepted
+    may_heal: bool = False  # retry: a refused skill of this revision may be acceptable later
+    warnings: list[str] = field(default_factory=list[str])  # of this run; `fetch` adds to them
+    bytes: int = 0  # downloaded bytes, counted once all is fetched
 
 
 class Source:
@@ -383,14 +354,11 @@ def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
     check_paths(paths)
     if found := ignored(paths):
         raise UnacceptableError(
-            "it brings files that are never served, and so nothing of it is written: "
-            f"{summarize(found)}; its publisher must leave them out"
+            f"it brings files that are never served: {summarize(found)}; its author must omit them"
         )
     if len(files) > limits.files:
         raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
     sizes = [len(raw) for raw, _ in files.values()]
     if sum(sizes) > limits.bytes or max(sizes, default=0) > limits.file:
-        raise UnacceptableError(
-            f"it has {sum(sizes)} bytes, and {max(sizes)} in one file; at most {limits.bytes} and "
-            f"{limits.file} are taken"
-        )
+        found = f"it has {sum(sizes)} bytes, and {max(sizes)} in one file"
+        raise UnacceptableError(f"{found}; at most {limits.bytes} and {limits.file} are taken")

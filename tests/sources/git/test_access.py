@@ -31,7 +31,7 @@ def run(*words: str, **more: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE, env=environment).stdout
 
 
-def test_a_password_comes_from_the_credential_helper_of_the_user(
+def test_the_credential_helper_of_the_user_has_the_password(
     upstream: Upstream, tmp_path: Path, own_configuration: Path
 ) -> None:
     with GitServer(upstream.directory.parent, password="s3cret") as server:
@@ -54,9 +54,7 @@ def test_a_password_comes_from_the_credential_helper_of_the_user(
 
 
 @pytest.mark.needs_program("openssl")
-def test_https_wants_a_certificate_that_is_trusted(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_https_wants_a_trusted_certificate(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = self_signed(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
@@ -111,7 +109,7 @@ def has_shell() -> bool:
 
 @pytest.mark.needs_program("sshd", "ssh", "ssh-keygen")
 @pytest.mark.skipif(not has_shell(), reason="sshd lets nobody in whose account has no shell")
-def test_ssh_uses_the_configuration_and_the_keys_of_the_user(
+def test_ssh_uses_configuration_and_keys_of_the_user(
     upstream: Upstream, tmp_path: Path, own_configuration: Path
 ) -> None:
     with ssh_server(tmp_path) as (port, folder):

@@ -89,7 +89,7 @@ def until_served(wire: Wire, *expected: str) -> None:
         wire.until(LISTED)
 
 
-def test_a_change_reaches_the_client_and_a_rewritten_branch_only_when_it_is_accepted(
+def test_a_change_reaches_the_client_but_no_rewritten_branch_unless_accepted(
     upstream: Upstream, tmp_path: Path
 ) -> None:
     with GitServer(upstream.directory.parent) as server:

@@ -80,9 +80,7 @@ def test_it_follows_what_is_served_and_serves_on_without_it(upstream: Upstream, 
     assert follower.state.trouble is None
 
 
-def test_of_a_long_history_the_last_commits_are_told(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_long_history_the_end_is_told(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "DEPTH", 4)
     for number in range(8):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.")})
@@ -114,9 +112,7 @@ def test_a_remote_that_went_is_asked_once_a_minute(server: GitServer, upstream: 
     assert len(told(histories, follower).commits) == 1
 
 
-def test_it_takes_no_more_bytes_than_so_many(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_takes_only_so_many_bytes(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream.commit({**BASE, **skill("alpha", assets__large_bin=bytes(range(256)) * 16)})
     monkeypatch.setattr(history, "_MOST_FETCHED_BYTES", 512)
     found = asked(upstream.url, tmp_path)

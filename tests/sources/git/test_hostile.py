@@ -28,9 +28,7 @@ from wire import DEADLINE
 pytestmark = pytest.mark.needs_program("git")
 
 
-def test_a_hostile_skill_is_left_out_alone(
-    upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_skill_is_left_out_alone(upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upstream.commit(
         {
             **skill("good"),
@@ -113,8 +111,7 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     for name in ("post-checkout", "reference-transaction", "pre-auto-gc", "post-index-change"):
-        (hooks / name).write_text(script.read_text())
-        (hooks / name).chmod(0o755)
+        (hooks / name).symlink_to(script)
     own_configuration.write_text(
         f"[core]\n\thooksPath = {hooks}\n\tfsmonitor = {script}\n\taskPass = {script}\n"
         f'[filter "x"]\n\tsmudge = {script}\n\trequired = true\n[protocol "ext"]\n\tallow = always\n'
@@ -129,13 +126,10 @@ def test_nothing_of_a_repository_or_of_the_environment_is_run(
     assert not ran.exists() and not (tmp_path / "trace").exists()
 
 
-def test_a_rewritten_address_speaks_no_other_protocol(
-    upstream: Upstream, tmp_path: Path, own_configuration: Path
-) -> None:
+def test_a_rewritten_address_keeps_the_protocol(upstream: Upstream, tmp_path: Path, own_configuration: Path) -> None:
     ran = tmp_path / "ran"
-    own_configuration.write_text(
-        f'[url "ext::sh -c touch% {ran}% "]\n\tinsteadOf = file://\n[protocol]\n\tallow = always\n'
-    )
+    rewriting = f'[url "ext::sh -c touch% {ran}% "]\n\tinsteadOf = file://\n'
+    own_configuration.write_text(f"{rewriting}[protocol]\n\tallow = always\n")
     with pytest.raises(UnreachableError, match="another protocol"):
         fetched(upstream.url, tmp_path)
     assert not ran.exists()

@@ -75,9 +75,7 @@ def test_one_that_is_a_skill_lies_in_a_folder_of_its_own_name(folder: str, upstr
     assert "alpha/SKILL.md" in files(follower) and skills(follower.path) == ["alpha"]
 
 
-def test_a_look_at_what_has_not_changed_asks_for_names_alone(
-    server: GitServer, upstream: Upstream, tmp_path: Path
-) -> None:
+def test_a_look_at_an_unchanged_one_asks_for_names_alone(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     follower = fetched(f"{server.url}/acme.git", tmp_path)
     before = listing(follower.path)
     for again in (follower, opened(f"{server.url}/acme.git", tmp_path)):
@@ -144,9 +142,7 @@ def damage_records(folder: Path) -> None:
         damage_records,
     ],
 )
-def test_what_was_changed_in_the_cache_is_put_right(
-    damage: Callable[[Path], object], upstream: Upstream, tmp_path: Path
-) -> None:
+def test_damage_in_the_cache_is_put_right(damage: Callable[[Path], object], upstream: Upstream, tmp_path: Path) -> None:
     follower = fetched(upstream.url, tmp_path)
     before = listing(follower.path)
     damage(follower.path)
@@ -172,9 +168,8 @@ def test_what_is_not_there_is_one_line(ref: str, reason: str, upstream: Upstream
 def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="there is no repository there"):
         fetched(f"git+file://{tmp_path}/none.git", tmp_path)
-    Upstream(tmp_path / "empty.git")
     with pytest.raises(UnacceptableError, match="it is empty"):
-        fetched(f"git+file://{tmp_path}/empty.git", tmp_path)
+        fetched(Upstream(tmp_path / "empty.git").url, tmp_path)
 
 
 def test_no_git_is_one_line(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Real:
         return f"{'oci' if self.certificate else 'oci+http'}://{self.host}/{repository}:{tag}"
 
     def asked(self) -> list[str]:
-        """The requests since the last call, as `HEAD /v2/... 200`; those of this call are the last of all."""
+        """The requests since the last call, as `HEAD /v2/... 200`."""
         mark = f"/marked/{len(self.log)}"
         context = ssl.create_default_context(cafile=self.certificate) if self.certificate else None
         with suppress(HTTPError):
@@ -74,20 +74,12 @@ def docker_registry(folder: Path, *, tls: bool = False, auth: Mapping[str, Any] 
     if tls:
         certificate, key = self_signed(folder)
         http["tls"] = {"certificate": str(certificate), "key": str(key)}
-    config: dict[str, Any] = {
-        "version": 0.1,
-        "log": {"level": "info"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}, "delete": {"enabled": True}},
-        "http": http,
-    } | ({"auth": auth} if auth else {})
+    storage = {"filesystem": {"rootdirectory": str(folder / "blobs")}, "delete": {"enabled": True}}
+    config = {"version": 0.1, "log": {"level": "info"}, "storage": storage, "http": http, "auth": auth or {}}
     (folder / "config.yml").write_text(json.dumps(config))
-    process = subprocess.Popen(
-        ["docker-registry", "serve", str(folder / "config.yml")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={"PATH": os.environ["PATH"], "OTEL_TRACES_EXPORTER": "none"},
-    )
+    words, environment = ["docker-registry", "serve", str(folder / "config.yml")], {"OTEL_TRACES_EXPORTER": "none"}
+    environment |= {"PATH": os.environ["PATH"]}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     log: list[str] = []
     grown = threading.Condition()
 

@@ -57,7 +57,7 @@ def test_the_home_folder_and_the_file_of_podman_are_looked_at(tmp_path: Path) ->
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ({"auths": {"a.example": {"auth": "%%%"}}}, "cannot be read; run 'docker login a.example' again"),
+        ({"auths": {"a.example": {"auth": "%%%"}}}, "cannot be read; run 'docker login a.example'"),
         ({"auths": {"a.example": {"auth": base64.b64encode(b"s3cret").decode()}}}, "cannot be read"),
         ({"credsStore": "../../evil"}, "whose name is none"),
         ({"credsStore": "-x"}, "whose name is none"),

@@ -6,10 +6,10 @@ import base64
 import json
 import os
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
@@ -40,9 +40,7 @@ def skills(tmp_path: Path) -> Path:
     return folder
 
 
-def run(
-    *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0) -> CompletedProcess[str]:
     words, env = [*COMMAND, *map(str, arguments)], {**os.environ, **(environment or {})}
     done = forkserver.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False, env=env)
     assert done.returncode == code, done.stderr
@@ -111,27 +109,6 @@ def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(ski
             wire.kill()
     listed = run("list", registry.named(), *cached(tmp_path))
     assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr
-
-
-def test_what_is_locked_is_served_when_the_tag_has_moved_on_and_without_the_registry(
-    skills: Path, tmp_path: Path
-) -> None:
-    lock = tmp_path / "skills.lock"
-    with docker_registry(tmp_path / "registry") as registry:
-        pinned = run("push", skills, registry.named()).stdout.strip().rpartition("@")[2]
-        run("lock", registry.named(), "--output", lock, *cached(tmp_path))
-        assert pinned in lock.read_text() and registry.named() in lock.read_text()
-        run("outdated", "--lock", lock, *cached(tmp_path))
-        write_skill(skills / "beta", body="# Moved on\n")
-        run("push", skills, registry.named())
-        assert "beta" in run("outdated", "--lock", lock, *cached(tmp_path), code=1).stdout
-        assert "+# Moved on" in run("diff", "--lock", lock, *cached(tmp_path), code=1).stdout
-        frozen = ("--lock", str(lock), "--frozen", *cached(tmp_path))
-        with serving(*frozen) as wire:
-            assert "Moved on" not in str(wire.request("resources/read", {"uri": "skill://beta/SKILL.md"}))
-    with serving(*frozen) as wire:
-        assert until_there(wire, "alpha", "beta")
-        assert "Moved on" not in str(wire.request("resources/read", {"uri": "skill://beta/SKILL.md"}))
 
 
 @pytest.mark.needs_program("htpasswd", "openssl")

@@ -100,9 +100,7 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
 
 
 @pytest.mark.parametrize("status", [503, 403, 404, 200])
-def test_what_cannot_be_had_is_asked_for_again_and_nothing_is_removed_meanwhile(
-    registry: Fake, tmp_path: Path, status: int
-) -> None:
+def test_what_cannot_be_had_is_asked_for_again_and_removes_nothing(registry: Fake, tmp_path: Path, status: int) -> None:
     publish(registry, "a", "old")
     follower = fetched(registry.named(), tmp_path)
     raw = tar({"late/SKILL.md": skill_md("late")})
@@ -156,7 +154,7 @@ def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
         lambda registry: registry.collection({"x": registry.collection(publish(registry, "a"))}, "1.0"),
     ],
 )
-def test_what_is_refused_as_a_whole_leaves_the_last_good_one(
+def test_a_refused_artifact_leaves_the_last_good_one(
     registry: Fake, tmp_path: Path, push: Callable[[Fake], object]
 ) -> None:
     publish(registry, "a")
@@ -198,9 +196,7 @@ def test_a_registry_that_is_not_there_or_says_no_digest(registry: Fake, tmp_path
         fetched(f"oci+http://127.0.0.1:1/{REPOSITORY}", tmp_path)
 
 
-def test_what_is_pinned_is_brought_however_far_the_tag_has_moved_and_then_without_a_question(
-    registry: Fake, tmp_path: Path
-) -> None:
+def test_what_is_pinned_is_brought_after_the_tag_moved_and_asked_for_once(registry: Fake, tmp_path: Path) -> None:
     first = registry.skill("a", {"SKILL.md": skill_md("a", "first")}, "1.0")
     registry.skill("a", {"SKILL.md": skill_md("a", "second")}, "1.0")
     pinned = f"oci+http://{registry.host}/{REPOSITORY}@{first}"

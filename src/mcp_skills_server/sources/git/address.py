@@ -97,8 +97,7 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
     # Some hosts accept a token as the user, and every log line and list would show it.
     if parts.password is not None or (parts.username is not None and protocol != "ssh"):
         raise refused(
-            "a user or a password does not belong into an address; have a credential helper of "
-            "git know it"
+            "a user or a password does not belong into an address; use a credential helper of git"
         )
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
@@ -110,8 +109,7 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
         raise refused("plain http can be changed on the way; use git+https, or give --allow-http")
     if address.rstrip("/").endswith("@") or (ref and _NOT_IN_REF.search(ref)):
         raise refused(
-            f"{quoted(ref)} cannot be a branch, a tag or a commit (an '@' of the path is written "
-            "%40)"
+            f"{quoted(ref)} cannot be a branch, a tag or a commit; write an '@' of the path as %40"
         )
     folder = folder.strip("/")
     if folder and (_NOT_IN_TEXT.search(folder) or {"", ".", ".."} & {*folder.split("/")}):

@@ -65,9 +65,7 @@ _CHANGED: Final = re.compile(
 class Commit:
     """One commit that touched the paths, with author and subject as claimed.
 
-    Attributes:
-        lines: a unified diff of its changes there; empty where git cannot compute it.
-        is_whole: `lines` is not truncated.
+    `lines` is a unified diff, empty where git cannot compute it, and truncated unless `is_whole`.
     """
 
     id: str

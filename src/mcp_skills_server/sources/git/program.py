@@ -29,14 +29,11 @@ if sys.platform != "win32":
 REMOTE: Final = "source"
 """Name of the remote in the generated configuration."""
 _KEPT: Final = (
-    "GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT",
-    "GIT_EXEC_PATH",
+    "GIT_SSH", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_",
+    "GIT_EXEC_PATH", "GIT_SSL_CA", "GIT_SSL_CERT", "GIT_SSL_KEY",
 )  # fmt: skip
-"""Git variables that are the user's configuration; all others would redirect git to another
-repository, or are for debugging."""
-_KEPT_BEGINNINGS: Final = (
-    "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_SSL_CA", "GIT_SSL_CERT", "GIT_SSL_KEY",
-)  # fmt: skip
+"""Beginnings of git variables that are the user's configuration; all others would redirect git to
+another repository, or are for debugging."""
 _SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
@@ -78,8 +75,7 @@ ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
 (read -r _ <"/dev/fd/$3"; kill -9 0) >/dev/null 2>&1 &
 shift 3; exec "$@"
 """
-"""The third argument is a pipe that closes when the server ends in any way; then the shell kills
-its process group."""
+"""The third argument is a pipe that closes when the server ends: the shell then kills its group."""
 _ABOVE_THOSE_OF_SHELLS: Final = 10
 MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
@@ -87,11 +83,7 @@ _MOST_STDERR: Final = 1 << 13
 
 
 class GitFailedError(SkillsServerError):
-    """A git command failed. `said` is its stderr."""
-
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        self.said = said
+    """A git command failed; the message is its stderr."""
 
 
 class Git:
@@ -213,9 +205,7 @@ class Git:
             kept = {
                 name: value
                 for name, value in os.environ.items()
-                if not name.startswith(("GIT_", "SSH_ASKPASS"))
-                or name in _KEPT
-                or name.startswith(_KEPT_BEGINNINGS)
+                if name.startswith(_KEPT) or not name.startswith(("GIT_", "SSH_ASKPASS"))
             }
             # Stronger than protocol.*.allow: child gits that read a local repository inherit it.
             self._environment = kept | _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": self._protocol}
@@ -234,8 +224,7 @@ def _lifeline() -> Generator[Sequence[int]]:
         yield ()
         return
     reading, writing = os.pipe()
-    # The lowest that is free may be one that the shell needs for itself, or one of the standard
-    # three.
+    # The lowest that is free may be a standard one, or one that the shell needs for itself.
     above = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
     os.close(reading)
     try:

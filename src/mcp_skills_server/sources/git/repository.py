@@ -2,8 +2,7 @@
 
 Nothing is ever checked out. A clone for one folder fetches trees with the commit, and blobs on
 demand where the server supports it (`--filter=blob:none`). A clone for a whole repository fetches
-only large blobs on demand. The clone is a cache: it is removed when damaged or large. Only one
-process at a time fetches.
+only large blobs on demand. The clone is a cache: it is removed when damaged or large.
 """
 
 from __future__ import annotations
@@ -52,13 +51,11 @@ _HISTORY_UNFILTERED: Final = _HISTORY[:1]
 _NO_ANSWER: Final = "no answer"
 _REASONS: Final = {
     "host key verification failed": (
-        "ssh does not know the host's key; connect to it once with ssh, or add its key to "
-        "known_hosts"
+        "ssh does not know the host's key; connect once with ssh, or add it to known_hosts"
     ),
     "authentication failed|could not read (?:username|password)|terminal prompts disabled"
     "|returned error: 40[13]|permission denied|too many authentication failures|access denied": (
-        "access is refused; have a credential helper of git, or ssh's agent, know a password or a "
-        "key for it"
+        "access is refused; have a credential helper of git, or ssh's agent, know a password or key"
     ),
     "redirect|returned error: 30[0-9]": (
         "it is elsewhere, or its address ends in .git; give the address that it leads to"
@@ -123,12 +120,8 @@ class Repository:
         self._resolve_s = resolve_s
         self._fetch_s = fetch_s
         self._depth = depth
-        self._git = Git(directory, address.url, address.protocol, most_bytes=most_bytes)
+        self.git = Git(directory, address.url, address.protocol, most_bytes=most_bytes)
         self._filters = True
-
-    def end(self) -> None:
-        """Kill the running commands, and refuse to start further ones."""
-        self._git.end()
 
     def resolve(self) -> Tip:
         """Resolve the address to a commit, by one `ls-remote` unless it names a commit."""
@@ -146,7 +139,7 @@ class Repository:
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
         with self._said():
-            raw = self._git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+            raw = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
         found: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
             commit, tab, name = line.partition("\t")
@@ -165,8 +158,7 @@ class Repository:
     def fetch(self, tip: Tip) -> None:
         """Fetch a commit with its trees, and its blobs if the server cannot filter them out."""
         self._tidy(len(tip.commit))
-        # In a whole repository most files belong to skills, so one request fetches them with the
-        # commit.
+        # In a whole repository most files belong to skills: fetch them with the commit.
         without = _WITHOUT_BLOBS
         if not self._address.folder and self._depth == 1:
             without = _WITHOUT_LARGE
@@ -175,7 +167,7 @@ class Repository:
             try:
                 self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
             except GitFailedError as error:  # an old server serves refs only
-                if not tip.name or not _NO_SUCH_OBJECT.search(error.said):
+                if not tip.name or not _NO_SUCH_OBJECT.search(str(error)):
                     raise
                 self._fetch(*shallow, f"+{tip.name}:{_OURS}")
         if not self.has(tip):
@@ -185,7 +177,7 @@ class Repository:
         """Tell whether this commit was the last that `fetch` fetched."""
         wanted = ("rev-parse", "--verify", "--quiet", f"{_OURS}^{{commit}}")
         try:
-            found = self._git.run(*wanted, seconds=self._resolve_s)
+            found = self.git.run(*wanted, seconds=self._resolve_s)
         except GitFailedError:
             return False
         return found.decode().strip() == tip.commit
@@ -206,7 +198,7 @@ class Repository:
             among = [tip.commit, "--", *places]
         words = ("rev-list", "--objects", "--missing=print", *among)
         with self._said():
-            listed = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
+            listed = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(ids))
             if not absent:
@@ -217,7 +209,7 @@ class Repository:
                 settings = ("-c", "fetch.negotiationAlgorithm=noop")
                 self._fetch(_WITHOUT_BLOBS, "--stdin", REMOTE, given=wanted, settings=settings)
             except GitFailedError as error:
-                if not _NO_SUCH_OBJECT.search(error.said):
+                if not _NO_SUCH_OBJECT.search(str(error)):
                     raise
                 self._filters = False
         # the server filters blobs but does not serve them singly: fetch the whole commit
@@ -231,7 +223,7 @@ class Repository:
             for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
                 self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
                 words = ("rev-list", tip.commit)
-                listed = self._git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+                listed = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
                 if before.encode() in listed.split():
                     return True
                 if not (self._directory / "shallow").exists():
@@ -243,11 +235,11 @@ class Repository:
         words = ("ls-tree", "-r", "-z", f"{commit}:{folder}")
         with self._said():
             try:
-                raw = self._git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
+                raw = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
             except GitFailedError as error:
-                if folder and _NO_SUCH_TREE.search(error.said):
+                if folder and _NO_SUCH_TREE.search(str(error)):
                     raise UnacceptableError(f"{commit[:12]} has no folder {folder!r}") from None
-                if "the answer has more than" in error.said:
+                if "the answer has more than" in str(error):
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
         # a tree bomb: a few objects that expand to millions of entries
@@ -265,7 +257,7 @@ class Repository:
         """Stream the output of `git cat-file --batch` for these blobs, in their order."""
         wanted = "\n".join(object_ids).encode() + b"\n"
         words = ("cat-file", "--batch", "--buffer")
-        with self._said(), self._git.stream(*words, seconds=self._fetch_s, given=wanted) as out:
+        with self._said(), self.git.stream(*words, seconds=self._fetch_s, given=wanted) as out:
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
@@ -280,11 +272,11 @@ class Repository:
         ]
         options = [word for each in settings for word in ("-c", each)]
         try:
-            self._git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
+            self.git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
-            if "ssh-keygen" in error.said and "cannot run" in error.said:
+            if "ssh-keygen" in str(error) and "cannot run" in str(error):
                 raise UnreachableError("ssh-keygen is not installed; install OpenSSH") from None
-            said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip())
+            said = "; ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
             raise UnsignedCommitError(
                 f"commit {commit[:12]} is not signed by anybody that --require-signed-commits "
                 f"names ({said or 'it is not signed'})"
@@ -298,8 +290,8 @@ class Repository:
         filters = [each for each in arguments if each.startswith("--filter=")]
         if filters and not self._filters:
             arguments = tuple(each for each in arguments if each not in filters)
-        self._git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
-        if filters and _NO_FILTER in self._git.warned:
+        self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
+        if filters and _NO_FILTER in self.git.warned:
             self._filters = False
 
     @contextmanager
@@ -308,11 +300,11 @@ class Repository:
         try:
             yield
         except GitFailedError as error:
-            known = _reason(error.said)
+            known = _reason(str(error))
             if known is None:
                 self.clear()
             raise UnreachableError(
-                known or f"git could not fetch it ({_last_line(error.said)})"
+                known or f"git could not fetch it ({_last_line(str(error))})"
             ) from None
 
     def _make(self, id_length: int) -> None:

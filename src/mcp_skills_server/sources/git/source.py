@@ -95,7 +95,7 @@ class GitFolder(Source):
         try:
             return await to_thread.run_sync(run, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
-            self._repository.end()
+            self._repository.git.end()
             with anyio.CancelScope(shield=True):  # the folder is unlocked after this
                 await to_thread.run_sync(ended.wait, _END_S)
             raise
@@ -123,8 +123,7 @@ class GitFolder(Source):
         if hidden:
             places = summarize([*hidden])
             warnings.append(
-                f"skills lie in folders whose names begin with a dot ({places}); --hidden serves "
-                "them"
+                f"skills lie in folders that begin with a dot ({places}); --hidden serves them"
             )
         elif not skills:
             warnings.append("it has no SKILL.md; name another #folder or @branch")
@@ -168,10 +167,8 @@ class GitFolder(Source):
         if before in {"", tip.commit} or not tip.name:
             return ()
         if tip.name.startswith("refs/tags/"):
-            words = (
-                f"the tag {tip.name.removeprefix('refs/tags/')!r} was moved from "
-                f"{before[:12]} to {tip.commit[:12]}"
-            )
+            tag = tip.name.removeprefix("refs/tags/")
+            words = f"the tag {tag!r} was moved from {before[:12]} to {tip.commit[:12]}"
         elif self._repository.follows(tip, before):
             return ()
         else:
@@ -188,8 +185,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(
-            f"--require-signed-commits {path} cannot be read ({reason}); name a file of allowed "
-            "signers"
+            f"--require-signed-commits {path} cannot be read ({reason}); name a file of signers"
         ) from None
 
 
@@ -208,11 +204,8 @@ class WantedFile(NamedTuple):
 class WantedSkill:
     """A skill folder in a commit, nested skills included.
 
-    Attributes:
-        folder: its path below the served folder; "" for that itself.
-        left_out: paths of files that are never served.
-        fault: the reason to refuse the skill, or None.
-        key: fingerprint of its files.
+    `folder` is "" for the served folder itself; `left_out` has the files that are never served;
+    `fault` is the reason to refuse the skill; `key` is the fingerprint of its files.
     """
 
     folder: str
@@ -262,8 +255,7 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
     Consumes all output for the skill, even if the skill is refused.
 
     Raises:
-        ArchiveRefusedError: the skill exceeds a limit, or has a name that some platform cannot
-            hold.
+        ArchiveRefusedError: the skill exceeds a limit, or some platform cannot hold its name.
         EOFError: the output is malformed or truncated.
     """
     tree, refused, pointers = Tree(limits), None, list[str]()

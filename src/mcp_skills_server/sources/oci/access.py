@@ -1,7 +1,6 @@
 """Authentication at a registry: anonymous, Basic, Bearer tokens, and `docker login` credentials.
 
-A password is sent only to the registry that it was stored for, and to the token server that this
-registry names over https.
+A password is sent only to the registry that it was stored for, and to its token server over https.
 """
 
 from __future__ import annotations
@@ -130,8 +129,7 @@ def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credential
             username, colon, password = raw.rstrip("\0").partition(":")
             if not colon:
                 raise UsageError(
-                    f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}' "
-                    "again"
+                    f"{_shown(path)}: the entry of {key} cannot be read; run 'docker login {key}'"
                 )
             return Credentials(username, password)
     return None
@@ -265,11 +263,8 @@ class Access:
         fields = ({"service": service} if service else {}) | {"scope": self._scope}
         headers = {"Accept": "application/json"}
         if known is not None and known.identity:
-            fields |= {
-                "grant_type": "refresh_token",
-                "client_id": _CLIENT,
-                "refresh_token": known.secret,
-            }
+            fields |= {"grant_type": "refresh_token", "client_id": _CLIENT}
+            fields["refresh_token"] = known.secret
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             raw = await ask("POST", realm, headers, urlencode(fields).encode("ascii"))
         else:

@@ -52,12 +52,7 @@ _CODE: Final = re.compile("[A-Za-z0-9_]{1,40}")
 class RegistryClient:
     """Client of one repository. Methods raise SourceError for unexpected responses.
 
-    Args:
-        http: the HTTP client.
-        reference: the artifact.
-        admission: authorization at the registry.
-        trust: further origins and addresses that the registry may lead to; public https ones are
-            always allowed.
+    `trust` says where the registry may lead besides public https addresses.
     """
 
     def __init__(
@@ -101,9 +96,8 @@ class RegistryClient:
 
     async def tags(self) -> list[str]:
         """Return up to 1,000 tags of the repository, the first page."""
-        page = await self._ask(
-            "GET", f"/tags/list?n={_TAGS}", {"Accept": "application/json"}, _TAGS_PAGE
-        )
+        headers = {"Accept": "application/json"}
+        page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
         _check(page)
         try:
             found = items(mapping(json.loads(page.body)).get("tags"))
@@ -178,16 +172,9 @@ class RegistryClient:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> bytes:
         """Return a token server's response; no redirect, since the request may hold a password."""
-        most = access.MOST_BYTES
+        most = {"max_bytes": access.MOST_BYTES, "max_error_bytes": access.MOST_BYTES}
         found = await self.http.request(
-            method,
-            url,
-            headers,
-            self._allow,
-            max_bytes=most,
-            max_error_bytes=most,
-            content=content,
-            follow=False,
+            method, url, headers, self._allow, content=content, follow=False, **most
         )
         if found.status in {400, 401, 403}:
             raise UnacceptableError(self._denied(found))
@@ -203,10 +190,8 @@ class RegistryClient:
             # An operator who names this machine means it. Redirects from there are checked anew.
             return Hop(self._trust.private or addresses.is_loopback(self._reference.host), headers)
         if urlsplit(url).scheme == "http" and not self._trust.http:
-            raise UnacceptableError(
-                f"{self._reference.registry} leads to {shown(url)}, which is plain http; "
-                "--allow-http allows it"
-            )
+            reason = f"leads to {shown(url)}, which is plain http; --allow-http allows it"
+            raise UnacceptableError(f"{self._reference.registry} {reason}")
         return Hop(self._trust.private)
 
     def _denied(self, response: Response) -> str:

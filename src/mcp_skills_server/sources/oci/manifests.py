@@ -88,20 +88,17 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
             raise UnacceptableError(f"its index has {len(entries)} entries, at most {most}")
         return _collection(found, [_descriptor(each) for each in entries])
     raise UnacceptableError(
-        "its manifest has neither layers nor manifests, so it is no artifact of image "
-        "specification 1.1"
+        "its manifest has neither layers nor manifests, as image specification 1.1 wants"
     )
 
 
 def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
-    kept = [
-        each
-        for each in entries
-        if _ATTESTATION not in each.annotations and not each.platform.startswith("unknown")
-    ]
-    is_one = bool(kept) and found.get("artifactType") != COLLECTION
-    platforms = [each.platform for each in kept if SKILL_NAME not in each.annotations]
-    return Collection(tuple(kept), is_one and len(platforms) == len(kept) and all(platforms))
+    known = [each for each in entries if not each.platform.startswith("unknown")]
+    kept = [each for each in known if _ATTESTATION not in each.annotations]
+    is_named = any(SKILL_NAME in each.annotations for each in kept)
+    is_listed = is_named or found.get("artifactType") == COLLECTION
+    is_one = bool(kept) and not is_listed and all(each.platform for each in kept)
+    return Collection(tuple(kept), is_one)
 
 
 def _descriptor(given: Json) -> Descriptor:
@@ -140,11 +137,8 @@ def _encode(
 
 
 def _written(descriptor: Descriptor) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "mediaType": descriptor.media_type,
-        "digest": descriptor.digest,
-        "size": descriptor.size,
-    }
+    out: dict[str, Any] = {"mediaType": descriptor.media_type, "digest": descriptor.digest}
+    out["size"] = descriptor.size
     if descriptor.annotations:
         out["annotations"] = dict(descriptor.annotations)
     return out

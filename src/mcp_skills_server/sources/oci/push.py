@@ -42,13 +42,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The result of a push.
-
-    Attributes:
-        digest: of the manifest or index that the tag names now.
-        sent: the names of the skills with new content.
-        bytes: the bytes that were sent.
-    """
+    """The digest that the tag names now, the skills with new content, and the bytes sent."""
 
     digest: str
     sent: tuple[str, ...]
@@ -144,18 +138,12 @@ def _make(package: Package) -> _BuiltArtifact:
         _LICENSES: str(package.frontmatter.get("license") or "")[:_MOST_ANNOTATION],
     }
     annotations = {key: value for key, value in labels.items() if value}
-    manifest = manifests.skill_manifest(
-        Descriptor(manifests.CONFIG, digest_of(config), len(config)),
-        Descriptor(
-            manifests.CONTENT,
-            digest_of(layer),
-            len(layer),
-            {manifests.TITLE: f"{package.name}.tar.gz"},
-        ),  # the name of the file that `oras pull` writes
-        annotations,
-    )
+    title = {manifests.TITLE: f"{package.name}.tar.gz"}  # the file that `oras pull` writes
+    about = Descriptor(manifests.CONFIG, digest_of(config), len(config))
+    content = Descriptor(manifests.CONTENT, digest_of(layer), len(layer), title)
+    manifest = manifests.skill_manifest(about, content, annotations)
     entry = Descriptor(manifests.MANIFEST, digest_of(manifest), len(manifest), annotations)
-    return _BuiltArtifact(((digest_of(config), config), (digest_of(layer), layer)), manifest, entry)
+    return _BuiltArtifact(((about.digest, config), (content.digest, layer)), manifest, entry)
 
 
 def _config(package: Package) -> bytes:

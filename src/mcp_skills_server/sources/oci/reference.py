@@ -26,12 +26,7 @@ _EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSIT
 
 @dataclass(frozen=True, slots=True)
 class OciReference:
-    """Reference to an artifact, by digest or by tag.
-
-    Attributes:
-        tag: None if only a digest is given.
-        digest: `sha256:` and 64 hex digits, None if the tag decides.
-    """
+    """Reference to an artifact: by `digest`, if there is one, else by `tag`."""
 
     scheme: str
     registry: str
@@ -96,10 +91,7 @@ def is_digest(text: object) -> bool:
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
     """Parse an artifact reference; without tag and digest the tag is `latest`.
 
-    `http` allows plain http to other machines.
-
-    Raises:
-        UsageError: the reference is malformed, or uses plain http where that is not allowed.
+    Raises UsageError if it is malformed, or plain http to another machine without `http`.
     """
     shown = quoted(text)
     spelled = next((each for each in _SCHEMES if text.lower().startswith(each)), "")

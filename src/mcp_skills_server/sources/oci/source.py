@@ -70,11 +70,7 @@ _PACKED: Final = ("+gzip", ".gzip", "+zip", "/zip", "/gzip", "/x-gzip", "tar.gz"
 
 @dataclass(frozen=True, slots=True)
 class _Artifact:
-    """An artifact to fetch.
-
-    Attributes:
-        annotations: of its index entry, or of its manifest without an index.
-    """
+    """An artifact to fetch; `annotations` of its index entry, or without an index its own."""
 
     digest: str
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -196,13 +192,10 @@ def read_layers(
     """Read the skills in these layers, given with their descriptors, the lowest first.
 
     A later layer covers an earlier one, and whiteouts remove what lies below. A skill is any
-    directory with a SKILL.md. Files outside of skills are left out; a skill with never-served files
-    is refused whole.
+    directory with a SKILL.md. Files outside of skills are left out.
 
     Args:
-        layers: (descriptor, bytes) of each layer.
-        names: fallbacks for a skill at the root whose SKILL.md has no usable name; the first usable
-            one is taken.
+        names: the first usable one is for a skill at the root whose SKILL.md has none.
         limits: limits of each skill.
         hidden: also read skills in dot folders.
 
@@ -271,12 +264,8 @@ def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
     """Tell whether a layer is an archive; some tools push single files with titles."""
     if raw.startswith((_GZIP, _ZIP)):
         annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
-        is_file = (
-            TITLE in annotations
-            and annotations.get(_UNPACK) != "true"
-            and not media_type.endswith(_PACKED)
-        )
-        return not is_file
+        is_file = TITLE in annotations and annotations.get(_UNPACK) != "true"
+        return not is_file or media_type.endswith(_PACKED)
     return _is_tar(raw)
 
 

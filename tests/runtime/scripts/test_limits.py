@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -52,25 +51,33 @@ def test_a_tree_that_takes_long_to_walk_is_looked_at_seldom(monkeypatch: pytest.
         assert walks in range(most - 2, most + 1)
 
 
+HOLD = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+if sys.argv[2] == "mapped":
+    held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    file.close()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
 @LINUX
-def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["open", "mapped"])
+def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path, way: str) -> None:
     def said(*pids: int) -> str:
         return str(ResourceUsage([str(tmp_path)], 4 * MIB, GIB).exceeded(tree_of(*pids)))
 
-    for name, size in (("open", 3), ("other", 3), ("mapped", 5)):
-        (tmp_path / name).write_bytes(b"x" * (size * MIB))
-    with open(tmp_path / "open", "rb"):
-        (tmp_path / "open").unlink()
-        (tmp_path / "mapped").unlink()
-        assert "its files took more than 4,194,304 bytes" in said(os.getpid())
+    for name in ("held", "other"):
+        (tmp_path / name).write_bytes(b"x" * (3 * MIB))
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "held"), way]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        (tmp_path / "held").unlink()
+        assert "its files took more than 4,194,304 bytes" in said(holder.pid)
+        assert said() == "None"
         (tmp_path / "other").unlink()
-        assert said(os.getpid()) == said() == "None"
-    (tmp_path / "mapped").write_bytes(b"x" * (5 * MIB))
-    with open(tmp_path / "mapped", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        (tmp_path / "mapped").unlink()
-        file.close()
-        assert "its files took more" in said(os.getpid())
-    assert said(os.getpid()) == "None"
+        assert said(holder.pid) == "None"
 
 
 @LINUX

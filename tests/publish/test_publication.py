@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -187,6 +188,28 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     assert publication.latest is first and complete(publication, first)
     monkeypatch.undo()
     assert complete(publication, publication.edition())
+
+
+@pytest.mark.requirement("X-7")
+def test_editions_stay_whole_while_a_writer_and_many_readers_are_at_work(tmp_path: Path) -> None:
+    notes = write_skill(tmp_path / "a", notes_md="0") / "notes.md"
+    write_skill(tmp_path / "b")
+    publication = published(tmp_path)
+
+    def read() -> bool:
+        return all(complete(publication, publication.edition()) for _ in range(30))
+
+    with ThreadPoolExecutor() as threads:
+        readers = [threads.submit(read) for _ in range(3)]
+        while not all(each.done() for each in readers):
+            notes.write_bytes(os.urandom(100))
+            publication.registry.refresh([str(notes.parent)])
+        assert all(each.result() for each in readers)
+
+
+def test_no_skill_gives_two_empty_indexes(tmp_path: Path) -> None:
+    edition = published(tmp_path).edition()
+    assert offered(edition.index) == offered(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
 
 
 @each_row(("signed", "asked", "given"), [(False, False, False), (False, True, True), (True, False, True)])

@@ -99,8 +99,8 @@ def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(old: list[str], dat
     new = data.draw(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", "c"]), max_size=12))
     before, after = ({"t": ("".join(f"{line}\n" for line in each).encode(), False)} for each in (old, new))
     found = compare("s", before, after)
+    assert (found is None) == (old == new)
     if found is None:
-        assert old == new
         return
     lines = [line for line in found.others[2:] if not line.startswith("@@")]
     was = [line[1:] for line in lines if line[:1] in {" ", "-"}]

@@ -71,12 +71,18 @@ def test_what_is_no_file_of_text_is_one_line(tmp_path: Path) -> None:
 
 def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     path, link = tmp_path / "skills.lock", tmp_path / "link.lock"
+    mask = os.umask(0o027)
+    try:
+        write(path, [])
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     path.write_text("old")
-    path.chmod(0o640)
+    path.chmod(0o604)
     link.symlink_to(path)
     with path.open() as before:
         write(link, [LockedSource("skills", "", {"a": DIGEST})])
         assert before.read() == "old"
-    assert link.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert link.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o604
     assert read(link) == (LockedSource("skills", "", {"a": DIGEST}),)
     assert sorted(os.listdir(tmp_path)) == ["link.lock", "skills.lock"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 from typing import Any
 from unittest.mock import Mock
 
@@ -187,6 +189,22 @@ def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, mon
     assert publication.latest is first and complete(publication, first)
     monkeypatch.undo()
     assert complete(publication, publication.edition())
+
+
+@pytest.mark.requirement("X-7")
+def test_all_who_ask_at_once_get_one_edition(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    publication = published(tmp_path)
+    read = publication.registry.read
+    publication.registry.read = Mock(side_effect=lambda file: sleep(0.05) or read(file))
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(publication.edition) for _ in range(4)]
+    assert len({id(each.result()) for each in asked}) == 1 and complete(publication, asked[0].result())
+
+
+def test_no_skill_gives_two_empty_indexes(tmp_path: Path) -> None:
+    edition = published(tmp_path).edition()
+    assert offered(edition.index) == offered(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
 
 
 @each_row(("signed", "asked", "given"), [(False, False, False), (False, True, True), (True, False, True)])

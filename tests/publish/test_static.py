@@ -99,6 +99,7 @@ def test_a_tree_is_the_publication_and_a_record_and_a_second_run_changes_nothing
 
 def test_an_edit_rewrites_only_its_own_files(root: Path, output: Path) -> None:
     write(root, output)
+    (output / ".well-known/agent-skills/more/mine.md").write_bytes(b"somebody's own, which stays as it is")
     before, notes = times(output), root / "third" / "notes.md"
     written = notes.stat()
     notes.write_bytes(b"NOTES")  # of the same size and time

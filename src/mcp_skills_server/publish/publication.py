@@ -187,8 +187,8 @@ class Publication:
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
-            files = zip(read, zip(read.values(), modes, strict=True), strict=True)
-            suffix, raw = archive.pack(dict(files))
+            files = {path: (read[path], mode) for path, mode in zip(read, modes, strict=True)}
+            suffix, raw = archive.pack(files)
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)

@@ -203,7 +203,7 @@ class Reconciler:
     def missing(self) -> list[Unit]:
         """Return the units that must be fetched."""
         index, known = self._plan.index, self._known
-        # Clear the revision first, but no history: a killed process leaves neither complete.
+        # Clear the revision and keep the history: a kill leaves neither revision complete.
         begun = replace(
             known,
             given=index.given,

@@ -271,7 +271,8 @@ async def refresh(
 ) -> FetchReport:
     """Update the folder to the skills that the index at `url` offers.
 
-    `progress` is called with the numbers of processed and of all skills.
+    `progress` is called with the numbers of processed and of all skills. Cancellation and errors
+    leave a consistent folder.
 
     Raises:
         UsageError: `url` is no URL, or the folder cannot be used.

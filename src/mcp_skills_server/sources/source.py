@@ -121,7 +121,7 @@ class FetchSettings:
     Attributes:
         revalidate: request the index even while its copy is fresh.
         allow_rollback: accept an index that the site had replaced before.
-        prove: called with the files of each skill; raises UnacceptableError to refuse it.
+        prove: called with a skill's files before they are written; UnacceptableError refuses it.
     """
 
     wanted: frozenset[str] | None = None

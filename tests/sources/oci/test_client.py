@@ -202,6 +202,9 @@ def test_a_token_server_is_followed_nowhere(registry: Fake) -> None:
     with pytest.raises(UnacceptableError, match="status 302"):
         asking(registry, "manifest", "1.0", access=knowing(registry, ADA))
     assert "/elsewhere" not in registry.paths
+    registry.routes["/token"] = answer(b" " * 65_537)
+    with pytest.raises(UnacceptableError, match="at most 65536 are taken"):
+        asking(registry, "manifest", "1.0")
 
 
 @each_row(

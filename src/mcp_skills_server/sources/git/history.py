@@ -116,8 +116,9 @@ def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
 
 def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> Commit:
     when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
-    lines = rest.strip("\n").split("\n")
-    shown = tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES] if rest.strip("\n"))
+    diff = rest.strip("\n")
+    lines = diff.split("\n") if diff else []
+    shown = tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES])
     author, subject = author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS]
     return Commit(commit, float(when), author, subject, shown, len(lines) <= _MOST_LINES)
 

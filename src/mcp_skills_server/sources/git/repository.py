@@ -2,7 +2,8 @@
 
 Nothing is ever checked out. A clone for one folder fetches trees with the commit, and blobs on
 demand where the server supports it (`--filter=blob:none`). A clone for a whole repository fetches
-only large blobs on demand. The clone is a cache: it is removed when damaged or large.
+only large blobs on demand. The clone is a cache: it is removed when damaged or large. Only one
+process at a time fetches.
 """
 
 from __future__ import annotations

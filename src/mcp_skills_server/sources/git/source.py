@@ -60,9 +60,9 @@ class GitFolder(Source):
         if settings.pin is not None and not is_commit(settings.pin):
             raise UsageError(f"{origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
-        asked = [str(settings.hidden), settings.pin or ""]
+        asked = [str(settings.hidden), settings.pin or "", ""]
         if signers is not None:  # a copy verified against other signers, or none, is never served
-            asked.append(hashlib.sha256(_read(signers)).hexdigest())
+            asked[-1] = hashlib.sha256(_read(signers)).hexdigest()
         self._kept = CacheFolder(settings.cache, "git", origin, *asked)
         seconds = settings.fetch.bounds.download_s, settings.fetch.limits.total_s
         self._repository = Repository(self._kept.path / "objects", self._address, *seconds)

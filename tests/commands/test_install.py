@@ -101,6 +101,7 @@ URL = "https://skills.example/mcp"
 REMOTE = {
     "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
     "cursor": {"url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "vscode": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
     "windsurf": {"serverUrl": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
     "gemini-cli": {"httpUrl": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
     "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},

@@ -156,6 +156,8 @@ def test_a_program_can_judge_in_three_shapes(skills: Path, answer: str, tmp_path
     assert again.return_value == 0 and "0 runs of the judge" in again.stderr
     write_skill(skills / "refunds", description=NOTES)
     assert "6 runs of the judge" in invoke(*words).stderr  # for another catalogue they are not
+    trigger_set(file, ("hello", True))
+    assert "should trigger: 'hello': chosen in 0 of 3 runs" in invoke(*words).stdout
 
 
 @each_row(

@@ -55,7 +55,7 @@ def test_sarif_has_rules_results_places_and_fixes(faulty: Path) -> None:
     rules = [each["id"] for each in run["tool"]["driver"]["rules"]]
     for each in run["results"]:
         (place,) = (location["physicalLocation"] for location in each["locations"])
-        assert rules[each["ruleIndex"]] == each["ruleId"] and each["partialFingerprints"]
+        assert rules[each["ruleIndex"]] == each["ruleId"] and each["partialFingerprints"]["skillFinding/v1"]
         assert place["artifactLocation"]["uriBaseId"] == "%SRCROOT%" and place["region"]["startLine"] >= 1
     (fix,) = next(each for each in run["results"] if each["ruleId"] == "metadata-type")["fixes"]
     (replaced,) = fix["artifactChanges"][0]["replacements"]

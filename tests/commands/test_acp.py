@@ -52,8 +52,9 @@ def test_the_server_that_is_added_serves_the_same_roots_with_the_same_options(tm
     assert server["name"] == "skills" and server["command"] == os.path.abspath(sys.executable) and server["env"] == []
     head, given = server["args"][:4], server["args"][4:]
     assert head == ["-P", "-m", "mcp_skills_server", "serve"] and given[-2:] == ["--", str(tmp_path / "one")]
-    wanted = ["--max-files", "9", "--max-depth", "3", "--interpreter", ".x=/y", "--script-folder", str(tmp_path / "f")]
-    assert sorted(given[:-2]) == sorted([*wanted, "--allow-scripts", "--no-watch"])
+    wanted = {"--max-files": "9", "--max-depth": "3", "--interpreter": ".x=/y", "--script-folder": f"{tmp_path}/f"}
+    assert {each: given[given.index(each) + 1] for each in wanted} == wanted
+    assert sorted(given[:-2]) == sorted([*wanted, *wanted.values(), "--allow-scripts", "--no-watch"])
 
 
 def test_only_what_was_given_is_handed_on(tmp_path: Path) -> None:

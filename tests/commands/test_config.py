@@ -58,6 +58,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("refresh = '5 minutes'", 1, "refresh", 'write a number from 1, or "90s"'),
     ("log-level = 'loud'", 1, "log-level", 'write one of "debug"'),
     ('token-file = "a\\u0000b"', 1, "token-file", "write text in quotes"),
+    ("host = ''", 1, "host", "write text in quotes"),
     ("# one\n\n[[source]]\nscripts = false", 3, "source.from", 'write from = "ROOT"'),
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
@@ -205,11 +206,12 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     secret = "not-a-real-secret-0123456789"
     file = tmp_path / "c.toml"
     file.write_text(
-        f"max-files = 8\ntokens = 'a={secret}'\nrefresh-secret = '{secret}'\n"
+        f"max-files = 8\ntokens = 'a={secret}'\nrefresh-secret = '{secret}'\nredis = 'redis://me:{secret}@cache'\n"
         f"[[source]]\nfrom = 'git+https://me:{secret}@git.example/a'\nscripts = false\nrefresh = '5m'\n"
         "[quota]\nstreams = 8\nruns = 2\n"
     )
     monkeypatch.setenv("MCP_SKILLS_MAX_DEPTH", "9")
+    monkeypatch.setenv("MCP_SKILLS_REDIS_PASSWORD", secret)
     rows = shown(file, "--page-size", "5")
     assert secret not in str(rows) and rows["refresh-secret"][1] == "********"
     assert (
@@ -220,10 +222,12 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
             "max-files": [f"{file}:1", "8"],
             "max-loaded": ["default", "8"],
             "tokens": [f"{file}:2", "********"],
-            "roots": [f"{file}:4", "git+https://git.example/a"],
-            "source": [f"{file}:4", "git+https://git.example/a", "scripts=false", "refresh=300"],
-            "quota.streams": [f"{file}:9", "8"],
-            "quota.runs": [f"{file}:10", "2"],
+            "redis": [f"{file}:4", "redis://cache"],
+            "redis-password": ["environment", "MCP_SKILLS_REDIS_PASSWORD", "********"],
+            "roots": [f"{file}:5", "git+https://git.example/a"],
+            "source": [f"{file}:5", "git+https://git.example/a", "scripts=false", "refresh=300"],
+            "quota.streams": [f"{file}:10", "8"],
+            "quota.runs": [f"{file}:11", "2"],
         }.items()
     )
 
@@ -306,6 +310,7 @@ def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
     rows = shown(file)
     assert rows["oauth.issuer"] == [f"{file}:2", "https://l.example"]
     assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"] and rows["oauth.skew"] == [f"{file}:2", "120"]
+    assert rows["oauth.request-scopes"] == rows["oauth.scopes"]  # those in force, where the file has none
 
 
 def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:

@@ -126,3 +126,8 @@ def test_every_option_of_every_command_is_read_from_the_variable_of_its_name(mon
             if source is not ParameterSource.ENVIRONMENT or "some" not in str(value):
                 passed_over.append((name, long, value))
     assert not passed_over
+
+
+@each_row("command", ["push", "bundle", "plugin", "approve", "verify", "evaluate", "context", "run"])
+def test_every_command_that_reads_roots_takes_a_configuration(command: str) -> None:
+    assert "config" in {each.name for each in commands()[command].params}

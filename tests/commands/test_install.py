@@ -101,6 +101,7 @@ URL = "https://skills.example/mcp"
 REMOTE = {
     "claude-code": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
     "cursor": {"url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+    "vscode": {"type": "http", "url": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
     "windsurf": {"serverUrl": URL, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
     "gemini-cli": {"httpUrl": URL, "headers": {"Authorization": "Bearer ${TOKEN}"}},
     "codex": {"url": URL, "bearer_token_env_var": "TOKEN"},
@@ -390,11 +391,12 @@ def test_print_shows_the_section_and_writes_nothing(platform: Platform, skills: 
 @pytest.mark.needs_program("patch")
 @EVERY_HOST
 @each_row("newline", [True, False])
-def test_a_dry_run_prints_a_difference_that_applies(platform: Platform, skills: Path, host: str, newline: bool) -> None:
+def test_a_dry_run_prints_a_difference_that_applies(tmp_path: Path, skills: Path, host: str, newline: bool) -> None:
+    platform = machine(tmp_path)
     path = placed(platform, host, SAMPLES[host].rstrip("\n") + "\n" * newline)
     before = path.read_bytes()
     done = run(platform, host, skills, "--dry-run")
-    assert "nothing was written" in done.stderr and path.read_bytes() == before
+    assert "nothing was written" in done.stderr and path.read_bytes() == before and beside(path) == [path.name]
     told(platform, host, skills)
     after = path.read_bytes()
     path.write_bytes(before)

@@ -36,10 +36,10 @@ class Stream:
         pass
 
 
-def test_lines_are_in_the_order_in_which_things_happened() -> None:
+def test_lines_are_in_the_order_in_which_things_happened(caplog: pytest.LogCaptureFixture) -> None:
     stream, server, logger = Stream(), Events(), logging.getLogger("mcp_skills_server")
     stream.open.set()
-    logger.setLevel(logging.INFO)
+    caplog.set_level(logging.INFO, logger.name)
     handler = LineQueue(stream)  # type: ignore[arg-type]
     logger.addHandler(handler)
     log_requests(server, logging.INFO)

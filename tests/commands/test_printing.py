@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import mcp_skills_server
 from commands.calls import run
 from mcp_skills_server.commands.logs import ClientLineRateLimit
-from mcp_skills_server.commands.printing import say, say_json, say_lines
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import REPEATS
 from tables import each_row
 from wire import write_skill
@@ -35,6 +35,7 @@ def printed(function: Callable[[Any], None], value: object) -> str:
 def test_lines_and_tabs_of_a_body_stay_and_nothing_steers_a_terminal() -> None:
     assert printed(say_lines, "one\n\ttwo\x1b") == "one\n\ttwo\\u{1b}\n"
     assert printed(say, EVIL) == printed(say_lines, EVIL) and printed(say, EVIL).rstrip("\n").isprintable()
+    assert printed(remark, EVIL) == f"mcp-skills-server: {printed(say, EVIL)}"
 
 
 @given(st.text(max_size=40) | st.just(EVIL))
@@ -62,7 +63,8 @@ def test_a_record_is_one_line() -> None:
         except ValueError:
             log.exception("failed")
         """
-    first, second, *_, last = logged("info", code)
+    first, second, *trace, last = logged("info", code)
+    assert all(map(str.isprintable, trace))
     assert first == "mcp-skills-server: INFO: ran a\\u{a}mcp-skills-server: ERROR: forged\\u{1b}[2J"
     assert second == "mcp-skills-server: ERROR: failed" and last == "ValueError: b\\u{1b}[2Jc"
 

@@ -48,17 +48,17 @@ def test_without_a_watch_an_index_is_left_all_the_same(tmp_path: Path, monkeypat
     assert saved.wait(DEADLINE)
 
 
-@each_row(("words", "said"), [
-    (["serve", FIXTURES], ["MCP host", "stdin", f"install HOST {FIXTURES}", f"list {FIXTURES}", "inspector"]),
-    (["acp", "--", "cat"], ["an editor that speaks ACP"]),
+@each_row(("words", "said", "code"), [
+    (["serve", FIXTURES], ["MCP host", "stdin", f"install HOST {FIXTURES}", f"list {FIXTURES}", "inspector"], 0),
+    (["acp", "--", "cat"], ["an editor that speaks ACP"], 128 + signal.SIGINT),
 ])  # fmt: skip
-def test_a_server_says_that_it_waits_and_how_to_try_it(words: list[object], said: list[str]) -> None:
+def test_a_server_says_that_it_waits_and_how_to_try_it(words: list[object], said: list[str], code: int) -> None:
     with terminal(*words) as person:
         person.read("Ctrl-C")
         for each in said:
             person.read(each)
         person.type("\x03")
-        print("CODE", words, person.end())
+        assert person.end() == code
 
 
 def test_rpc_says_that_it_waits_and_what_can_be_typed() -> None:

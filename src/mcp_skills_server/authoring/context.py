@@ -36,6 +36,7 @@ class HostContext(NamedTuple):
     text_characters: int | None = None
     """The length at which the instructions are cut; None for no cut."""
     result_characters: int = 40_000
+    """The length at which the result of a tool is cut."""
 
 
 HOSTS: Final = {

@@ -153,6 +153,7 @@ class CaseResult(NamedTuple):
     """The number of runs that chose the skill."""
     runs: int
     passed: bool
+    """True if the outcome is the expected one."""
     rank: int | None
     """The place of the skill in the first run, from 1; None if it was not chosen."""
     winner: str

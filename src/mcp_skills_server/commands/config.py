@@ -141,8 +141,8 @@ def grants(options: GrantsOptions, who: str) -> None:
     for each in found:
         skill, may = str(each["skill"]), ",".join(each["may"])
         for reason in each["grants"]:
-            place, lists = os.path.basename(reason["place"]), (reason["who"], reason["patterns"])
-            rows.append((skill, may, " ".join([place, *map(",".join, lists)])))
+            whom, patterns = (",".join(reason[each]) for each in ("who", "patterns"))
+            rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
             skill = may = ""
     if found:
         say_table(rows)
@@ -237,7 +237,7 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     }
     return [
         _Row(f"oauth.{_key(name)}", _text(value), given.get(f"oauth_{name}", place))
-        for name, value in asdict(found).items()
+        for name, value in {**asdict(found), "request_scopes": found.requested_scopes}.items()
     ]
 
 

@@ -144,8 +144,8 @@ class _Table(NamedTuple):
 
 
 def _in_words(value: Any) -> str:
-    kinds = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
-    kinds |= dict.fromkeys((int, float), "a number")
+    kinds = {bool: "true or false", str: "text", int: "a number", float: "a number"}
+    kinds |= {list: "a list", dict: "a table"}
     return kinds.get(cast("type[Any]", type(value)), "a date or a time")
 
 

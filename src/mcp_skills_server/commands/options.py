@@ -112,7 +112,9 @@ class SiteOptions(Options, heading="Roots that are fetched"):
         type=click.Path(file_okay=False),
     )
     cache_size: int = count(
-        10 << 30, "Size of the copies there; least recently used ones go first.", metavar="BYTES"
+        10 << 30,
+        "Size of the copies there; least recently used ones go first, served ones never.",
+        metavar="BYTES",
     )
     allow_private: bool = flag("Also fetch from private and loopback addresses.")
     allow_http: bool = flag(
@@ -321,7 +323,8 @@ def warn_of_unknown_variables(context: click.Context) -> None:
         for name in root.command.list_commands(root):
             own |= _variables(root.command.get_command(root, name))
     for name in sorted(given - own):
-        remedy = "".join(f"set {near}" for near in nearest(name, sorted(own), 1)) or "unset it"
+        near = nearest(name, sorted(own), 1)
+        remedy = f"set {near[0]}" if near else "unset it"
         logger.warning("%s: there is no such variable; %s", name, remedy)
 
 

@@ -47,6 +47,7 @@ class Server:
     reloader: Reloader | None = None
     """Follows the configuration, the tokens and the lock file; None until these are read."""
     tokens: Tokens | None = None
+    """The bearer tokens of HTTP clients; None until they are read."""
 
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""

@@ -84,6 +84,11 @@ def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: Patc
         Registry([tmp_path])
 
 
+def test_a_skill_that_two_roots_hold_is_hidden_by_nothing_nor_are_those_nested_in_it(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a", "a/b")), tmp_path / "a")
+    assert served(registry) == ["a", "a/b"] and codes(registry) == []
+
+
 @pytest.mark.requirement("ASG-7", "ASG-8", "ASG-9")
 def test_the_earlier_root_wins_and_the_later_skill_is_told_as_shadowed(tmp_path: Path) -> None:
     one = plant(tmp_path / "one", skills("same", "acme/inner", "outer"))

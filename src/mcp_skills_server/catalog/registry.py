@@ -400,7 +400,7 @@ class Registry(Reader):
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
-        """Return a root's dot folders that no scan entered: changes in them are not watched."""
+        """Return root-relative dot folders that no scan entered: changes there are not watched."""
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:

@@ -124,7 +124,7 @@ def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
-    assert "a/in" in registry.snapshot.skills and sorted(ann.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
+    assert "a/in" in registry.snapshot.skills
     seen.until(lambda found: "a/in" not in found.snapshot.skills)
     for paths in ([str(folder / "a/in/secret.txt")], None):
         registry.refresh(paths)

@@ -168,12 +168,13 @@ def test_a_missing_root_is_told_and_its_skills_stay_until_it_is_back(tmp_path: P
     assert served(registry) == ["a", "c", "d"] and codes(registry) == []
 
 
-def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: Patch) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "b/c")))
+@each_row("names", [("a", "c"), ("SKILL.md",), ("notes.md",)])
+def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: Patch, names: tuple[str, ...]) -> None:
+    registry = loaded(plant(tmp_path, skills("a", "b/c") | {"a/notes.md": "x"}))
     real = os.open
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if path in {"a", "c"}:
+        if os.path.basename(path) in names:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(path, *arguments, **options)
 

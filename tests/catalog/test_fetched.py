@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
 from catalog.forest import loaded, plant, skills
-from mcp_skills_server.catalog.fetched import UNKNOWN
+from mcp_skills_server.catalog.fetched import UNKNOWN, Origins
 from tables import each_row
 
 SITE = "https://example.com"
@@ -37,6 +38,15 @@ def test_what_was_fetched_has_an_origin_wherever_the_root_begins_and_its_neighbo
     }.items():
         assert origins(top / name) == found
     assert registry.refresh() and registry.snapshot.skills["deep/theirs"].origin == SITE, "a record that came later"
+
+
+def test_what_a_scan_cached_ends_with_it_without_garbage_collection(tmp_path: Path) -> None:
+    """None runs before the end of the first scan, and what is there then is exempt for ever (`gc.freeze`)."""
+    found = Origins(str(tmp_path), None)
+    assert found.of("a/b") is None
+    alive = ref(found)
+    del found
+    assert alive() is None
 
 
 def test_a_query_of_the_source_is_not_shown(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ def test_files_of_a_nested_skill_stay_withheld_while_its_skill_md_is_away(folder
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
-    assert "a/in" in registry.snapshot.skills
+    now = views_of(registry, grant("*", "a")).of(None).snapshot  # and `ann` must not know it
+    assert "a/in" in registry.snapshot.skills and sorted(now.skills["a"].files) == ["SKILL.md", "own.txt"]
     seen.until(lambda found: "a/in" not in found.snapshot.skills)
     for paths in ([str(folder / "a/in/secret.txt")], None):
         registry.refresh(paths)

@@ -69,6 +69,9 @@ def test_links_to_no_skill_to_a_collection_and_around_the_root_are_problems(tmp_
         (root / f"link{number}").symlink_to(plant(target, files))
     registry = loaded(root)
     assert served(registry) == ["one"] and codes(registry) == ["link-outside"] * 3
+    (root / "link0").unlink()
+    registry.refresh([str(root / "link0")])
+    assert codes(registry) == ["link-outside"] * 2, "a problem that is solved is gone"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")

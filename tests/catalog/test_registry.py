@@ -258,6 +258,7 @@ def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
 @example([[("write", f"one/{each}/SKILL.md", B)] for each in ("a/b", "a")] + [[("remove", "one/a/SKILL.md", "")]])
 @example([[("write", f"one/{each}", A) for each in ("a/SKILL.md", "a-b/SKILL.md", "a/b/skill.md")]])
 @example([[("write", f"one/{each}SKILL.md", B)] for each in ("", "b/")] + [[("remove", "one/SKILL.md", "")]])
+@example([[("write", "one/a/b/s/x.md", "")], [("link", "one/a/b/s/b", ".")]])
 def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
     steps: Sequence[Sequence[tuple[str, str, str]]], *, hidden: bool
 ) -> None:

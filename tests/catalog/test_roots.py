@@ -84,6 +84,11 @@ def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: Patc
         Registry([tmp_path])
 
 
+def test_a_skill_that_two_roots_hold_is_hidden_by_nothing_nor_are_those_nested_in_it(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a", "a/b")), tmp_path / "a")
+    assert served(registry) == ["a", "a/b"] and codes(registry) == []
+
+
 @pytest.mark.requirement("ASG-7", "ASG-8", "ASG-9")
 def test_the_earlier_root_wins_and_the_later_skill_is_told_as_shadowed(tmp_path: Path) -> None:
     one = plant(tmp_path / "one", skills("same", "acme/inner", "outer"))
@@ -163,12 +168,13 @@ def test_a_missing_root_is_told_and_its_skills_stay_until_it_is_back(tmp_path: P
     assert served(registry) == ["a", "c", "d"] and codes(registry) == []
 
 
-def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: Patch) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "b/c")))
+@each_row("names", [("a", "c"), ("SKILL.md",), ("notes.md",)])
+def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: Patch, names: tuple[str, ...]) -> None:
+    registry = loaded(plant(tmp_path, skills("a", "b/c") | {"a/notes.md": "x"}))
     real = os.open
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if path in {"a", "c"}:
+        if os.path.basename(path) in names:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(path, *arguments, **options)
 

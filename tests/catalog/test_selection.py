@@ -10,7 +10,7 @@ import pytest
 
 from catalog.forest import plant, skills
 from forkserver import run
-from mcp_skills_server.catalog.gates import Selection
+from mcp_skills_server.catalog.gates import GateRefusal, Selection
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
@@ -72,6 +72,14 @@ def test_an_edit_switches_a_skill_off_and_on_and_it_hides_none_of_a_later_root(t
     write_skill(tmp_path / "one" / "tea")
     registry.refresh()
     assert registry.snapshot.skills["tea"].root == 0
+
+
+def test_a_refused_skill_is_judged_again_after_any_edit_in_it(tmp_path: Path) -> None:
+    more = plant(tmp_path, skills("tea") | {"tea/more.md": "x"}) / "tea/more.md"
+    with Registry([tmp_path], gate=lambda _, one: GateRefusal(None) if "more.md" in one.files else None) as registry:
+        assert not registry.snapshot.skills
+        more.unlink()
+        assert registry.refresh([str(more)]).after.keys() == {"tea"}
 
 
 def test_a_folder_switches_its_own_skills_off(root: Path) -> None:

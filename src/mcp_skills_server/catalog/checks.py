@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Survey:
-    """Problems of a snapshot by place, as far as its skills are checked: so many of all."""
+    """Sorted problems of a snapshot, of whose `total` skills `checked` are checked."""
 
     problems: Sequence[Problem]
     checked: int

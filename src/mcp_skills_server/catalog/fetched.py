@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.catalog.path_index import join
@@ -31,10 +31,10 @@ class Origins:
     def __init__(self, root_path: str, origin: str | None) -> None:
         self._root = root_path
         self._origin = origin
-        self._holder = cache(self._find_holder)
-        self._record = cache(self._find_record)
+        # no cache of a bound method: it is a cycle, which `gc.freeze` may keep for ever
+        self._holders: dict[str, _Holder | None] = {"": None}
         self._has_records = cache(_has_records)
-        self._of_root = cache(self._find_above)
+        self._read = cache(_read)
 
     def of(self, directory: str) -> str | None:
         """Return the origin of a root-relative directory, or None if it was not fetched."""
@@ -43,7 +43,7 @@ class Origins:
         holder = self._holder(directory)
         if holder is not None:
             return _origin(self._record(holder.folder, holder.name))
-        return self._of_root()
+        return self._of_root
 
     def is_copy(self, directory: str) -> bool:
         """Tell whether this skill, nested in a fetched one, was also fetched on its own beside it.
@@ -69,7 +69,8 @@ class Origins:
             and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
         )
 
-    def _find_above(self) -> str | None:
+    @cached_property
+    def _of_root(self) -> str | None:
         """Return the origin of the fetched skill that the root is or lies in, or None."""
         place = self._root
         while (above := os.path.dirname(place)) != place:
@@ -79,10 +80,13 @@ class Origins:
             place = above
         return None
 
-    def _find_holder(self, directory: str) -> _Holder | None:
+    def _holder(self, directory: str) -> _Holder | None:
         """Return the innermost fetched skill (one with a record) that contains this directory."""
-        if not directory:
-            return None
+        if directory not in self._holders:
+            self._holders[directory] = self._find_holder(directory)
+        return self._holders[directory]
+
+    def _find_holder(self, directory: str) -> _Holder | None:
         parent, _, name = directory.rpartition("/")
         place = os.path.join(self._root, parent) if parent else self._root
         if self._record(place, name) is not None:
@@ -92,11 +96,11 @@ class Origins:
             return None
         return outer._replace(within=join(outer.within, name))
 
-    def _find_record(self, place: str, name: str) -> dict[str, Any] | None:
+    def _record(self, place: str, name: str) -> dict[str, Any] | None:
         """Return the record of `name` in a folder: {} if unreadable, None if missing."""
         if not self._has_records(place):
             return None
-        return _read(os.path.join(place, RECORDS, f"{name}.json"))
+        return self._read(os.path.join(place, RECORDS, f"{name}.json"))
 
 
 class _Holder(NamedTuple):

@@ -71,7 +71,7 @@ class Index:
     """Skill index of one user. Safe for threads and for concurrent processes.
 
     A file that is damaged, of another format or writable by others is replaced, with one log line.
-    Where the folder cannot be written, nothing is kept. It is made on the first write. A root is
+    `folder` is made on the first write; where it cannot be written, nothing is kept. A root is
     kept if it has at least `least` skills.
     """
 
@@ -344,7 +344,7 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         raise TypeError
     reading = Reading(
         cast("dict[str, Json]", frontmatter),
-        heading and str(heading),
+        None if heading is None else str(heading),
         Standing(of_reading),
         tuple(map(_problem, problems)),
         tuple(map(str, headings)),

@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.checks import Checks, inspect
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.path_index import outermost
+from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
@@ -400,7 +400,7 @@ class Registry(Reader):
         return self._indexes[root.index].snapshot()
 
     def dot_folders(self, root: Root) -> list[str]:
-        """Return a root's dot folders that no scan entered: changes in them are not watched."""
+        """Return root-relative dot folders that no scan entered: changes there are not watched."""
         return self._indexes[root.index].dot_folders
 
     def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
@@ -421,7 +421,7 @@ class Registry(Reader):
         found: list[Problem] = []
         for each in lint.CATALOG.check(snapshot, deep=True):
             skill = snapshot.skills[each.skill]
-            place = "/".join(filter(None, (skill.directory, each.path)))
+            place = join(skill.directory, each.path) if each.path else skill.directory
             found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return found
 

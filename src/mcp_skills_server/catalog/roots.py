@@ -233,7 +233,7 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
         mine: dict[str, Skill] = {}
         for skill in skills:
             path = skill.path
-            owner = next((up for up in above(path) if up in merged), None)
+            owner = next((up for up in (path, *above(path)) if up in merged), None)
             owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:
                 hidden.append((skill, merged[owner]))

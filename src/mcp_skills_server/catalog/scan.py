@@ -78,20 +78,18 @@ class Scan:
         if self.root.layout is not None and not part:
             for name, reason in self.root.layout.left_out.items():
                 self._report("plugin-elsewhere", f"the plugin {name} is not served: {reason}", "")
-        self._visit(self._visit_tree(part), inside=False)
+        self._visit_part(part)
         self._follow_links(part)
 
-    def _visit_tree(self, part: str) -> Directory | None:
-        """Visit a directory as a scan of the whole root does, or return what that scan has there.
-
-        That is an unreadable directory, or the parent of a link, if `part` is either.
-        """
+    def _visit_part(self, part: str) -> None:
+        """Visit the directory `part` just as a scan of the whole root would."""
         if levels(part) > tree.MOST_LEVELS:
             # The whole scan sees links one level deeper, by their parent.
-            is_seen = levels(part) == tree.MOST_LEVELS + 1
-            return tree.link_at(self.root.path, part) if is_seen else None
+            if levels(part) == tree.MOST_LEVELS + 1:
+                self._visit(tree.link_at(self.root.path, part), inside=False)
+            return
         if any(os.path.lexists(self._at(join(up, VENV_MARKER))) for up in above(part) if up):
-            return None
+            return
         self.entering(part)
         try:
             with disk.open_directory(self.root.path, part) as handle:
@@ -100,8 +98,7 @@ class Scan:
             found = tree.fallback_entry(self.root.path, part, error) if part else None
             if found is None:
                 raise
-            return found
-        return None
+            self._visit(found, inside=False)
 
     def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
         limits = self.limits

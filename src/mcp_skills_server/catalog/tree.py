@@ -18,7 +18,6 @@ from mcp_skills_server.catalog.disk import (
     is_utf8,
     to_utf8,
 )
-from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.format.ignored import (
     FIRST_CHARS,
     LAST_CHARS,
@@ -101,7 +100,7 @@ class Walk:
         """
         here = Directory(path)
         files, unserved = here.files, here.unserved
-        prefix = join(path, "")
+        prefix = f"{path}/" if path else ""
         inner: list[str] = []
         root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
         with os.scandir(handle) as entries:

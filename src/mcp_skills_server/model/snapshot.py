@@ -194,6 +194,7 @@ class Snapshot:
         within = directory[len(outer.path) + 1 :]
         prefix = within and f"{within}/"
         found: dict[str, tuple[Skill, str] | None] = {}
+        # an empty directory ends with a slash here, so that it reads as one that holds a file
         for path in (*(f"{empty}/" for empty in outer.empty), *outer.files):
             if path.startswith(prefix):
                 name, slash, _ = path[len(prefix) :].partition("/")

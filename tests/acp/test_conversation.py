@@ -200,6 +200,7 @@ def test_what_is_told_before_the_answer_that_names_its_session_is_kept_until_the
     assert 2000 < kept(talk) < 3000
     talk.to_agent(request(3, "session/close", sessionId="t"))
     talk.after_agent_lines(line(id=3, result={}))
+    assert talk.after_agent_lines(commands("none", availableCommands=LONG)) == b""  # which nobody asks for now
     assert kept(talk) == 0
 
 

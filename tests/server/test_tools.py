@@ -95,7 +95,7 @@ def test_only_a_legacy_connection_remembers_and_a_handle_counts_in_both_eras(too
     assert bool(without.get("isError")) == (tools.era == "modern")
     assert "Do alpha." in said(call(tools, "skills_read", path="SKILL.md", session=handle))
     other = call(tools, "skills_read", path="SKILL.md", session="made-up")
-    assert other["isError"] and "skills_load" in said(other)
+    assert other["isError"] and "skills_load without a session to begin a new one" in said(other)
 
 
 @pytest.mark.requirement("X-30", "RT-9")

@@ -144,7 +144,9 @@ class Search:
     def _current(self) -> _Indexed:
         # Put back only after the update: after an exception the next query rebuilds the index
         # instead of using a half-updated one.
-        indexed, self._indexed = self._indexed or _Indexed(), None
+        indexed, self._indexed = self._indexed, None
+        if indexed is None:  # an empty one is false
+            indexed = _Indexed()
         indexed.follow(self._skill_set.snapshot)
         self._indexed = indexed
         return indexed

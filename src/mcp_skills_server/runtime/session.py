@@ -99,7 +99,8 @@ class Session(ClosingMixin):
             from secrets import token_urlsafe  # late: a handshake needs no session
 
             handle = token_urlsafe(18)
-        self.session_id = handle  # unguessable
+        self.session_id = handle
+        """The unguessable handle."""
         self.calls = 0  # in progress
         self.script_moves = 0  # how often script execution moved to this process
         self.scripts_at = ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,6 +67,15 @@ def test_each_model_has_a_key_of_its_own_and_a_folder_that_is_none_is_one_line(t
     (one / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(EmbeddingError, match=r"^.*cannot be used.*$"):
         LocalModel(one).embed(["car"], 10)
+
+
+def test_certificates_are_verified_even_where_the_program_around_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssl, "_create_default_https_context", ssl._create_unverified_context)
+    made = Mock(side_effect=OSError("not connected"))
+    monkeypatch.setattr(http.client, "HTTPSConnection", made)
+    with pytest.raises(EmbeddingError, match=r"^x\.example: not connected$"):
+        Endpoint("https://x.example/v1", "tiny", "s3cret").embed(["car"], 10)
+    assert made.call_args.kwargs["context"].verify_mode is ssl.CERT_REQUIRED
 
 
 def test_nothing_is_imported_that_nobody_asked_for() -> None:

@@ -294,16 +294,15 @@ def _clear_files(directory: str) -> list[str]:
     # `scandir` may skip entries of a directory while entries are removed, so repeat it.
     for _ in range(_PASSES):
         inner.clear()
-        files: list[str] = []
+        seen = False
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     inner.append(entry.path)
                 else:
-                    files.append(entry.path)
-        for file in files:
-            _unlink(file)
-        if not files:
+                    seen = True
+                    _unlink(entry.path)
+        if not seen:
             break
     return inner
 

@@ -198,6 +198,7 @@ def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: 
             back = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
         reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun.headers))
         assert reply.status == 503 and "does not respond" in words(reply)
+        server.said("signing in at the issuer failed: The issuer does not respond")
 
 
 def test_no_foreign_page_locks_anybody_out_of_signing_in(tmp_path: Path, skills: Path) -> None:

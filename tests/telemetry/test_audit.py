@@ -179,13 +179,20 @@ def test_over_stdio_loads_reads_runs_and_refusals_are_recorded(tmp_path: Path, e
         ran = wire.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
         assert "ran" in ran["structuredContent"]["stdout"]
         wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["no-such-thing"]}})
+        for method, params in (
+            ("resources/read", {"uri": "skill://no-such-thing/x"}),
+            ("resources/read", {}),
+            ("none", {}),
+        ):
+            with pytest.raises(WireError):
+                wire.request(method, params)
     assert recorded(file) == [
         ("admit", "ok", None),
         ("load", "ok", "SKILL.md"),
         ("read", "ok", "notes.md"),
         ("run", "begun", "scripts/x.py"),
         ("run", "ok", "scripts/x.py"),
-        ("refuse", "refused", None),
+        *[("refuse", "refused", None)] * 4,
     ]
     read = lines(file)[2]
     assert read["digest"] == "sha256:" + hashlib.sha256(b"other").hexdigest() and read["host"] == "wire"

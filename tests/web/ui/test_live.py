@@ -246,6 +246,7 @@ def remembering(folder: Path, path: str = "") -> Iterator[tuple[Registry, Callab
         found.start()
         until(lambda: not path or path in found._kept)
         yield registry, changes
+        until(lambda: found._size == sum(map(history._size, [*found._kept.values()])))
 
 
 def test_each_change_is_one_difference_the_newest_first_and_only_so_many_are_kept(

@@ -112,8 +112,8 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
         # The text itself shows the other names, so the examples are the missing ones.
         left_out = [each for position, each in enumerate(offers) if position not in shown.names]
         examples = [Cut(each.name, each.path, "not named") for each in left_out[:MOST_CUT]]
-        counts = {"named": len(shown.names), "unnamed": len(left_out)}
-        return UnaskedText(title, text, limit, examples, **counts)
+        named, unnamed = len(shown.names), len(left_out)
+        return UnaskedText(title, text, limit, examples, named=named, unnamed=unnamed)
     cut, examples = [position for position, part in shown.cut.items() if part], list[Cut]()
     for position in cut[:MOST_CUT]:
         each, part = offers[position], runtime.shown_part(overview, shown, position)

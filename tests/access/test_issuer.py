@@ -9,8 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
+from jwt.algorithms import ECAlgorithm
 
-from access.signing import AUDIENCE, ISSUER, claims, public, signed
+from access.signing import AUDIENCE, ISSUER, claims, private, public, signed
 from mcp_skills_server.access.oauth import Issuer, ResourceServer, metadata_urls
 from mcp_skills_server.access.principal import RefusedError, UnavailableError
 from mcp_skills_server.access.settings import OAuthSettings, is_secure
@@ -229,7 +230,7 @@ def of(**more: Any) -> dict[str, Any]:
     "key",
     [
         None, 7, [], {}, {"kty": "oct", "kid": "one", "k": "AAAA"},
-        of(d="AAAA"),  # a private key is one that everybody has
+        ECAlgorithm.to_jwk(private("ES256"), as_dict=True) | {"kid": "one"},  # a private key that everybody has
         of(use="enc"), of(alg="ES384"), of(key_ops=["sign"]), of(key_ops=7), of(crv="P-384"), of(x=None), of(x="!"),
         of(x=7), of(y="AAAA"), of(kid=7), of(kty=["EC"]), public("RS256"), public("EdDSA"),
     ],

@@ -127,6 +127,16 @@ def test_on_a_full_disk_lines_are_counted_or_reads_are_refused_until_there_is_an
         assert "load" in {each["event"] for each in lines(good)} and server.stderr.count("cannot be written") == 1
 
 
+@needs_full
+def test_a_script_whose_run_cannot_be_recorded_is_not_run(tmp_path: Path, sandbox_mode: str) -> None:
+    write_skill(tmp_path / "a", scripts__x_py="print('ran')\n")
+    with serving(tmp_path, "--audit-log", FULL, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
+        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
+        arguments = {"path": "scripts/x.py", "session": loaded["structuredContent"]["session"]}
+        refused = wire.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
+    assert refused["isError"] and "Nothing was run" in refused["content"][0]["text"]
+
+
 def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, write, left = tmp_path / "audit", os.write, [20, -1]
     audit = AuditLog(str(file))
@@ -169,13 +179,20 @@ def test_over_stdio_loads_reads_runs_and_refusals_are_recorded(tmp_path: Path, e
         ran = wire.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
         assert "ran" in ran["structuredContent"]["stdout"]
         wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["no-such-thing"]}})
+        for method, params in (
+            ("resources/read", {"uri": "skill://no-such-thing/x"}),
+            ("resources/read", {}),
+            ("none", {}),
+        ):
+            with pytest.raises(WireError):
+                wire.request(method, params)
     assert recorded(file) == [
         ("admit", "ok", None),
         ("load", "ok", "SKILL.md"),
         ("read", "ok", "notes.md"),
         ("run", "begun", "scripts/x.py"),
         ("run", "ok", "scripts/x.py"),
-        ("refuse", "refused", None),
+        *[("refuse", "refused", None)] * 4,
     ]
     read = lines(file)[2]
     assert read["digest"] == "sha256:" + hashlib.sha256(b"other").hexdigest() and read["host"] == "wire"

@@ -137,6 +137,9 @@ def test_a_span_has_the_times_of_its_request_and_one_of_few_names(spans: Callabl
     assert span.attributes["gen_ai.skill.name"] == "s0" and len(span.events) == 31, "further skills are events"
     further = {"gen_ai.skill.name": "s1", "skills.file": "SKILL.md", "skills.action": "load"}
     assert dict(span.events[0].attributes) == further
+    about: dict[str, Any] = {"principal": "token:a", "host": "h", "request": "r", "found": 0, "bytes": 5}
+    (span,) = spans(event(**about))
+    assert {f"skills.{key}": value for key, value in about.items()}.items() <= dict(span.attributes).items()
 
 
 def test_what_the_message_says_is_the_parent_and_what_http_says_a_link(spans: Callable[..., Any]) -> None:

@@ -97,6 +97,13 @@ def test_host_programs_that_clients_make_up_do_not_fill_the_store(
     assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
 
 
+def test_a_principal_has_its_latest_name(store: UsageStore, usage: Usage) -> None:
+    for label in ("ann", "ann@acme"):
+        usage.record(event(use("load"), label=label))
+        usage.flush()
+    assert [(each.name, each.label) for each in store.report("principal").lines] == [("token:ann", "ann@acme")]
+
+
 def test_skills_loaded_lately_come_latest_first(store: UsageStore, usage: Usage) -> None:
     for name, age in (("a", 3), ("b", 1), ("c", 40), ("d", 2)):
         usage.record(event(use("load", name), at=NOW - age * DAY))

@@ -247,6 +247,14 @@ def test_an_allowed_host_and_origin_are_served_and_a_browser_may_look() -> None:
 
 
 @pytest.mark.requirement("MCP-46")
+def test_it_listens_on_loopback_only(server: Server) -> None:
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()]
+    listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{server.port:04X}")]
+    assert listening == [f"0100007F:{server.port:04X}"]
+
+
+@pytest.mark.requirement("MCP-46")
 def test_an_address_that_is_not_listened_on_is_told_in_a_line() -> None:
     for host in ("0.0.0.0", "::", "mcp.example.com"):
         seen = refused(FIXTURES, "--host", host)

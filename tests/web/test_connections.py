@@ -254,6 +254,13 @@ def test_each_of_them_alone_is_read_whole(server: Server) -> None:
     assert plain.partition(b"\r\n\r\n")[2] == chunked.partition(b"\r\n\r\n")[2]
 
 
+@each_row("raw", [b"\x16\x03\x01\x02\0\x01\0\r\n\r\n", b"GET / SPDY/9\r\n\r\n", PROBE[:-2] + b"X: " + b"x" * MIB])
+def test_what_is_no_http_or_has_headers_without_end_is_refused(server: Server, raw: bytes) -> None:
+    with suppress(ConnectionError):  # refused before all of it was sent
+        assert answers(server, raw).startswith(b"HTTP/1.1 400 ")
+    assert server.send("GET", "/healthz").status == 200
+
+
 # Clients that trickle
 
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"

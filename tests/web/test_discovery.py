@@ -17,6 +17,7 @@ from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, MOST_SKILLS, CatalogSkill, catalog, server_card
 from mcp_skills_server.format import archive
+from publish.test_static import write
 from tables import each_row
 from web.http_wire import Reply, Server, bearing, client, http_serving, refused, token_file, until
 from wire import FIXTURES, write_skill
@@ -98,6 +99,13 @@ def test_each_kind_has_its_content_type_and_no_encoding(server: Server) -> None:
         kinds[path.rpartition(".")[2]] = reply.headers["Content-Type"]
     markdown = "text/markdown; charset=utf-8"
     assert kinds == {"json": "application/json", "md": markdown, "gz": "application/gzip", "zip": "application/zip"}
+
+
+def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path: Path) -> None:
+    paths = [path for path in write(FIXTURES, tmp_path / "out") if path.startswith(".well-known/")]
+    assert len(paths) > 100
+    for path in paths:
+        assert get(server, "/" + path.replace(" ", "%20")).body == (tmp_path / "out" / path).read_bytes(), path
 
 
 @pytest.mark.requirement("WK-36", "WK1-11")

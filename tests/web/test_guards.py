@@ -279,6 +279,13 @@ def test_a_token_that_has_ended_is_refused_as_an_unknown_one() -> None:
     assert ended == unknown and ended[0]["status"] == 401
 
 
+def test_under_any_name_only_the_page_takes_forms_and_only_its_own() -> None:
+    policy = replace(make_policy("0.0.0.0", ["*"], [], TOKENS), page="/ui/", open_below=("/ui/",))
+    host, own = ("host", "s.example"), ("origin", "https://S.example")
+    for origin, path, status in ((own, "/ui/sign-in", 200), (EVIL, "/ui/sign-in", 403), (own, "/mcp", 403)):
+        assert asked(policy, host, origin, path=path) == status
+
+
 def test_who_may_what_changes_where_requests_are_answered() -> None:
     async def nothing(*_: Any) -> None:
         """Do nothing."""

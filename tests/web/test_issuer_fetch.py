@@ -16,12 +16,14 @@ from tables import each_row
 def test_an_answer_comes_with_its_status_and_nobody_is_led_elsewhere() -> None:
     moved = (301, 302, 303, 307, 308)
     with Publisher() as site:
-        site.routes = {"/a": answer(b"{}"), "/b": answer(b"never read", 500)}
+        site.routes = {"/a": answer(b"{}"), "/b": answer(b"read after a POST", 500)}
         site.routes |= {f"/{status}": redirect(f"{site.url}/a", status) for status in moved}
         given = {"a?x=1": (200, b"{}"), "b": (500, b"")} | {str(status): (status, b"") for status in moved}
         for path, found in given.items():
             assert anyio.run(oauth.fetch, f"{site.url}/{path}") == found
         assert site.paths == [f"/{path}" for path in given]
+        failed = anyio.run(oauth.fetch, f"{site.url}/b", b"code=x")
+        assert failed == (500, b"read after a POST"), "whoever posts is told why it failed"
         assert {each.headers["accept-encoding"] for each in site.asked} == {"identity"}
 
 

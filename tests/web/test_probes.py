@@ -138,3 +138,9 @@ def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
             )
             assert alpha == [*anyone, "2 roots, 1 of them failing"]
             assert f"{tmp_path}/skills: read" in ops
+        given = [publisher.url, tmp_path / "skills", *options(tmp_path)]
+        with http_serving(*given, environment=tokens) as server:  # without grants every token is an operator's
+            until_scanned(server)
+            assert asked(server)[1] == anyone
+            reply = server.send("GET", "/readyz?verbose", headers=bearing(TOKEN))
+            assert f"{tmp_path}/skills: read" in reply.body.decode()

@@ -81,6 +81,14 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends() -> No
 # By which name and path
 
 
+def test_a_header_of_a_proxy_makes_no_name_good_or_bad() -> None:
+    good, evil = "skills.example", "evil.example"
+    with http_serving(FIXTURES, "--allowed-host", good, *TRUSTING) as server:
+        for host, forwarded, status in ((good, evil, 200), (evil, good, 403)):
+            said = {"Host": host, "X-Forwarded-Host": forwarded, "Forwarded": f"host={forwarded}"}
+            assert server.send("GET", INDEX, headers=said).status == status
+
+
 @each_row("root", ["/team/a.b/", "/mcp"])
 def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
     prefix = root.removesuffix("/")

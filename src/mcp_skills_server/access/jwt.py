@@ -51,10 +51,9 @@ def precheck_token(token: str, settings: OAuthSettings) -> tuple[str, str | None
     Raises:
         RefusedError: the token is invalid under any key.
     """
-    parts = token.split(".")
-    if len(token) > LONGEST or not token.isascii() or len(parts) != 3:
+    if len(token) > LONGEST or not token.isascii() or token.count(".") != 2:
         raise RefusedError("it is not a signed token")
-    header, claims = (_parse_object(_decoded(part)) for part in parts[:2])
+    header, claims = (_parse_object(_decoded(part)) for part in token.split(".")[:2])
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "jwt")
     if not isinstance(algorithm, str) or algorithm not in settings.algorithms:
         raise RefusedError("its signature algorithm is not allowed")

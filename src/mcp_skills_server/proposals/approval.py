@@ -137,9 +137,8 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         _write_files(staging, fresh, now.keys() - after, place)
         exchange(staging, place)
         if _stamps(staging) != stamps:
-            discarded = (
-                False  # `staging` is the edited folder now: keep it if exchanging back fails
-            )
+            # `staging` is the edited folder now: keep it if exchanging back fails
+            discarded = False
             exchange(staging, place)
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")

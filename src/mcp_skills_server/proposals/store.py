@@ -199,7 +199,7 @@ class ProposalStore:
     ) -> None:
         try:
             branches.add(proposal, files)
-        except RequestError:
+        except (RequestError, OSError):
             shutil.rmtree(self.folder / proposal.id)
             raise
 

@@ -118,9 +118,9 @@ class Use(NamedTuple):
     action: Action
     skill: str  # its path
     file: str  # its path in the skill, or the id of a proposal
-    digest: (
-        str  # of the file as read; of all files for a run; of the SKILL.md that a proposal changes
-    )
+    digest: str
+    """Of the file as read; of all files for a run; of the SKILL.md that a proposal changes; "" if
+    unknown."""
 
 
 class _Principal(Protocol):

@@ -285,3 +285,24 @@ def test_sixty_hostile_skills_do_nothing_on_any_view(chromium: Browser, tmp_path
             assert harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
     assert {urlsplit(each).netloc for each in seen.asked if not each.startswith("data:")} == {urlsplit(origin).netloc}
+
+
+HARMS = (
+    "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
+    "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
+    "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
+    "<a href='javascript:x'>x</a>", "<a href='data:,x'>x</a>", "<svg><a href='https://a.example/'></a></svg>",
+    "<script>hit = 1; document.currentScript.remove()</script>", "<title>hit</title>",
+    "<p id='a'><script>a.attachShadow({mode: 'open'}); document.currentScript.remove()</script>",
+)  # fmt: skip
+
+
+def test_each_harm_is_seen(chromium: Browser) -> None:
+    """Or the test above finds nothing because it sees nothing."""
+    with looking(chromium) as seen:
+        seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
+        assert harm(seen.page) == []
+        for found in HARMS:
+            seen.page.goto("about:blank")  # a new window, in which nothing ran
+            seen.page.set_content(found)
+            assert harm(seen.page) != [], found

@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -211,6 +211,24 @@ def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
     assert left == [1] and len(look.site.live) == 0
 
 
+def test_where_others_hold_all_places_a_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_STREAMS", 2)
+    kept, look = Live(share=1), look_at(plant(tmp_path, skills("one")))
+    held = [kept.open(EVERY, owner, 0, always) for owner in "ab"]
+    look = replace(look, site=replace(look.site, live=kept))
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [],
+        "query_string": b"",
+        "client": ("192.0.2.1", 1),
+    }
+    answer = anyio.run(live.events, Request(scope), look)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "60")
+    assert not any(each.is_replaced for each in held)
+
+
 # Differences
 
 
@@ -228,6 +246,7 @@ def remembering(folder: Path, path: str = "") -> Iterator[tuple[Registry, Callab
         found.start()
         until(lambda: not path or path in found._kept)
         yield registry, changes
+        until(lambda: found._size == sum(map(history._size, [*found._kept.values()])))
 
 
 def test_each_change_is_one_difference_the_newest_first_and_only_so_many_are_kept(

@@ -9,7 +9,7 @@ import anyio
 
 from catalog.forest import plant, skill_md, skills
 from dialects.overviews import made_up
-from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects import jsonrpc, runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
@@ -30,7 +30,7 @@ def test_a_host_gets_just_these_instructions_and_answers(era: Era) -> None:
             instructions, _ = model.channels(look)
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
-                assert json.loads(shown[method, ""].raw) == wire.request(method), method
+                assert shown[method, ""].raw == jsonrpc.dump(wire.request(method)), method  # in the same order
             dialect = "sep-2640" if extension else AUTO
             assert json.loads(shown["skills/list", dialect].raw) == wire.request("skills/list")
     tools = shown["tools/list", ""]

@@ -17,10 +17,19 @@ import anyio
 import pytest
 from mcp.shared.auth import OAuthClientInformationFull
 from pydantic import AnyUrl
+from starlette.requests import Request
+from starlette.responses import Response
 
 from access.signing import public, signed
 from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.principal import Admission, Principal
+from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.access.tokens import read_tokens
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.rates import FailedAuthentications
+from mcp_skills_server.web.ui import session
+from mcp_skills_server.web.ui.session import PageSessions, Viewer
 from mcp_skills_server.web.ui.sign_in import Flow, SignInError
 from shared.redis_servers import redis_server
 from tables import each_row
@@ -141,6 +150,23 @@ def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skill
         assert sign_in(server, SECRET).status == 303  # who proves to be somebody pays for nobody else at the address
 
 
+def test_a_session_ends_with_its_token_and_where_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
+    sessions = PageSessions(policy, None, FailedAuthentications(Rates(QuotaSettings())), None)
+
+    async def stays(expires: float) -> bool:
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/ui/", "headers": []}
+        response = Response()
+        viewer = Viewer(Admission(Principal("user", "ann", ISSUER), b"", expires))
+        await sessions.begin(Request(scope), response, viewer)
+        scope["headers"] = [(b"cookie", response.headers["Set-Cookie"].partition(";")[0].encode())]
+        return await sessions.viewer(Request(scope)) == viewer
+
+    assert [anyio.run(stays, time.time() + seconds) for seconds in (600, -1)] == [True, False]
+    monkeypatch.setattr(session, "_IDLE_S", -1)
+    assert not anyio.run(stays, time.time() + 600)
+
+
 def test_a_prefix_before_the_page_stands_in_its_addresses(skills: Path) -> None:
     with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
         assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
@@ -198,6 +224,7 @@ def test_an_issuer_that_does_not_respond_refuses_nobody(tmp_path: Path, skills: 
             back = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
         reply = get(server, f"/ui/oauth/callback?{back.query}", Cookie=cookie_of(begun.headers))
         assert reply.status == 503 and "does not respond" in words(reply)
+        server.said("signing in at the issuer failed: The issuer does not respond")
 
 
 def test_no_foreign_page_locks_anybody_out_of_signing_in(tmp_path: Path, skills: Path) -> None:

@@ -144,14 +144,14 @@ class SignInEndpoints:
         try:
             secret = request.cookies.get(_SIGN_IN_COOKIE, "")
             found = await self._flow.finish(request.query_params, secret)
-        except NoResponseError as error:
-            return self._form(str(error), 503)
         except SignInError as error:
             # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
                 logger.warning("refused a callback without a sign-in: %s", error, extra=REPEATS)
             else:
                 logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
+            if isinstance(error, NoResponseError):
+                return self._form(str(error), 503)
             events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
             return self._form(str(error), 403)
         # No HTTP redirect: the browser would not send the strict cookie, since the chain began

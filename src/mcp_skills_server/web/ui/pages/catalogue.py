@@ -108,7 +108,7 @@ def _page(given: QueryParams, ctx: Context) -> Response:
     roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
     folder = os.path.join(roots[0].given, "my-skill")
     if ctx.site.is_local:
-        off = [(key, root.show(place)) for key, (root, place) in sorted(_switched_off(ctx).items())]
+        off = [(key, root.show(place)) for key, (root, place) in _switched_off(ctx).items()]
     return ctx.page(
         template,
         query=query,
@@ -123,7 +123,7 @@ def _page(given: QueryParams, ctx: Context) -> Response:
 def _switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
     """Return the root and folder of each skill that is switched off, by its name in a form."""
     roots = ctx.runtime.registry.roots
-    return {f"{root.index}:{place}": (root, place) for root in roots for place in root.off}
+    return {f"{root.index}:{place}": (root, place) for root in roots for place in sorted(root.off)}
 
 
 async def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:

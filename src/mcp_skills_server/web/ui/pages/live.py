@@ -133,7 +133,7 @@ class Live:
         return [*islice(self._of(skills), MOST_SHOWN)]
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
-        """Return the number of the last change of a skill set, or of its skill at `path`."""
+        """Return the number of the last change of a set, or its skill at `path`; else `after`."""
         found = (each.number for each in self._of(skills, after) if path in ("", each.path))
         return next(found, after)
 

@@ -112,8 +112,8 @@ def channel(title: str, text: str, limit: int, overview: Overview, shown: Shown)
         # The text itself shows the other names, so the examples are the missing ones.
         left_out = [each for position, each in enumerate(offers) if position not in shown.names]
         examples = [Cut(each.name, each.path, "not named") for each in left_out[:MOST_CUT]]
-        counts = {"named": len(shown.names), "unnamed": len(left_out)}
-        return UnaskedText(title, text, limit, examples, **counts)
+        named, unnamed = len(shown.names), len(left_out)
+        return UnaskedText(title, text, limit, examples, named=named, unnamed=unnamed)
     cut, examples = [position for position, part in shown.cut.items() if part], list[Cut]()
     for position in cut[:MOST_CUT]:
         each, part = offers[position], runtime.shown_part(overview, shown, position)
@@ -135,8 +135,8 @@ async def method_answers(
     settings = ctx.site.settings
     if settings.tools:
         tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
-        fields = {"resultType": "complete", "ttlMs": settings.ttl_ms, "cacheScope": "private"}
-        raw = jsonrpc.dump(era.in_era("tools/list", {**fields, "tools": tools}))
+        fields = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms}
+        raw = jsonrpc.dump(era.in_era("tools/list", {**fields, "cacheScope": "private"}))
         yield MethodAnswer("tools/list", "", raw, len(tools), more=False)
     if settings.prompts:
         yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))

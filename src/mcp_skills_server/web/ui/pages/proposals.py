@@ -128,8 +128,10 @@ def _decide(ctx: Context, id_: str, fields: Mapping[str, str], client: str | Non
     message = fields.get("message", "").strip()[:_MOST_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
-        given = {"reviewer": reviewer, "message": message}
-        approval.approve(registry, store, proposal.id, scripts="scripts" in fields, **given)
+        accepts = "scripts" in fields
+        approval.approve(
+            registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
+        )
     elif decision == "reject":
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:

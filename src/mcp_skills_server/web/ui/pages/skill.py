@@ -272,7 +272,7 @@ def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     elif not settings.tools:
         model = "this server offers no tools"
     if not settings.prompts or not prompts.is_offered(skill, settings.prompt_choice):
-        user = "its frontmatter or an option keeps it from users, or it cannot be read"
+        user = "its frontmatter or a server option keeps it from users, or it cannot be read"
     return [
         ("Hosts that support skills", host),
         ("Models, through tools", model),

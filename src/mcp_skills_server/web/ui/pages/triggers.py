@@ -170,8 +170,8 @@ def _in_words(hits: Sequence[Hit], place: int | None) -> str:
         return f"not found; first is {hits[0].skill.name}"
     if place:
         return f"rank {place + 1}, after {hits[0].skill.name}"
-    first, *others = (hit.score for hit in hits)
-    if first is None or not others or (others[0] or 0) <= _CLOSE * first:
+    first, second = hits[0].score, hits[1].score if len(hits) > 1 else None
+    if first is None or second is None or second <= _CLOSE * first:
         return "first by far"
     return f"first, but close to {hits[1].skill.name}"
 

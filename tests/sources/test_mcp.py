@@ -119,7 +119,7 @@ def test_a_server_that_ends_each_stream_is_not_asked_without_end(
                 asked_often.set()
             event = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
             stream = f"id: 1\nretry: 0\ndata: {event}\n\n".encode()
-            yield answer(stream, content_type="text/event-stream", mcp_session_id="x")
+            yield answer(stream, content_type="text/event-stream", connection="close", mcp_session_id="x")
             return
         message = json.loads(request.body)
         out: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
@@ -128,13 +128,14 @@ def test_a_server_that_ends_each_stream_is_not_asked_without_end(
         else:
             out["error"] = {"code": -32601, "message": "no such method"}
         status = 200 if "id" in message else 202
-        yield answer(json.dumps(out).encode(), status, content_type="application/json", mcp_session_id="x")
+        kind = "application/json"
+        yield answer(json.dumps(out).encode(), status, content_type=kind, connection="close", mcp_session_id="x")
 
     async def listen(source: McpServer) -> None:
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as work:
                 work.start_soon(source.listen, lambda: None)
-                await to_thread.run_sync(asked_often.wait)
+                await to_thread.run_sync(asked_often.wait, DEADLINE)
                 work.cancel_scope.cancel()
 
     with Publisher() as other:

@@ -157,7 +157,7 @@ class AgentProcess:
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass
+            pass  # it is there, and belongs to another user
         return True
 
 
@@ -429,8 +429,9 @@ class _Proxy:
             found = acp.available(views.of(None).snapshot)
             for path, reason in found.left_out:
                 if (path, reason) not in left_out:
-                    shown = printable(path), printable(reason)
-                    logger.warning("%s is not announced to the editor: %s", *shown)
+                    logger.warning(
+                        "%s is not announced to the editor: %s", printable(path), printable(reason)
+                    )
             left_out = set(found.left_out)
             with self._writing, suppress(OSError):
                 self._pending_skills = found.skills

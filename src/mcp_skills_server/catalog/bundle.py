@@ -136,7 +136,7 @@ class Bundle:
         if count > limits.files:
             text = f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}"
             yield problem("too-many-files", text)
-        size = sum([file.size for file in self._files.values()])
+        size = sum(file.size for file in self._files.values())
         if size > limits.bytes:
             text = f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}"
             yield problem("too-many-bytes", text)

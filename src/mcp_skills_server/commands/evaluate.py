@@ -273,8 +273,11 @@ def overlap(options: OverlapOptions, roots: tuple[str, ...]) -> int:
     found = pairs(_usable(load_registry(roots, options)), options.least)
     if options.form == "json":
         shown = [
-            {"skills": [skill.path, near.other.path], "share": round(near.share, 4)}
-            | {"words": list(near.words)}
+            {
+                "skills": [skill.path, near.other.path],
+                "share": round(near.share, 4),
+                "words": list(near.words),
+            }
             for skill, near in found
         ]
         say_json({"pairs": shown})
@@ -335,8 +338,16 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
             for found in (shown, brought)
         )
         say_json(
-            {"host": options.host, "version": host.version, "unasked": unasked, "loaded": loaded}
-            | {"skills": names, "tokens": total, "token_rule": rule, "ok": not over}
+            {
+                "host": options.host,
+                "version": host.version,
+                "unasked": unasked,
+                "loaded": loaded,
+                "skills": names,
+                "tokens": total,
+                "token_rule": rule,
+                "ok": not over,
+            }
         )
         return int(over)
     for each in (*shown, *brought):

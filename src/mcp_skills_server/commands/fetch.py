@@ -39,10 +39,11 @@ from mcp_skills_server.sources.source import (
     UnacceptableError,
 )
 
-_FRAMING = re.compile(
-    "host|connection|content-length|transfer-encoding|accept-encoding|te|upgrade|range|expect"
-)
-"""Matches headers that change the response or its framing."""
+_FRAMING = frozenset((
+    "host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te",
+    "upgrade", "range", "expect",
+))  # fmt: skip
+"""Headers that change the response or its framing."""
 
 
 class FetchOptions(GitOptions):
@@ -164,7 +165,7 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
         is_plain = value.isascii() and value.isprintable()
         if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not is_plain:
             raise UsageError("--header takes NAME:VALUE in ASCII, such as 'X-Team:billing'")
-        if _FRAMING.fullmatch(name.lower()):
+        if name.lower() in _FRAMING:
             raise UsageError(f"--header cannot set {name}")
         yield name, value
     if token_env is not None:

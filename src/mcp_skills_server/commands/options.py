@@ -284,8 +284,14 @@ def limits_of(options: LimitOptions) -> Limits:
     """Return the limits that these options set for a registry."""
     from mcp_skills_server.catalog.roots import Limits
 
-    sizes = (options.max_skill_md, options.max_files, options.max_bytes, options.max_depth)
-    return Limits(*sizes, options.hidden, options.follow_links)
+    return Limits(
+        skill_md=options.max_skill_md,
+        files=options.max_files,
+        bytes=options.max_bytes,
+        depth=options.max_depth,
+        hidden=options.hidden,
+        links=options.follow_links,
+    )
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:

@@ -8,7 +8,7 @@ import os
 import shlex
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
 
 logger = logging.getLogger(__name__)
-_TOKENS: Final = {"is_live": True, "if_empty": "tokens"}
 
 
 class ShownOptions(Options, heading="What clients are shown"):
@@ -115,13 +114,15 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
         "Clients must send a token of this file, which has lines name=token, and after the token "
         "expires=2027-01-31 and groups=a,b if you like. Read again when it changes.",
         "FILE",
-        **_TOKENS,
+        is_live=True,
+        if_empty="tokens",
         type=click.Path(),
     )
     tokens: str | None = text(
         "The same lines as a value, for MCP_SKILLS_TOKENS.",
         "LINES",
-        **_TOKENS,
+        is_live=True,
+        if_empty="tokens",
         is_secret=True,
     )
     session_idle: float = seconds(1800, "Idle timeout of a legacy session.", least=1)

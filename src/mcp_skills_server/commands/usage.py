@@ -64,9 +64,14 @@ def usage(options: ShowUsageOptions) -> None:
     if options.format == "json":
         lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
         say_json(
-            {"since_days": days, "by": options.by, "lines": lines, "searches": report.searches}
-            | {"empty_searches": report.empty}
-            | {"questions": [{"text": words, "times": times} for words, times in report.questions]}
+            {
+                "since_days": days,
+                "by": options.by,
+                "lines": lines,
+                "searches": report.searches,
+                "empty_searches": report.empty,
+                "questions": [{"text": words, "times": times} for words, times in report.questions],
+            }
         )
     else:
         _show(report, options.by, most=len(report.lines) if options.all else _SHOWN)

@@ -74,9 +74,14 @@ def parse(raw: bytes) -> Document:
     # After a fence without a line end, the body begins on a line that the file does not have.
     body_line = text.count("\n", 0, body) + 1 + (not closing[0].endswith("\n"))
     return Document(
-        fields, reader.lines, text[body:].rstrip(), body_line, tuple(reader.problems),
-        reader.metadata, reader.written,
-    )  # fmt: skip
+        fields,
+        reader.lines,
+        text[body:].rstrip(),
+        body_line,
+        tuple(reader.problems),
+        reader.metadata,
+        reader.written,
+    )
 
 
 def _failed(code: str, message: str, line: int, hint: str | None = None) -> Document:

@@ -147,9 +147,10 @@ def _by_key(path: Path) -> Any:
 
 def _by_identity(identity: Identity) -> Any:
     """Return a configuration of the library that verifies with sigstore."""
-    return _library().verifying.Config().use_sigstore_verifier(
+    config = _library().verifying.Config()
+    return config.use_sigstore_verifier(
         identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust
-    )  # fmt: skip
+    )
 
 
 def _is_certificate(raw: bytes) -> bool:

@@ -52,7 +52,7 @@ def owner_of(principal: str | None, address: str | None) -> Owner:
     return f"address {parsed}"
 
 
-def _no(_: object) -> bool:
+def _never_busy(_: object) -> bool:
     return False
 
 
@@ -93,7 +93,12 @@ class Quota(Generic[_Key]):
         return self.total if owner is None else self.share
 
     def claim(
-        self, key: _Key, owner: Owner, amount: int = 1, *, is_busy: Callable[[_Key], bool] = _no
+        self,
+        key: _Key,
+        owner: Owner,
+        amount: int = 1,
+        *,
+        is_busy: Callable[[_Key], bool] = _never_busy,
     ) -> list[_Key]:
         """Add a new key as its owner's latest, and return the owner's evicted keys, oldest first.
 

@@ -82,8 +82,13 @@ class Tools:
         tools = self.definitions(view.skill_set, elsewhere, caller.client)
         if runtime.apps.is_declared(caller.extensions):
             tools = runtime.apps.with_views(tools)
-        result: Result = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms}
-        return with_unread({**result, "cacheScope": "private"}, view)
+        result: Result = {
+            "resultType": "complete",
+            "tools": tools,
+            "ttlMs": settings.ttl_ms,
+            "cacheScope": "private",
+        }
+        return with_unread(result, view)
 
     async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """Call a tool (`tools/call`); errors that the model can correct are results with `isError`.

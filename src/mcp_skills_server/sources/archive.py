@@ -88,7 +88,7 @@ class Archive(Source):
         left_out = unserved(files, hidden=hidden)
         served = {path: files[path] for path in files.keys() - {*left_out}}
         skills, _ = group_by_skill(served, hidden=hidden)
-        # Only warn: an archive of a repository has such files, and nobody signed it as a whole.
+        # Only warn: an archive of a repository has such files, and is not signed as a whole.
         warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
         units: list[Unit] = []
         for place, found in skills.items():

@@ -4,7 +4,6 @@ Pure functions. Every text depends on the skills alone, which keeps prompt cache
 structure of a result are each complete, because some hosts give a model only one of the two.
 """
 
-# ruff: noqa: F403, F405 - `__all__` lists what `words` has
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions, proposing
 from mcp_skills_server.dialects.runtime.overview import (
@@ -36,7 +35,33 @@ from mcp_skills_server.dialects.runtime.results import (
     unread_notice,
     with_note,
 )
-from mcp_skills_server.dialects.runtime.words import *
+from mcp_skills_server.dialects.runtime.words import (
+    CONVERSATION,
+    LIST,
+    LIST_CHANGED,
+    LOAD,
+    PROPOSALS,
+    PROPOSE,
+    READ,
+    RUN,
+    SCRIPTS,
+    SEARCH,
+    SESSION,
+    UNLOAD,
+    WORKSPACE,
+    Loaded,
+    Offer,
+    Overview,
+    ToolResult,
+    canonical,
+    changed,
+    hidden_remarks,
+    in_workspace,
+    is_offered,
+    is_usable,
+    problems,
+    scripts_of,
+)
 
 __all__ = [
     "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE",

@@ -24,8 +24,8 @@ _MAX_ENV_BYTES: Final = 256 << 10
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED: Final = frozenset((
-    *("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN),
-    *("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH"),
+    "PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN,
+    "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH",
 ))  # fmt: skip
 _LOADER: Final = ("LD_", "DYLD_")
 """Prefixes of the dynamic loader's variables. These and `_RESERVED` are compared in upper case."""

@@ -46,9 +46,8 @@ _AS_ROOT: Final = (
 _NO_FILTER: Final = "no seccomp filter: kernel keyrings are shared, and shared memory is unlimited"
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
-    *("/nix/store", "/gnu/store"),
-)
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
+)  # fmt: skip
 _ETC: Final = """
     alternatives ca-certificates crypto-policies group host.conf hosts ld.so.cache ld.so.conf
     ld.so.conf.d localtime mime.types nsswitch.conf passwd pki/ca-trust pki/tls/cert.pem

@@ -172,9 +172,15 @@ class RegistryClient:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> bytes:
         """Return a token server's response; no redirect, since the request may hold a password."""
-        most = {"max_bytes": access.MOST_BYTES, "max_error_bytes": access.MOST_BYTES}
         found = await self.http.request(
-            method, url, headers, self._allow, content=content, follow=False, **most
+            method,
+            url,
+            headers,
+            self._allow,
+            content=content,
+            follow=False,
+            max_bytes=access.MOST_BYTES,
+            max_error_bytes=access.MOST_BYTES,
         )
         if found.status in {400, 401, 403}:
             raise UnacceptableError(self._denied(found))

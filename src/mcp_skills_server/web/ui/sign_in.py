@@ -63,7 +63,7 @@ class NotBegunError(SignInError):
 
 
 class NoResponseError(SignInError):
-    """The issuer does not respond, so that nobody was refused."""
+    """The issuer does not respond; this is no refusal."""
 
 
 class SignInEndpoints:

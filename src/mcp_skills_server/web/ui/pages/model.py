@@ -135,8 +135,13 @@ async def method_answers(
     settings = ctx.site.settings
     if settings.tools:
         tools: list[Json] = [*ctx.runtime.briefing.tools(handles=True)]
-        fields = {"resultType": "complete", "tools": tools, "ttlMs": settings.ttl_ms}
-        raw = jsonrpc.dump(era.in_era("tools/list", {**fields, "cacheScope": "private"}))
+        result = {
+            "resultType": "complete",
+            "tools": tools,
+            "ttlMs": settings.ttl_ms,
+            "cacheScope": "private",
+        }
+        raw = jsonrpc.dump(era.in_era("tools/list", result))
         yield MethodAnswer("tools/list", "", raw, len(tools), more=False)
     if settings.prompts:
         yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))

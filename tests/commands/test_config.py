@@ -15,10 +15,9 @@ from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse
 from mcp_skills_server.commands.opening import open_served
-from mcp_skills_server.commands.runtime_options import make_runtime
+from mcp_skills_server.commands.runtime_options import RuntimeOptions, script_settings
 from mcp_skills_server.commands.serve import ServeOptions, serve
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.runtime.runtime import RuntimeSettings
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from tables import each_row
@@ -271,7 +270,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name / name)
     found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
-    options = ServeOptions(allow_scripts=True, sandbox="off", config=found)
+    options = ServeOptions(config=found)
     opened = open_served(found.values["roots"], options)
     registry, scripts = opened.registry, opened.scripts
     assert scripts == {f"{tmp_path}/two": False}
@@ -280,7 +279,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     policy.decide(None, [registry.snapshot.skills["one"]])
     with pytest.raises(RequestError, match="excluded the scripts of its source"):
         policy.decide(None, [registry.snapshot.skills["two"]])
-    assert make_runtime(registry, ServeOptions(), RuntimeSettings(), roots=scripts)
+    assert script_settings(RuntimeOptions(), roots=scripts) is None
 
 
 @each_row("source", ["link", "two/SKILL.md"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import sys
+from pathlib import Path
 from typing import Literal, get_type_hints
 
 import click
@@ -13,7 +15,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Options, _Declared, traits_of
+from mcp_skills_server.commands.fields import Options, _Declared, traits_of, variables_of
 from mcp_skills_server.commands.options import WatchOptions
 from tables import each_row
 from wire import ROOT
@@ -66,6 +68,25 @@ def test_each_field_has_the_type_of_its_option(name: str) -> None:
             from_a_table = hint is str and isinstance(parameter.type, click.Choice)
             assert from_a_table or hint == type_of(parameter), parameter.name
     assert not hints
+
+
+def test_the_help_has_an_example_for_each_group_and_a_variable_for_each_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.toml").touch()
+    command = commands()["serve"]
+    options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    shown = command.get_help(click.Context(command))
+    _, *groups, rest = re.split(r"^(?=\S.*:$)", shown, flags=re.MULTILINE)
+    for heading, example, *_ in map(str.splitlines, groups):
+        assert example.startswith("  Example: --"), heading
+        words = shlex.split(example.removeprefix("  Example: "))
+        assert heading[:-1] in {traits_of(options[word]).heading for word in words if word in options}
+        command.make_context("serve", [*words, "skills"])
+    assert rest.startswith("Other options:\n  --help")
+    lacking = [name for name, each in options.items() if name[0] == "-" and variables_of(each)[0] not in shown]
+    assert not lacking
 
 
 def test_options_have_defaults() -> None:

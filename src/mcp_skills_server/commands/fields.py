@@ -20,9 +20,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
 from itertools import chain
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import click
+
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
 
 _T = TypeVar("_T")
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -38,6 +50,8 @@ class Traits:
 
     heading: str = "Other options"
     """The heading of the option in the help."""
+    example: str = ""
+    """An example of the options below the heading, in words of the command line."""
     is_secret: bool = False
     """True if its value is never shown."""
     is_live: bool = False
@@ -73,12 +87,14 @@ class Options:
     """
 
     heading: ClassVar[str]
+    example: ClassVar[str]
 
-    def __init_subclass__(cls, heading: str = _OTHERS.heading) -> None:
+    def __init_subclass__(cls, heading: str = _OTHERS.heading, example: str = "") -> None:
         cls.heading = heading
+        cls.example = example
 
     def __init__(self, **given: Any) -> None:
-        values = {name: declared.default for name, declared, _ in _declared(type(self))}
+        values = {name: each.default for name, each in _declared(type(self))}
         if unknown := given.keys() - values:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         vars(self).update(values | given)
@@ -150,30 +166,31 @@ def output_format(*values: Any, words: str = "The output format.") -> Any:
 
 def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
     """Give a click command the options of these classes, as one leading argument for each class."""
-    declared = [[*_declared(kind)] for kind in kinds]
+    declared = [dict(_declared(kind)) for kind in kinds]
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
         @wraps(command)
         def run(*arguments: Any, **given: Any) -> _T:
             pairs = zip(kinds, declared, strict=True)
-            options = [kind(**{name: given.pop(name) for name, _, _ in own}) for kind, own in pairs]
+            options = [kind(**{name: given.pop(name) for name in own}) for kind, own in pairs]
             return command(*options, *arguments, **given)
 
         made: Callable[..., _T] = run
-        for name, each, heading in reversed([*chain(*declared)]):
+        for name, each in reversed([*chain(*(own.items() for own in declared))]):
             names = [spelling.format(name.replace("_", "-")) for spelling in each.names]
-            made = click.option(name, *names, cls=_Option, heading=heading, **each.settings)(made)
+            made = click.option(name, *names, cls=_Option, **each.settings)(made)
         return made
 
     return decorate
 
 
-def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
-    """Yield name, declaration and heading of each option of a class, its own before its bases'."""
+def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared]]:
+    """Yield name and declaration of each option of a class, its own before its bases'."""
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
-                yield name, value, vars(base)["heading"]
+                traits = {each: vars(base)[each] for each in ("heading", "example")}
+                yield name, value._replace(settings={**value.settings, **traits})
 
 
 class _Option(click.Option):
@@ -189,9 +206,13 @@ class _Option(click.Option):
         """Return the value of the option's first nonempty variable, alike for every command."""
         return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
 
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Return the facts behind the words of the option: its variable, besides those of click."""
+        return {**super().get_help_extra(ctx), "envvars": (variables_of(self)[0],)}
+
 
 class Grouped(click.Command):
-    """A command whose help shows its options below headings."""
+    """A command whose help shows its options below headings, each with an example."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of the command line, and keep them for `parsed_again`."""
@@ -201,13 +222,18 @@ class Grouped(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the headings in the order of the classes; options without one come last."""
         rows: dict[str, list[tuple[str, str]]] = {}
+        examples: dict[str, str] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                rows.setdefault(traits_of(parameter).heading, []).append(record)
+                traits = traits_of(parameter)
+                rows.setdefault(traits.heading, []).append(record)
+                examples[traits.heading] = examples.get(traits.heading) or traits.example
         rest = rows.pop(_OTHERS.heading, [])
         for heading, records in [*rows.items(), (_OTHERS.heading, rest)]:
             with formatter.section(heading):
+                if example := examples.get(heading):
+                    formatter.write_text(f"Example: {example}")
                 formatter.write_dl(records)
 
 

@@ -84,7 +84,9 @@ def path_or_none(given: str | None) -> Path | None:
     return None
 
 
-class LimitOptions(Options, heading="Which skills there are"):
+class LimitOptions(
+    Options, heading="Which skills there are", example="--include 'acme/*' --exclude draft"
+):
     max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
@@ -105,7 +107,11 @@ class LimitOptions(Options, heading="Which skills there are"):
     )
 
 
-class SiteOptions(Options, heading="Roots that are fetched"):
+class SiteOptions(
+    Options,
+    heading="Roots that are fetched",
+    example="--cache-dir /var/cache/skills --allow-private",
+):
     cache_dir: str | None = text(
         "The folder of fetched copies, and of indexes for the next start; the user's by default.",
         "DIR",
@@ -126,7 +132,9 @@ class SiteOptions(Options, heading="Roots that are fetched"):
     )
 
 
-class GitOptions(Options, heading="Roots in git"):
+class GitOptions(
+    Options, heading="Roots in git", example="--require-signed-commits allowed_signers"
+):
     signers: str | None = file(
         "Accept only commits signed with an ssh key in this file of allowed signers.",
         "--require-signed-commits",
@@ -150,7 +158,7 @@ def _read(
     return configuration
 
 
-class ConfigOptions(Options, heading="Configuration"):
+class ConfigOptions(Options, heading="Configuration", example="--config server.toml"):
     config: Configuration | None = option(
         None,
         "Take from this TOML file the options that neither the command line nor the environment "
@@ -175,7 +183,7 @@ class TableOptions(RootOptions):
     form: Literal["table", "json"] = output_format("table", "json")
 
 
-class WatchOptions(Options, heading="Following changes"):
+class WatchOptions(Options, heading="Following changes", example="--poll --reconcile 60"):
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(
         False, "Poll time stamps instead of waiting for events, for network file systems."
@@ -195,7 +203,9 @@ class RefreshOptions(Options, heading="Following changes"):
     first_load: float = seconds(5, "How long a first list waits for roots that were never fetched.")
 
 
-class SignatureOptions(Options, heading="What is pinned and signed"):
+class SignatureOptions(
+    Options, heading="What is pinned and signed", example="--require-signature team.pem"
+):
     require_signature: tuple[str, ...] = many(
         "Accept only skills that this key signed, a public key or the certificate of an "
         "authority in PEM. One of several must have signed.",
@@ -208,7 +218,9 @@ class SignedRootOptions(RootOptions, SignatureOptions):
     """Options of reading roots, and the signatures that their skills must have."""
 
 
-class PinOptions(SignatureOptions, heading="What is pinned and signed"):
+class PinOptions(
+    SignatureOptions, heading="What is pinned and signed", example="--lock skills.lock --frozen"
+):
     lock: str | None = file(
         "Serve exactly the skills of this lock file, of the ROOTs that it names."
     )
@@ -219,7 +231,7 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """Options of reading the roots of a command and keeping them current."""
 
 
-class ProposalOptions(Options, heading="Proposals"):
+class ProposalOptions(Options, heading="Proposals", example="--proposals ~/proposals"):
     proposals: str | None = text(
         "Let models propose skills, and changes of skills in your own folders, and keep what they "
         "propose in this folder; git for a branch each in the working copy of a root. Nothing "

@@ -19,11 +19,11 @@ from mcp_skills_server.commands.runtime_options import (
     ExecutionOptions,
     RuntimeOptions,
     SandboxOptions,
-    make_runtime,
+    script_settings,
 )
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime.runtime import RuntimeSettings
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.approvals import Approval, default_file, update
 from mcp_skills_server.runtime.scripts.policy import canonical
 from mcp_skills_server.runtime.scripts.runner import DryRun
@@ -58,7 +58,7 @@ def run(options: RunOptions, root: str, skill: str, script: str, args: tuple[str
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
     allowed = RuntimeOptions(**chosen, allow_scripts=True)
-    with make_runtime(registry, allowed, RuntimeSettings()) as runtime:
+    with Runtime(registry, scripts=script_settings(allowed)) as runtime:
         scripts = runtime.scripts
         if scripts is None:
             raise UsageError("scripts cannot run here")

@@ -26,9 +26,8 @@ from mcp_skills_server.commands.fields import (
 from mcp_skills_server.errors import RequestError, UsageError, missing_extra
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.runtime.embeddings.models import Embedder
-    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
@@ -48,7 +47,9 @@ class ApprovalOptions(Options, heading="Running scripts"):
     approvals: str | None = file("The approved skills; by default in the user's state directory.")
 
 
-class AllowOptions(ApprovalOptions, heading="Running scripts"):
+class AllowOptions(
+    ApprovalOptions, heading="Running scripts", example="--allow-scripts --script-timeout 30"
+):
     allow_scripts: bool = switch(
         False,
         "Let clients run what skills of your own folders bring: scripts of loaded skills, and "
@@ -56,7 +57,11 @@ class AllowOptions(ApprovalOptions, heading="Running scripts"):
     )
 
 
-class SandboxOptions(ApprovalOptions, heading="Running scripts"):
+class SandboxOptions(
+    ApprovalOptions,
+    heading="Running scripts",
+    example="--script-timeout 30 --interpreter .py=/opt/venv/bin/python",
+):
     script_origins: tuple[str, ...] = many(
         "Run approved skills of this site or archive, too, named as 'show' does.",
         "ORIGIN",
@@ -150,22 +155,20 @@ def _secrets(pairs: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     return out
 
 
-def make_runtime(
-    registry: Registry,
+def script_settings(
     options: RuntimeOptions,
-    settings: RuntimeSettings,
     *,
     roots: Mapping[str, bool] = MappingProxyType({}),
     runs: int | None = None,
     wait_for_sandbox: bool = True,
-) -> Runtime:
-    """Return the runtime of a server's sessions; the keyword arguments go into `ScriptSettings`.
+) -> ScriptSettings | None:
+    """Return the settings of scripts, or None if none may run.
+
+    The keyword arguments are fields of `ScriptSettings`.
 
     Raises:
         UsageError: scripts cannot be run as the options require.
     """
-    from mcp_skills_server.runtime.runtime import Runtime
-
     if not options.allow_scripts:
         for name, value in (
             ("--interpreter", options.interpreters),
@@ -181,7 +184,7 @@ def make_runtime(
                 raise UsageError(f"{name} is for scripts; give --allow-scripts too")
         if any(roots.values()):
             raise UsageError("a [[source]] has scripts = true; give allow-scripts = true too")
-        return Runtime(registry, settings)
+        return None
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     interpreters: dict[str, str] = {}
@@ -191,7 +194,7 @@ def make_runtime(
             hint = "write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
             raise UsageError(f"--interpreter {given}: {hint}")
         interpreters[extension.lower()] = program
-    scripts = ScriptSettings(
+    return ScriptSettings(
         timeout_s=options.script_timeout,
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
         output_bytes=options.script_output,
@@ -210,10 +213,28 @@ def make_runtime(
         approvals=options.approvals,
         roots=roots,
     )
-    return Runtime(registry, settings, scripts=scripts)
 
 
-class EmbeddingOptions(Options, heading="Search by meaning"):
+class Scripts(RuntimeOptions, Feature):
+    """The scripts of skills, which sessions run."""
+
+    only_http = False
+
+    def start(self, server: Server) -> None:
+        settings = script_settings(
+            self,
+            roots=server.opened.scripts,
+            runs=server.quotas.runs,
+            # a host over stdio waits only a few seconds for the start
+            wait_for_sandbox=server.over_http,
+        )
+        if settings is not None:
+            server.runtime.enable_scripts(settings)
+
+
+class EmbeddingOptions(
+    Options, heading="Search by meaning", example="--embeddings ~/models/potion-base-8M"
+):
     embeddings: str | None = text(
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an "
         f"endpoint that speaks OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the "

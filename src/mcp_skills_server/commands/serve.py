@@ -26,7 +26,6 @@ from mcp_skills_server.commands.fields import (
     many,
     option,
     seconds,
-    switch,
     takes,
     text,
     traits_of,
@@ -50,7 +49,6 @@ from mcp_skills_server.commands.running import (
     print_waiting_hint,
     settle_after_load,
 )
-from mcp_skills_server.commands.runtime_options import RuntimeOptions, make_runtime
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -60,45 +58,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class ShownOptions(Options, heading="What clients are shown"):
-    dialect: str = option(
-        AUTO,
-        "The dialect of skills/list and skills/get. auto: all of them, chosen for each client.",
-        type=click.Choice(names()),
-    )
-    tools: bool = switch(
-        True, "Offer tools to load, read and search skills, for hosts without support for skills."
-    )
-    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
-    prompt_choice: tuple[str, ...] = many(
-        "Only skills whose name or path matches appear as prompts, such as 'acme/*'.",
-        "PATTERN",
-        "--prompt",
-    )
-    catalog_chars: int | None = option(
-        None,
-        "How long the instructions, and the description of skills_load, may be. By default 4000, "
-        "since hosts cut what is over 4,096, and 10000 for those that are known to cut nothing.",
-        type=click.IntRange(min=0),
-        metavar="CHARACTERS",
-    )
-    prefer: tuple[str, ...] = many(
-        "Skills with this tag are described to models before others where not all descriptions "
-        "fit.",
-        "TAG",
-    )
-    max_loaded: int = count(8, "Skills that a session may have loaded at once.")
-    load_dependencies: bool = switch(
-        False, "Also load the skills in the dependencies.skills of a skill, one level deep."
-    )
-    local_paths: bool = switch(
-        True, "Over stdio, tell models the directories of local skills, for their shell."
-    )
-    page_size: int = option(50, "Entries in a page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
-
-
-class HttpOptions(Options, heading="Over HTTP (--transport http)"):
+class HttpOptions(
+    Options,
+    heading="Over HTTP (--transport http)",
+    example="--host 0.0.0.0 --port 8080 --token-file tokens",
+):
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
     allow_empty: bool = flag("Be ready without any skill, too; otherwise /readyz returns 503.")
@@ -138,7 +102,11 @@ class HttpOptions(Options, heading="Over HTTP (--transport http)"):
     max_body: int = count(1 << 20, "Size limit of a request.", metavar="BYTES")
 
 
-class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
+class ProxyOptions(
+    Options,
+    heading="Behind a proxy (--transport http)",
+    example="--root-path /skills --trusted-proxy 10.0.0.0/8",
+):
     keep_alive: int = count(
         5, "Keep-alive timeout of a connection; a proxy's must be shorter.", metavar="SECONDS"
     )
@@ -156,17 +124,22 @@ class ProxyOptions(Options, heading="Behind a proxy (--transport http)"):
 
 
 class ServeOptions(
-    ShownOptions,
     FollowOptions,
     ProposalOptions,
-    RuntimeOptions,
     HttpOptions,
     ProxyOptions,
     heading="The server",
+    example="--transport http --log-format json",
 ):
     transport: Literal["stdio", "http"] = choice(
         "stdio", "http", words="How clients reach the server."
     )
+    dialect: str = option(
+        AUTO,
+        "The dialect of skills/list and skills/get. auto: all of them, chosen for each client.",
+        type=click.Choice(names()),
+    )
+    page_size: int = option(50, "Entries in a page of a listing.", type=click.IntRange(1, 1000))
     log_level: Level = log_level("info")
     log_format: Format = log_format()
 
@@ -182,9 +155,8 @@ def serve(
 
     A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site,
     of a folder in git (git+https://...) or of artifacts in a registry (oci://...). Of two skills
-    with the same path the one of the earlier ROOT is served. Every option has an environment
-    variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as
-    in PATH.
+    with the same path the one of the earlier ROOT is served. The environment variable
+    MCP_SKILLS_ROOTS has the roots, separated as in PATH.
 
     \b
     Examples:
@@ -198,8 +170,6 @@ def serve(
     gc.disable()  # until the first scan is done, or HTTP is served
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
-    if options.proposals is not None and not options.tools:
-        raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
     server = _make_server(roots, options, features)
     if options.transport == "stdio":
         _serve_stdio(context, server, roots)
@@ -220,7 +190,7 @@ def _make_server(
     registry = opened.registry
     from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.runtime.runtime import RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
@@ -228,24 +198,10 @@ def _make_server(
     settle_after_load(registry)
     quotas = configuration.quotas if configuration is not None else QuotaSettings()
     proposals = proposals_at(options.proposals, [each.path for each in registry.roots])
-    shown = values_of(
-        options, "dialect", "page_size", "prompt_page_size", "tools", "prompts", "prompt_choice"
+    settings = Settings(
+        options.dialect, options.page_size, streams=quotas.streams, proposals=proposals
     )
-    settings = Settings(**shown, streams=quotas.streams, proposals=proposals)
-    runtime = make_runtime(
-        registry,
-        options,
-        RuntimeSettings(
-            max_loaded=options.max_loaded,
-            overview_characters=options.catalog_chars,
-            local_root_dirs=options.local_paths and not over_http,
-            preferred_tags=options.prefer,
-            load_dependencies=options.load_dependencies,
-        ),
-        roots=opened.scripts,
-        runs=quotas.runs,
-        wait_for_sandbox=over_http,  # a host over stdio waits only a few seconds for the start
-    )
+    runtime = Runtime(registry)
     # Over a pipe all requests are from one user.
     log_requests(runtime.events, logging.INFO if over_http else logging.DEBUG)
     watcher = make_watcher(registry, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os.path import basename
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 
 if TYPE_CHECKING:
-    from mcp_skills_server.runtime.runtime import RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime
 
 _MOST_KEPT: Final = 4096
 """The length of the history of added and removed skills, from which `news` counts."""
@@ -49,17 +49,11 @@ class _Texts(NamedTuple):
 
 
 class Briefing:
-    """The texts with the list of skills that a host gives to its model at the start.
+    """The texts with the list of skills that a host gives to its model at the start."""
 
-    `scripts` returns True if scripts may run.
-    """
-
-    def __init__(
-        self, registry: SkillSet, settings: RuntimeSettings, scripts: Callable[[], bool]
-    ) -> None:
+    def __init__(self, registry: SkillSet, runtime: Runtime) -> None:
         self._registry = registry
-        self._settings = settings
-        self._scripts = scripts
+        self._runtime = runtime
         self._preferred: Sequence[str] = ()
         self._texts: _Texts | None = None
         self._remembered: Snapshot | None = None
@@ -89,7 +83,7 @@ class Briefing:
 
     def characters(self, client: Client) -> int:
         """Return the limit of a text with the list of skills for this client, in characters."""
-        characters = self._settings.overview_characters
+        characters = self._runtime.settings.overview_characters
         return client.catalog_characters if characters is None else characters
 
     def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
@@ -101,7 +95,7 @@ class Briefing:
         if client.list_in == "tools":
             characters = 0
         text = runtime.instructions(
-            texts.overview, characters, scripts=self._scripts(), active=active
+            texts.overview, characters, scripts=self._runtime.runs_scripts, active=active
         )
         if not active:
             texts.instructions[client] = text
@@ -117,7 +111,7 @@ class Briefing:
             elsewhere: the lowest standing of the skills that the host lists itself, if any. The
                 tools then list only the skills below it, or none if scripts may run.
         """
-        texts, scripts = self._current(), self._scripts()
+        texts, scripts = self._current(), self._runtime.runs_scripts
         key = handles, elsewhere, client
         if key not in texts.tools:
             overview, skills = texts.overview, texts.snapshot.skills
@@ -151,7 +145,9 @@ class Briefing:
         if client.list_in == "tools":
             shown = runtime.in_loading(overview, characters)
         else:
-            shown = runtime.in_instructions(overview, characters, scripts=self._scripts())
+            shown = runtime.in_instructions(
+                overview, characters, scripts=self._runtime.runs_scripts
+            )
         return runtime.shown_part(overview, shown, position)
 
     @property
@@ -161,14 +157,14 @@ class Briefing:
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
         """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
-        if not self._settings.absolute_paths:
+        if not self._runtime.settings.absolute_paths:
             return uri(skill.path, path)
         place = self._registry.place(skill)
         return f"{place}/{path}" if path else place
 
     def root_dir(self, skill: Skill) -> str:
         """Return the directory of a skill: a local path if the host can use it, else a location."""
-        if self._settings.local_root_dirs and skill.origin is None:
+        if self._runtime.settings.local_root_dirs and skill.origin is None:
             place = self._registry.place(skill)
             if is_utf8(place):  # JSON cannot encode other paths
                 return place
@@ -190,14 +186,14 @@ class Briefing:
         offered = filter(runtime.is_offered, usable)
         skills = [skill for skill, _ in group_copies(offered)]
         offers = [self._offer(skill, snapshot) for skill in skills]
-        tags = {*self._settings.preferred_tags}
+        tags = {*self._runtime.settings.preferred_tags}
         tagged = [each.path for each in skills if tags & {*map(str, tags_of(each.frontmatter))}]
         return _Texts(snapshot, Overview(offers, more, [*tagged, *self._preferred]), {}, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
         root, path = self._root_and_path(skill)
         name, description = name_of(skill, snapshot), hidden.strip(skill.description)
-        location = self.location(skill) if self._settings.absolute_paths else None
+        location = self.location(skill) if self._runtime.settings.absolute_paths else None
         return Offer(name, description, location, path, root)
 
     def _root_and_path(self, skill: Skill) -> tuple[str, str]:

@@ -90,19 +90,28 @@ class Runtime(ClosingMixin):
         self.embeddings: Embeddings | None = None
         """The semantic search, if any. Set and start it before the first query; `close` ends it."""
         self.settings = settings or RuntimeSettings()
+        """The operator's settings. Set them before the first session."""
         self.events = Events()
         """The events of the server that has this runtime."""
         registry.subscribe(self._emit)  # for good: an attached server runs again after `close`
         self.scripts: Scripts | None = None
         if scripts is not None:
-            from mcp_skills_server.runtime.scripts.runner import Scripts
-
-            self.scripts = Scripts(registry, scripts, self.events)
+            self.enable_scripts(scripts)
         self._restricted = LruCache(
             self._make_restricted, weigh, _MOST_SKILLS, lambda each: each.briefing.close()
         )
         self.searches = LruCache(self._make_search, weigh, _MOST_INDEXED)
         self._set_skill_set(registry)
+
+    def enable_scripts(self, settings: ScriptSettings) -> None:
+        """Let sessions run scripts. Call this before the first session.
+
+        Raises:
+            UsageError: scripts cannot be run with these settings.
+        """
+        from mcp_skills_server.runtime.scripts.runner import Scripts
+
+        self.scripts = Scripts(self.registry, settings, self.events)
 
     def _emit(self, changes: Changes) -> None:
         if self.registry.loaded.is_set():  # the first scan is not a change
@@ -112,7 +121,7 @@ class Runtime(ClosingMixin):
         self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
-        self.briefing = Briefing(skill_set, self.settings, lambda: self.runs_scripts)
+        self.briefing = Briefing(skill_set, self)
 
     def restricted_to(self, skill_set: SkillSet) -> Runtime:
         """Return a cached runtime restricted to a set of skills, which shares all other state."""

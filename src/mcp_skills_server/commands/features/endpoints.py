@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import UsageCounts
 from mcp_skills_server.commands.fields import flag, seconds, switch, text
+from mcp_skills_server.commands.runtime_options import Scripts
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Publishing(Feature, heading="Discovery (--transport http)"):
+class Publishing(Feature, heading="Discovery (--transport http)", example="--publish-open"):
     """Discovery by `/.well-known/agent-skills`, the AI Catalog and the Server Card."""
 
     publish: bool = switch(
@@ -34,7 +35,7 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
     def start(self, server: Server) -> None:
         if self.publish_only and not self.publish:
             raise UsageError("--publish-only and --no-publish leave nothing to serve; give one")
-        if self.publish_only and server.options.transport != "http":
+        if self.publish_only and not server.over_http:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
     def part(self, server: Server) -> Part | None:
@@ -46,7 +47,7 @@ class Publishing(Feature, heading="Discovery (--transport http)"):
         return Publisher(server.views, is_open=is_open, alone=alone, grace_s=self.publish_grace)
 
 
-class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
+class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", example="--no-rpc"):
     """The Skills Protocol at `/rpc`."""
 
     rpc: bool = switch(
@@ -58,11 +59,13 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)"):
             return None
         from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
 
-        allow_code = server.options.allow_code
+        allow_code = server.feature(Scripts).allow_code
         return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=allow_code)
 
 
-class Webhook(Feature, heading="Webhook (--transport http)"):
+class Webhook(
+    Feature, heading="Webhook (--transport http)", example="--refresh-secret a-long-random-text"
+):
     """The webhook of a source's host, such as GitHub, which makes the server poll all sources."""
 
     refresh_secret: str | None = text(
@@ -85,7 +88,11 @@ class Webhook(Feature, heading="Webhook (--transport http)"):
         return WebhookEndpoint(secret)
 
 
-class OAuth(Feature, heading="OAuth (--transport http)"):
+class OAuth(
+    Feature,
+    heading="OAuth (--transport http)",
+    example="--oauth-issuer https://id.example --oauth-audience https://skills.example/mcp",
+):
     """Access tokens of an OAuth 2.1 issuer."""
 
     oauth_issuer: str | None = text(
@@ -123,7 +130,7 @@ class OAuth(Feature, heading="OAuth (--transport http)"):
         return ResourceMetadata(self.resource_server)
 
 
-class PageFeature(Feature, heading="Page (--transport http)"):
+class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
     """The web page for people, at `/ui`."""
 
     ui: bool = flag("Show the skills to people at /ui, if they may use MCP.")

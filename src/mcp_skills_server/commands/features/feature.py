@@ -49,6 +49,11 @@ class Server:
     tokens: Tokens | None = None
     """The bearer tokens of HTTP clients; None until they are read."""
 
+    @property
+    def over_http(self) -> bool:
+        """Return True over HTTP, False over stdio."""
+        return self.options.transport == "http"
+
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""
         return next(each for each in self.features if isinstance(each, kind))

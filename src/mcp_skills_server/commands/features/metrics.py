@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _RELOAD: Final = "skills_config_last_reload"
 
 
-class PrometheusMetrics(Feature, heading="Metrics (--transport http)"):
+class PrometheusMetrics(
+    Feature, heading="Metrics (--transport http)", example="--metrics-address 127.0.0.1:9464"
+):
     """Prometheus metrics: counters of requests, and gauges of the server and all features."""
 
     metrics: bool = flag(

@@ -22,7 +22,9 @@ OFF: Final = "off"
 _SQLITE: Final = "sqlite:"
 
 
-class AuditOptions(Options, heading="Audit log"):
+class AuditOptions(
+    Options, heading="Audit log", example="--audit-log audit.jsonl --audit-required"
+):
     audit_log: str | None = file(
         "Append a line of JSON to this file for every skill that is loaded, read or run, and for "
         "each client admitted or refused; - for stdout, over HTTP. Reopened on SIGHUP. If it "
@@ -56,8 +58,7 @@ class Audit(AuditOptions, Feature):
     log: AuditLog | None = None
 
     def start(self, server: Server) -> None:
-        stdout_is_free = server.options.transport == "http"
-        self.log = start_audit(self, server.runtime.events, stdout_is_free=stdout_is_free)
+        self.log = start_audit(self, server.runtime.events, stdout_is_free=server.over_http)
 
     def reopen(self) -> None:
         if self.log is not None:
@@ -73,7 +74,7 @@ class Audit(AuditOptions, Feature):
         return "" if self.log is None else self.log.state
 
 
-class UsageOptions(Options, heading="Counts of uses"):
+class UsageOptions(Options, heading="Counts of uses", example="--usage sqlite:usage.db"):
     usage: str | None = text(
         "Count which skills are used: sqlite:FILE or off. By default in the user's "
         "state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
@@ -121,8 +122,7 @@ class UsageCounts(UsageOptions, Feature):
     _stop: Callable[[], None] | None = None
 
     def start(self, server: Server) -> None:
-        over_http = server.options.transport == "http"
-        if self.usage is not None or over_http:
+        if self.usage is not None or server.over_http:
             try:
                 self.store = store_at(self.usage)
             except (OSError, UsageError) as error:
@@ -139,7 +139,7 @@ class UsageCounts(UsageOptions, Feature):
         self._usage = Usage(self.store, questions=self.usage_questions)
         server.opened.registry.subscribe(self._usage.on_changes)
         self._stop = self._usage.start(server.runtime.events)
-        if not over_http:  # over HTTP this would disclose what other people load
+        if not server.over_http:  # over HTTP this would disclose what other people load
             server.runtime.briefing.prefer(self.store.recently_loaded())
 
     def stop(self) -> None:
@@ -159,7 +159,7 @@ class UsageCounts(UsageOptions, Feature):
         }
 
 
-class Traces(Feature, heading="Traces"):
+class Traces(Feature, heading="Traces", example="--traces"):
     """OpenTelemetry traces."""
 
     traces: bool = flag(

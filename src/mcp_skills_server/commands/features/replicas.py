@@ -38,7 +38,9 @@ class RedisType(click.ParamType[str]):
         return value
 
 
-class Replicas(Feature, heading="Shared by replicas (--transport http)"):
+class Replicas(
+    Feature, heading="Shared by replicas (--transport http)", example="--redis redis://cache:6379/0"
+):
     """The state that replicas share in Redis. Without `--redis` none of it is imported."""
 
     redis: str | None = option(

@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import anyio
 import click
@@ -241,15 +241,18 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
         hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
-    places = [(hit.skill.path, hit.score, dict(matched_fields(hit.skill, prompt))) for hit in hits]
+    places: list[dict[str, Any]] = []
+    for hit in hits:
+        words = dict(matched_fields(hit.skill, prompt))
+        places.append({"path": hit.skill.path, "score": hit.score, "words": words})
     if options.form == "json":
-        found = [{"path": path, "score": score, "words": words} for path, score, words in places]
-        say_json({"prompt": prompt, "places": found})
+        say_json({"prompt": prompt, "places": places})
     elif places:
         rows = [("PLACE", "SKILL", "SCORE", "WORDS")]
-        for place, (path, score, found) in enumerate(places, 1):
-            words = "; ".join(f"{field}: {' '.join(each)}" for field, each in found.items())
-            rows.append((str(place), path, "name" if score is None else f"{score:.2f}", words))
+        for number, place in enumerate(places, 1):
+            found = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
+            score = "name" if place["score"] is None else f"{place['score']:.2f}"
+            rows.append((str(number), place["path"], score, found))
         say_table(rows)
     else:
         say(f"no skill fits {prompt!r}")

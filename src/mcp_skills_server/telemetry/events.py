@@ -238,9 +238,19 @@ class Events:
         self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
         """Emit a reviewer's decision on a proposal; without `address` it was made by command."""
-        about = time.time(), PAGE if address else COMMAND, use.action, "ok", reviewer, address
         self.emit(
-            Event(*about, uses=(use,), request=request_id.get(), label=label, proposer=proposer)
+            Event(
+                time.time(),
+                PAGE if address else COMMAND,
+                use.action,
+                "ok",
+                principal=reviewer,
+                address=address,
+                uses=(use,),
+                request=request_id.get(),
+                label=label,
+                proposer=proposer,
+            )
         )
 
     def emit_changes(self, changes: Changes) -> None:
@@ -274,10 +284,20 @@ def emit_refusal(
     """Emit a refusal before any protocol; `reason` must be one of a few fixed texts."""
     server = _serving.get()
     if server.has_readers:
-        here = request_id.get()
         who, label = _named(principal)
-        about = time.time(), "http", clipped(method), "refused", who, address
-        server.emit(Event(*about, reason=reason, request=here, label=label))
+        server.emit(
+            Event(
+                time.time(),
+                "http",
+                clipped(method),
+                "refused",
+                principal=who,
+                address=address,
+                reason=reason,
+                request=request_id.get(),
+                label=label,
+            )
+        )
 
 
 class Request:
@@ -295,21 +315,32 @@ class Request:
         trace: Callable[[], Trace] | None = None,
     ) -> None:
         self._server = _serving.get()
-        who, self._label = _named(principal)
-        self._call = protocol, clipped(method)
-        self._who = who, address, era, host and clipped(host)
-        self._trace: Trace | None = None
-        if trace is not None and self._server.wants_traces:
-            self._trace = trace()
+        who, label = _named(principal)
+        self._draft = Event(
+            time.time(),
+            protocol,
+            clipped(method),
+            "begun",
+            principal=who,
+            address=address,
+            era=era,
+            host=host and clipped(host),
+            request=request_id.get(),
+            trace=trace() if trace is not None and self._server.wants_traces else None,
+            label=label,
+        )
+        """The event without what is known only later."""
         self._uses: dict[tuple[Action, str, str], str] = {}
+        """The digest of each use, by its action, skill and file."""
         self._bytes = 0
-        self._found: tuple[int | None, str] = None, ""
+        self._question = ""
+        self._found: int | None = None
         self.outcome: Outcome | None = None
         """None derives it from the raised exception, if any."""
         self.code: int | None = None
 
     def __enter__(self) -> Request:
-        self._began, self._started = time.time(), time.perf_counter()
+        self._started = time.perf_counter()
         self._token: Token[Request | None] = _current.set(self)
         return self
 
@@ -341,9 +372,9 @@ class Request:
 
     def record_search(self, question: str, found: int) -> None:
         """Record a search and the number of skills found; keep its text if a reader wants it."""
-        if not self._server.keeps_questions:
-            question = ""
-        self._found = found, clipped(question)
+        self._found = found
+        if self._server.keeps_questions:
+            self._question = clipped(question)
 
     def reset_uses(self) -> None:
         """Discard the recorded uses, before the work is retried."""
@@ -352,10 +383,15 @@ class Request:
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
         took = time.perf_counter() - self._started
-        return Event(
-            self._began, *self._call, outcome, *self._who, uses, "", took * 1000, self._bytes,
-            *self._found, request_id.get(), self.code, self._trace, self._label,
-        )  # fmt: skip
+        return self._draft._replace(
+            outcome=outcome,
+            uses=uses,
+            milliseconds=took * 1000,
+            bytes=self._bytes,
+            found=self._found,
+            question=self._question,
+            code=self.code,
+        )
 
 
 def observe(

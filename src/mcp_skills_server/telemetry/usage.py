@@ -347,29 +347,28 @@ class Usage:
         labels, questions = self._waiting.labels, self._waiting.questions
         if event.principal and event.label and len(labels) < _MOST_WAITING:
             labels[event.principal] = event.label
-        host = self._bounded_host(event.host or "", day_of(event.time))
-        about = event.principal or "", host, event.protocol
+        day = day_of(event.time)
+        host = self._bounded_host(event.host or "", day)
+        count = Count(day, "", "", "", event.principal or "", host, event.protocol)
         for use in event.uses:
             counted_at = "ok"
             if use.action == "run":
                 counted_at = "begun"
             if use.action and use.action not in PROPOSING and event.outcome == counted_at:
-                self._add(event.time, use.action, use.skill, use.digest, about)
+                used = count._replace(action=use.action, skill=use.skill, digest=use.digest)
+                self._add(used, event.time)
         if event.found is None:
             return
         if event.found:
-            self._add(event.time, "search", "", "", about)
+            self._add(count._replace(action="search"), event.time)
             return
-        self._add(event.time, "empty", "", "", about)
+        self._add(count._replace(action="empty"), event.time)
         text = event.question
         if self._keeps_questions and text and (text in questions or len(questions) < _MOST_WAITING):
             questions[text] = questions.get(text, 0) + 1
 
-    def _add(
-        self, moment: float, action: str, skill: str, digest: str, about: tuple[str, str, str]
-    ) -> None:
+    def _add(self, count: Count, moment: float) -> None:
         counts = self._waiting.counts
-        count = Count(day_of(moment), action, skill, digest, *about)
         known = counts.get(count)
         if known is not None:
             counts[count] = Tally(known.times + 1, max(known.last, moment))

@@ -80,14 +80,16 @@ class Verdict:
         return self.ratio >= self.goal.most if MEASURES[self.goal.key][1] == "/s" else self.ratio <= self.goal.most
 
     def cells(self) -> tuple[str, ...]:
-        goal, (label, unit) = self.goal, MEASURES[self.goal.key]
+        goal, (what, unit) = self.goal, MEASURES[self.goal.key]
+        if goal.subject == WARM:
+            what += ", warm"
+        if goal.size != 1000:
+            what += f", {goal.size:,} skills"
         return (
             f"{goal.transport}, {self.era}",
-            label + (", warm" if goal.subject == WARM else "") + f", {goal.size:,} skills",
+            what,
             goal.beside or "-",
-            f"{short(self.ours)} {unit}",
-            "-" if self.other is None else f"{short(self.other)} {unit}",
-            "-" if self.ratio is None else f"{self.ratio:.2f}",
+            f"{short(self.ours)} {unit}" if self.ratio is None else f"{self.ratio:.2f}",
             f"{'≥' if unit == '/s' else '≤'} {goal.most:g}{'' if goal.beside else f' {unit}'}",
             "met" if self.met else "missed",
         )
@@ -109,8 +111,8 @@ def verdicts(series: Sequence[Series]) -> list[Verdict]:
 def markdown(about: str, subjects: Sequence[Subject], series: Sequence[Series], left_out: Mapping[str, str]) -> str:
     """Return the part of the page between the markers."""
     judged = [each.cells() for each in verdicts(series)]
-    headings = ("over", "what", "beside", "ours", "its", "ratio", "goal", "")
-    out = [about, "### Goals", table([headings, *judged], (3, 4, 5))]
+    headings = ("over", "what", "beside", "ratio or figure", "goal", "")
+    out = [about, "### Goals at 1,000 skills", table([headings, *judged], [3])]
     names = {each.key: f"{each.label} {each.release}" for each in subjects} | {WALK: "floor: stat walk"}
     columns = [f"{label}{', ' + unit if unit != '/s' else ''}" for label, unit in MEASURES.values()]
     for size in sorted({each.size for each in series}):

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
 from web.http_wire import HttpClient, Server, http_serving
 from wire import FIXTURES, ROOT, serving
@@ -30,12 +28,6 @@ def shown() -> Iterator[tuple[str, Any]]:
     with serving(SKILL, "--dialect", "sep-2076", era="legacy") as wire:
         yield "sep-2076.list", wire.request("skills/list")
         yield "sep-2076.get", wire.request("skills/get", {"name": "csv-profiling"})
-    registry = Registry([SKILL])
-    registry.load()
-    skills = acp.available(registry.snapshot).skills
-    for name, takes in (("acp.commands", acp.UpdateForms()), ("acp.skills", acp.UpdateForms(nested=True))):
-        ((method, params),) = acp.notifications("sess_1", skills, takes, {})
-        yield name, {"jsonrpc": "2.0", "method": method, "params": params}
 
 
 def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
@@ -50,9 +42,9 @@ def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
 
 
 def cut(seen: Any) -> Any:
-    """The same with long texts cut."""
+    """The same with long texts cut, and without `_meta`, in which the server names itself."""
     if isinstance(seen, dict):
-        return {key: cut(value) for key, value in seen.items()}
+        return {key: cut(value) for key, value in seen.items() if key != "_meta"}
     if isinstance(seen, list):
         return [cut(each) for each in seen]
     if isinstance(seen, str):

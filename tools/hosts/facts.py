@@ -231,4 +231,4 @@ def refusal(run: Run) -> str:
 
 def _first_line(text: str) -> str:
     line = text.strip().splitlines()[0] if text.strip() else "nothing said"
-    return line if len(line) <= 160 else f"{line[:160].rsplit(' ', 1)[0]} ..."
+    return line if len(line) <= 60 else f"{line[:60].rsplit(' ', 1)[0]} ..."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,18 +79,12 @@ class Verdict:
             return self.ours <= self.goal.most
         return self.ratio >= self.goal.most if MEASURES[self.goal.key][1] == "/s" else self.ratio <= self.goal.most
 
-    def cells(self) -> tuple[str, ...]:
-        goal, (label, unit) = self.goal, MEASURES[self.goal.key]
-        return (
-            f"{goal.transport}, {self.era}",
-            label + (", warm" if goal.subject == WARM else "") + f", {goal.size:,} skills",
-            goal.beside or "-",
-            f"{short(self.ours)} {unit}",
-            "-" if self.other is None else f"{short(self.other)} {unit}",
-            "-" if self.ratio is None else f"{self.ratio:.2f}",
-            f"{'≥' if unit == '/s' else '≤'} {goal.most:g}{'' if goal.beside else f' {unit}'}",
-            "met" if self.met else "missed",
-        )
+    @property
+    def text(self) -> str:
+        """The ratio, or the figure with its unit; bold if the goal was missed."""
+        unit = MEASURES[self.goal.key][1]
+        shown = f"{short(self.ours)} {unit}" if self.ratio is None else f"{self.ratio:.2f}"
+        return shown if self.met else f"**{shown}**"
 
 
 def verdicts(series: Sequence[Series]) -> list[Verdict]:
@@ -108,9 +102,8 @@ def verdicts(series: Sequence[Series]) -> list[Verdict]:
 
 def markdown(about: str, subjects: Sequence[Subject], series: Sequence[Series], left_out: Mapping[str, str]) -> str:
     """Return the part of the page between the markers."""
-    judged = [each.cells() for each in verdicts(series)]
-    headings = ("over", "what", "beside", "ours", "its", "ratio", "goal", "")
-    out = [about, "### Goals", table([headings, *judged], (3, 4, 5))]
+    headings = ("over", "what", "beside", *ERAS, "goal")
+    out = [about, "### Goals at 1,000 skills", table([headings, *_goal_rows(verdicts(series))], [3, 4])]
     names = {each.key: f"{each.label} {each.release}" for each in subjects} | {WALK: "floor: stat walk"}
     columns = [f"{label}{', ' + unit if unit != '/s' else ''}" for label, unit in MEASURES.values()]
     for size in sorted({each.size for each in series}):
@@ -130,6 +123,21 @@ def markdown(about: str, subjects: Sequence[Subject], series: Sequence[Series], 
     if lines:
         out += ["### Left out", "\n".join(lines)]
     return "\n\n".join(out)
+
+
+def _goal_rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each goal, with a column for each era."""
+    for goal in dict.fromkeys(each.goal for each in found):
+        what, unit = MEASURES[goal.key]
+        if goal.subject == WARM:
+            what += ", warm"
+        if goal.size != 1000:
+            what += f", {goal.size:,} skills"
+        texts = {each.era: each.text for each in found if each.goal == goal}
+        bound = f"{'≥' if unit == '/s' else '≤'} {goal.most:g}"
+        if not goal.beside:
+            bound += f" {unit}"
+        yield goal.transport, what, goal.beside or "-", *(texts.get(era, "-") for era in ERAS), bound
 
 
 def _cell(series: Series, key: str) -> str:

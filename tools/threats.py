@@ -1,9 +1,9 @@
 """Take each defence away, one at a time, and see that the test which shows it fails.
 
-`docs/security.md` names each threat with the module of its defence and a test; `threats.toml` has the patch that
-removes it. In two copies of the tree every test passes first; then each patch is made alone, and its test must fail. A
-test that still passes, a patch that fits no more and a patch that only breaks its module are a line each, and exit code
-1. A test that is skipped for want of a program shows nothing, and is named.
+`docs/security.md` names each threat with its defence; `threats.toml` has the module of the defence, a test, and the
+patch that removes it. In two copies of the tree every test passes first; then each patch is made alone, and its test
+must fail. A test that still passes, a patch that fits no more and a patch that only breaks its module are a line each,
+and exit code 1. A test that is skipped for want of a program shows nothing, and is named.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _BROKEN: Final = re.compile(
 )
 
 
-_ROW: Final = re.compile(r"^\| `([a-z0-9-]+)` \| [^|]+ \| [^|]+ \| `([^`]+)` \| `([^`]+)` \|$", re.MULTILINE)
+_ROW: Final = re.compile(r"^\| ((?:`[a-z0-9-]+`(?:, )?)+) \| [^|]+ \| [^|]+ \|$", re.MULTILINE)
+"""A row of the page: one or more names, the threat, the defence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """One row of the page with its patch.
+    """A threat of the page with its entry of threats.toml.
 
     Attributes:
         module: where the defence is, below the package.
@@ -84,10 +85,10 @@ def read_table() -> list[Threat]:
     patches = tomllib.loads(PATCHES.read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8").partition("\n## Threats\n")[2].partition("\n## ")[0]
     rows = _ROW.findall(page)
-    names = [name for name, _, _ in rows]
+    names = [name.strip("`") for row in rows for name in row.split(", ")]
     if len(rows) != page.count("\n| `") or sorted(names) != sorted(patches):
         raise ValueError(f"docs/security.md and threats.toml differ: {set(names) ^ set(patches)}")
-    return [Threat(name, module, f"tests/{test}", **patches[name]) for name, module, test in rows]
+    return [Threat(name, **patches[name]) for name in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,8 +241,9 @@ def _drive(chosen: Sequence[str], namespaced: bool) -> int:
     if namespaced:
         setting.loopback_up()
     columns: dict[str, dict[str, str]] = {}
-    network = "a network of its own" if namespaced else "proxies that lead nowhere"
-    seen = f"{datetime.datetime.now(datetime.UTC).date().isoformat()}, with {network}"
+    seen = datetime.datetime.now(datetime.UTC).date().isoformat()
+    if not namespaced:
+        seen += ", with proxies that lead nowhere instead of a network of its own"
     failed = False
     for host in chosen:
         program = PROGRAMS[host]

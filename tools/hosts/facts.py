@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tools.hosts import setting
-from tools.hosts.model import FREE, Script, Seen, ours
+from tools.hosts.model import Script, Seen, ours
 from tools.hosts.setting import Trace
 
 KEPT: Final = re.compile(r'waits for a person|"state":\s*"pending"')
@@ -132,21 +132,21 @@ def judge_catalogue(result: Result, label: str, run: Run) -> None:
 
 
 def _part(versions: Sequence[str], shown: str, names: Sequence[str]) -> str:
-    """How much of a text arrived; of several versions that the server sent, the one that fits best."""
+    """How many characters and names of a text arrived; of several versions that the server sent, the best match."""
     if not versions:
         return "none sent"
     sent = max(versions, key=lambda version: len(arrived(version, shown)))
     there, whole = arrived(sent, shown), arrived(sent, sent)
     if len(there) < 40:
-        return f"none of {len(whole)} characters"
+        return f"none of {len(whole)}"
     seen, held = names_in(there, names), names_in(whole, names)
-    said = f"whole, {len(whole)} characters" if there == whole else f"{len(there)} of {len(whole)} characters"
-    return f"{said}; {seen} of {len(names)} names" + (f", {held} were sent" if seen < held else "")
+    said = f"all {len(whole)}" if there == whole else f"{len(there)} of {len(whole)}"
+    return f"{said}; {seen} names" + (f", {held} were sent" if seen < held else "")
 
 
 def _deferred(script: Script, first: Seen) -> str:
     if script.found is not None:
-        return f"deferred; the search {FREE!r} brings {script.found} of them"
+        return f"deferred; a search brings {script.found}"
     return "in the first request" if ours(first.tools) else "later than the first request"
 
 
@@ -158,8 +158,9 @@ def judge_calls(result: Result, run: Run) -> None:
         "read": (setting.MARK in answers.get("read", ""), "skills_read brought no file"),
         "propose": (KEPT.search(answers.get("propose", "")) is not None, "skills_propose kept nothing"),
     }
+    broken = [f"skills_{label}" for label, (good, _) in checks.items() if not good]
+    result.facts["search, load, read, propose"] = f"**fail**: {', '.join(broken)}" if broken else "work"
     for label, (good, complaint) in checks.items():
-        result.facts[f"skills_{label}"] = "works" if good else "**fails**"
         if not good:
             said = answers.get(label)
             result.failures.append(f"{complaint}: {said[:200]!r}" if said is not None else f"{complaint}: no answer")
@@ -189,6 +190,8 @@ def _lines(whole: Sequence[int], sent: Sequence[int], seen: Sequence[int]) -> st
         return "none of it"
     if list(seen) == list(whole):
         return "whole"
+    if list(sent) == list(seen):
+        return f"lines {ranges(seen)} of {len(whole)}, as sent"
     cut = "" if list(sent) == list(whole) else f"; the server sends lines {ranges(sent)}"
     return f"lines {ranges(seen)} of {len(whole)}{cut}"
 
@@ -208,9 +211,8 @@ def change(run: Run) -> str:
         ):
             if names_in(text, [setting.ADDED]):
                 shown.setdefault(place, place if label == "later" else f"{place} after one more search for tools")
-    return (
-        f"{said}; found by skills_search; shown in {' and '.join(shown.values()) or 'no description or instructions'}"
-    )
+    where = f"shown in {' and '.join(shown.values())}" if shown else "not shown"
+    return f"{said}; found by skills_search; {where}"
 
 
 def refusal(run: Run) -> str:
@@ -229,4 +231,4 @@ def refusal(run: Run) -> str:
 
 def _first_line(text: str) -> str:
     line = text.strip().splitlines()[0] if text.strip() else "nothing said"
-    return line if len(line) <= 160 else f"{line[:160].rsplit(' ', 1)[0]} ..."
+    return line if len(line) <= 60 else f"{line[:60].rsplit(' ', 1)[0]} ..."

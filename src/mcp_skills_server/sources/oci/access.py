@@ -199,7 +199,6 @@ class Access:
         reference: the artifact; its repository and `actions` are the scope of tokens.
         actions: "pull", or "pull,push".
         find: finds the operator's credentials for a registry; blocks.
-        clock: a monotonic clock.
     """
 
     def __init__(

@@ -63,7 +63,6 @@ def routes(
     """Return the routes of `/healthz` and `/readyz`.
 
     Args:
-        registry: the skills; loaded elsewhere.
         site_states: returns the state of each root that is a site.
         status_lines: returns a line for each dependency beside the roots, such as the last reload
             and Redis; none affects readiness.

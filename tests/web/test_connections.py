@@ -210,14 +210,19 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BOTH = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 
 
-def answers(server: Server, *said: bytes) -> bytes:
-    """All that comes back until the server closes the connection. Each but the last is answered with `alive`."""
+def answers(server: Server, *said: bytes, until: bytes | None = None) -> bytes:
+    """All that comes back until the server closes the connection, or up to `until`, which must not come.
+
+    Each but the last of what is said is answered with `alive`.
+    """
     with server.connect() as bare:
         out = b""
         for number, each in enumerate(said, 1):
             bare.sendall(each)
             while (number == len(said) or out.count(b"alive\n") < number) and (piece := bare.recv(1000)):
                 out += piece
+                if until is not None and until in out:
+                    break
         return out
 
 
@@ -230,7 +235,7 @@ def test_both_headers_are_one_400_and_the_end(
     body = b"0\r\n\r\n" + PROBE
     lines = sorted([cased(b"content-length") + b": %d" % len(body), cased(b"transfer-encoding") + b": chunked"])
     head = b"\r\n".join([b"POST /mcp HTTP/" + version, b"Host: localhost", *lines[:: -1 if reverse else 1]])
-    seen = answers(server, head + b"\r\n\r\n" + body)
+    seen = answers(server, head + b"\r\n\r\n" + body, until=b"alive")
     assert seen.startswith(b"HTTP/1.1 400 ") and seen.count(b"HTTP/1.1 ") == 1 and b"alive" not in seen
     assert b"connection: close" in seen.lower()
 

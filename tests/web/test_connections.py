@@ -418,3 +418,35 @@ def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None
         server.said("cut off a client that did not read its response")
         assert server.resident() - before < 90 * MIB
         assert len(other.read(uri)) == 15 * MIB // 4
+
+
+SMALL = """
+from mcp_skills_server.web import serving
+serving._SEND_BUFFER = 4096
+from mcp_skills_server.cli import main
+main()
+"""
+"""The program whose sockets hold little that is not read."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_streams_that_nobody_reads_hold_up_no_other_and_take_a_bounded_memory(tmp_path: Path) -> None:
+    names = [f"{'x' * 60}-{number}" for number in range(300)]
+    uris = [f"skill://many/{name}.md" for name in names]
+    write_skill(tmp_path / "many", **{f"{name}_md": "" for name in names})
+    with http_serving(tmp_path, command=[sys.executable, "-c", SMALL]) as server, ExitStack() as stack:
+        other = stack.enter_context(client(server, "modern"))
+        heard = other.listen(resourceSubscriptions=uris)
+        listen = other.message("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+        for _ in range(40):
+            assert stack.enter_context(unread(server, other.raw(listen))).recv(15, socket.MSG_PEEK)
+        resident: list[int] = []
+        for number in range(6):
+            write_skill(tmp_path / "many", **{f"{name}_md": str(number) for name in names})
+            missing = set(uris)
+            while missing:
+                message = heard.next()
+                assert message is not None
+                missing.discard(message["params"]["uri"])
+            resident.append(server.resident())
+        assert resident[-1] - resident[0] < 8 * MIB

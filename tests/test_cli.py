@@ -249,6 +249,16 @@ def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path)
     assert "[shadowed]" not in run("validate", tmp_path / "two", tmp_path / "two/other").stdout
 
 
+def test_a_skill_may_depend_on_one_of_another_root(tmp_path: Path) -> None:
+    needs = "Does a thing.\ndependencies:\n  resources: [skill://first/SKILL.md]"
+    one, two = (
+        write_skill(tmp_path / "one" / "first").parent,
+        write_skill(tmp_path / "two" / "second", description=needs).parent,
+    )
+    assert "[dependency-unresolved]" in run("validate", two).stdout
+    assert "[dependency-unresolved]" not in run("validate", one, two).stdout
+
+
 def test_a_skill_over_a_limit_is_said_to_be_so_everywhere(tmp_path: Path) -> None:
     write_skill(tmp_path / "big", **{f"f{number}_md": "x" for number in range(9)})
     few, said = ("--max-files", "4"), "the skill has 10 files, 4 are allowed"

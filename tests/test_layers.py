@@ -82,9 +82,9 @@ BUDGETS = {
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package. A tenth above is allowed. `runtime` has search and scripts in it, `web` the page."""
-OVER = {"catalog": 4_737}
+OVER = {"catalog": 4_732}
 """Lines of packages that are over their budgets still, and may not grow."""
-MOST_LINES = 55_620
+MOST_LINES = 55_652
 """Lines of the whole."""
 
 

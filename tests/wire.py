@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -26,8 +27,8 @@ from forkserver import PROGRAM, Popen
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures" / "skills"
 SCHEMAS = Path(mcp_skills_server.__file__).parent / "schemas"
-DEADLINE = 20.0
-"""Seconds after which something that should happen counts as never happening."""
+DEADLINE = float(os.environ.get("TEST_DEADLINE_S", "20"))
+"""Seconds after which something that should happen counts as never happening. `make threats` waits for less."""
 SOON = 5.0
 """Seconds in which a server ends that waits for nobody. Where nothing else runs it takes less than 2."""
 

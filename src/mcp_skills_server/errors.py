@@ -88,7 +88,6 @@ class StaleFileError(SkillsServerError, OSError):
     rescan need to distinguish it from other unreadable files.
 
     Attributes:
-        path: the absolute path of the file.
         reason: the system's error; None if the file changed.
     """
 

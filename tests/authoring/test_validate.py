@@ -15,8 +15,10 @@ from jsonschema import Draft202012Validator
 
 from commands.calls import invoke, refusal, seen
 from forkserver import Popen
+from mcp_skills_server.authoring.reports import gitlab
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.format.frontmatter import parse
+from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
 from mcp_skills_server.validation.rules import EXTENSION_FIELDS, HOST_FIELDS, SPECIFIED_FIELDS
 from tables import each_row
@@ -79,6 +81,13 @@ def test_gitlab_and_junit(faulty: Path) -> None:
     assert all(each.keys() == wanted and each["location"]["lines"]["begin"] for each in found)
     suites = ElementTree.fromstring(invoke("validate", faulty, "--format", "junit").stdout)
     assert [(each.get("tests"), each.get("failures")) for each in suites] == [("1", "1")]
+
+
+def test_alike_findings_at_two_lines_have_two_fingerprints() -> None:
+    """GitLab drops a finding whose fingerprint is that of another one."""
+    found = [Problem("scanner/R1", "error", "bad", "", line, "a/SKILL.md") for line in (2, 3, 2)]
+    first, second, _ = (each["fingerprint"] for each in gitlab(found))
+    assert first != second and gitlab(found[:1])[0]["fingerprint"] == first
 
 
 def test_codes_are_selected_and_ignored(faulty: Path) -> None:

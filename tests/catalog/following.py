@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any, ClassVar
 
-from catalog.forest import DEADLINE, Told, plant, skill_md
+from catalog.forest import DEADLINE, Told, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
@@ -46,6 +47,17 @@ def version(path: str, number: int) -> Callable[[Registry], bool]:
 def edit(top: Path, path: str, number: int) -> None:
     """Write the SKILL.md of a skill, with this version."""
     plant(top, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
+
+
+def changes_show(seen: Told, root: Path, kept: str, gone: str, *others: str) -> None:
+    """Edit the skill `kept`, add another one beside it, and delete `gone`; `others` are served, too."""
+    edit(root, kept, 2)
+    seen.until(version(kept, 2))
+    added = f"{kept}-too"
+    plant(root, skills(added))
+    seen.until(serves(added, kept, gone, *others))
+    shutil.rmtree(root / gone)
+    seen.until(serves(added, kept, *others))
 
 
 class Heard(logging.Handler):

@@ -121,7 +121,7 @@ SITE = ("https://example.com", "--output", "x")
     (["ftp://x", "--output", "x"], "not an http or https URL"),
     ([*SITE, "--fetch-origin", "cdn"], "not an http or https URL"), ([*SITE, "--header", "nothing"], "NAME:VALUE"),
     ([*SITE, "--header", "Host: a"], "--header cannot set Host"), ([*SITE, "--timeout", "0"], "--timeout"),
-    ([*SITE, "--token-env", "NO_SUCH"], "there is no such variable"),
+    ([*SITE, "--token-env", "NO_SUCH"], "no such variable, or it is empty; set it"),
     (["https://127.0.0.1:1", "--list"], "--allow-private allows it"), (["http://192.0.2.1", "--list"], "--allow-http"),
     (["--output", "fixtures/skills", "--update"], "nothing was fetched into it"),
     (["https://127.0.0.1:1", "--list", "--allow-private"], "cannot be reached"),

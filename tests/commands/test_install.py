@@ -488,6 +488,7 @@ def test_not_a_regular_file(tmp_path: Path, skills: Path, name: str) -> None:
         (["cursor", "/", "--config", ""], "regular file"),
         (["cursor", "--url", URL, "ROOT"], "exclude each other"),
         (["cursor", "--url", "ftp://skills.example/mcp"], "write the MCP endpoint"),
+        (["cursor", "--url", URL + "\r\n"], "write the MCP endpoint"),
         (["claude-desktop", "--url", URL], "connector"),
         (["antigravity", "--url", URL, "--token-env", "TOKEN"], "not known to read variables"),
     ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from catalog.forest import plant, skills
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES, propose
@@ -92,6 +93,7 @@ def refuse(top: Path, draft: Proposal, files: dict[str, str | None], words: str)
         ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * MOST_BYTES}, "bytes"),
         ({"a.md": "x\n" * (MOST_LINES + 1)}, "lines"), ({"gone.md": None}, "no skill"),
         ({f"a{number}.md": "" for number in range(MOST_FILES)}, "at most 100 files"),
+        ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused(files: dict[str, str | None], words: str, tmp_path: Path) -> None:
@@ -116,6 +118,15 @@ def test_a_manifest_and_a_reason_are_wanted_that_a_person_can_read(tmp_path: Pat
     refuse(tmp_path / "another-manifest", DRAFT, {"skill.md": manifest("green")}, "one skill")
     for number, reason in enumerate(("", "   ", "x" * 3_000, f"a{HIDDEN}b")):
         refuse(tmp_path / str(number), replace(DRAFT, reason=reason), GREEN, "reason")
+
+
+def test_a_proposal_is_tried_with_the_limits_of_the_server(tmp_path: Path, store: ProposalStore) -> None:
+    write_skill(tmp_path / "skills" / ".agents" / "coffee")
+    with Registry([tmp_path / "skills"], Limits(hidden=True, files=2)) as registry:
+        draft = replace(DRAFT, name=".agents/coffee", base=base_of(registry, ".agents/coffee"))
+        assert propose(registry, store, draft, {SKILL_MD: manifest("coffee")}).state == "pending"
+        with pytest.raises(RequestError, match="3 files, 2 are allowed"):
+            propose(registry, store, DRAFT, {**GREEN, "a.md": "a", "b.md": "b"})
 
 
 def test_one_principal_fills_its_own_quota_alone(

@@ -395,3 +395,43 @@ async def test_what_loads_a_skill_names_the_tools_of_the_server_that_it_is_about
             assert result.structured_content.get("note") == (notes or [None])[0]
             assert [block.text for block in result.content[1:]] == notes
         assert (await client.call_tool("refund")).content[0] == types.TextContent(text="done")
+
+
+async def test_of_equal_names_one_is_listed_and_the_log_says_which(
+    tmp_path: Path, mode: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        write_skill(tmp_path / name)
+    server = MCPServer("mine")
+    server.add_tool(lambda: "their tool", name="skills_load", description="Does a thing.")
+    server.prompt(name="b")(lambda: "their prompt")
+    server.resource("skill://a/SKILL.md", name="theirs")(lambda: "their resource")
+    async with attached(tmp_path, mode, to=server, settings=Settings(prompt_page_size=1)) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        assert sorted(tools) == sorted(NAMES)
+        first = await client.session.list_prompts()
+        second = await client.session.list_prompts(params=types.PaginatedRequestParams(cursor=first.next_cursor))
+        assert [each.name for each in (*first.prompts, *second.prompts)] == ["b", "a"]
+        resources = [resource.name for resource in (await client.list_resources()).resources]
+        assert resources == ["a", "b"]
+        assert "their tool" in str(await client.call_tool("skills_load", {}))
+        assert "their prompt" in str(await client.get_prompt("b"))
+        assert "their resource" not in str(await client.read_resource("skill://a/SKILL.md"))
+    hidden = [record.getMessage().partition(";")[0] for record in caplog.records if "hides" in record.getMessage()]
+    assert hidden == [
+        "the server's own tool skills_load hides that of the skills",
+        "the server's own prompt b hides that of the skills",
+        "a skill hides the server's own resource skill://a/SKILL.md",
+    ]
+
+
+async def test_a_list_of_tools_that_names_a_client_s_skills_is_cached_for_it_alone(tmp_path: Path) -> None:
+    async def list_tools(*_: object) -> types.ListToolsResult:
+        tool = types.Tool(name="refund", input_schema={"type": "object"})
+        return types.ListToolsResult(tools=[tool], ttl_ms=9_000, cache_scope="public")
+
+    write_skill(tmp_path / "refunds")
+    server = Server[Any]("mine", on_list_tools=list_tools)
+    options = {"settings": Settings(tools=False), "tool_skills": {"refund": "refunds"}}
+    async with attached(tmp_path, to=server, **options) as client:
+        assert (await client.session.list_tools()).cache_scope == "private"

@@ -304,6 +304,7 @@ def _oci_blob(site: Publisher, route: Route) -> str:
 
 
 KINDS = {
+    "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),  # the quickest first
     "archive": HostileKind(_archive, leaves_out=True, neighbours=False),
     "site": HostileKind(_site, http={"index": _site_index, "content": _site_content}),
     "oci": HostileKind(_oci, http={"index": _oci_manifest, "content": _oci_blob}),
@@ -311,5 +312,4 @@ KINDS = {
         _git, leaves_out=True, program="git", without=frozenset({"absolute", "hard link", "pipe", "device", "drive"})
     ),
     "mcp": HostileKind(_mcp, words=False, without=_NO_FILES | {"bomb"}),  # nothing is packed on its way
-    "database": HostileKind(_database, words=False, without=_NO_FILES, is_own=True),
 }

@@ -210,14 +210,19 @@ PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BOTH = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 
 
-def answers(server: Server, *said: bytes) -> bytes:
-    """All that comes back until the server closes the connection. Each but the last is answered with `alive`."""
+def answers(server: Server, *said: bytes, until: bytes | None = None) -> bytes:
+    """All that comes back until the server closes the connection, or up to `until`, which must not come.
+
+    Each but the last of what is said is answered with `alive`.
+    """
     with server.connect() as bare:
         out = b""
         for number, each in enumerate(said, 1):
             bare.sendall(each)
             while (number == len(said) or out.count(b"alive\n") < number) and (piece := bare.recv(1000)):
                 out += piece
+                if until is not None and until in out:
+                    break
         return out
 
 
@@ -230,7 +235,7 @@ def test_both_headers_are_one_400_and_the_end(
     body = b"0\r\n\r\n" + PROBE
     lines = sorted([cased(b"content-length") + b": %d" % len(body), cased(b"transfer-encoding") + b": chunked"])
     head = b"\r\n".join([b"POST /mcp HTTP/" + version, b"Host: localhost", *lines[:: -1 if reverse else 1]])
-    seen = answers(server, head + b"\r\n\r\n" + body)
+    seen = answers(server, head + b"\r\n\r\n" + body, until=b"alive")
     assert seen.startswith(b"HTTP/1.1 400 ") and seen.count(b"HTTP/1.1 ") == 1 and b"alive" not in seen
     assert b"connection: close" in seen.lower()
 
@@ -413,3 +418,35 @@ def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None
         server.said("cut off a client that did not read its response")
         assert server.resident() - before < 90 * MIB
         assert len(other.read(uri)) == 15 * MIB // 4
+
+
+SMALL = """
+from mcp_skills_server.web import serving
+serving._SEND_BUFFER = 4096
+from mcp_skills_server.cli import main
+main()
+"""
+"""The program whose sockets hold little that is not read."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_streams_that_nobody_reads_hold_up_no_other_and_take_a_bounded_memory(tmp_path: Path) -> None:
+    names = [f"{'x' * 60}-{number}" for number in range(300)]
+    uris = [f"skill://many/{name}.md" for name in names]
+    write_skill(tmp_path / "many", **{f"{name}_md": "" for name in names})
+    with http_serving(tmp_path, command=[sys.executable, "-c", SMALL]) as server, ExitStack() as stack:
+        other = stack.enter_context(client(server, "modern"))
+        heard = other.listen(resourceSubscriptions=uris)
+        listen = other.message("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+        for _ in range(40):
+            assert stack.enter_context(unread(server, other.raw(listen))).recv(15, socket.MSG_PEEK)
+        resident: list[int] = []
+        for number in range(6):
+            write_skill(tmp_path / "many", **{f"{name}_md": str(number) for name in names})
+            missing = set(uris)
+            while missing:
+                message = heard.next()
+                assert message is not None
+                missing.discard(message["params"]["uri"])
+            resident.append(server.resident())
+        assert resident[-1] - resident[0] < 8 * MIB

@@ -7,6 +7,9 @@ import json
 import random
 import re
 import sys
+import threading
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from mcp_skills_server.format import archive
 from publish.test_static import write
 from tables import each_row
 from web.http_wire import Reply, Server, bearing, client, http_serving, refused, token_file, until
-from wire import FIXTURES, write_skill
+from wire import DEADLINE, FIXTURES, write_skill
 
 INDEX = "/.well-known/agent-skills/index.json"
 OLD_INDEX = "/.well-known/skills/index.json"
@@ -63,6 +66,31 @@ def folder(tmp_path: Path) -> Path:
 
 
 # What is there
+
+
+def test_every_byte_has_its_listed_digest_while_files_are_edited(folder: Path) -> None:
+    over, seen = threading.Event(), set[str]()
+
+    def edit() -> None:
+        for number in count():
+            if over.wait(0.01 if number % 8 else 0.4):  # bursts, which are taken in at their ends
+                return
+            write_skill(folder / "lone", body=f"{number}\n" * 5_000)
+            write_skill(folder / "more", notes_md=f"{number}\n" * 5_000)
+
+    with http_serving(folder, "--publish-only") as server:
+        writer = threading.Thread(target=edit)
+        writer.start()
+        try:
+            end = time.monotonic() + DEADLINE
+            while len(seen) < 8 and time.monotonic() < end:
+                for entry in entries(server):
+                    assert "SKILL.md" in proved(server, entry)
+                    seen.add(entry["digest"])
+        finally:
+            over.set()
+            writer.join(DEADLINE)
+    assert len(seen) >= 8
 
 
 @pytest.mark.requirement("WK-1", "WK-6", "WK-7", "WK-9", "WK-10", "WK-13", "WK-14", "WK-15", "WK-31", "X-18")

@@ -182,9 +182,10 @@ def test_runs_at_once_of_one_are_never_all(tmp_path: Path, sandbox_mode: str) ->
         assert "isError" not in run("alpha", "quick")
 
 
-def test_the_calls_of_a_batch_count_one_by_one(tmp_path: Path) -> None:
+def test_the_calls_of_a_batch_count_one_by_one_and_a_refused_batch_counts_as_one(tmp_path: Path) -> None:
     batch = json.dumps([{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]).encode()
     with limited(tmp_path, "requests-per-minute = 7", tokens=False) as server:
         first = server.send("POST", "/rpc", batch, JSON)
         assert (first.status, len(json.loads(first.body))) == (200, 5)
         said_over(server.send("POST", "/rpc", batch, JSON), "requests-per-minute")
+        assert "result" in server.rpc("list_skills")

@@ -128,6 +128,15 @@ def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: Real
         assert active(at_b, session, names=["gamma"], mode="add") == ["beta", "gamma"]
 
 
+def test_a_session_goes_on_after_a_restart_of_all_replicas(redis: RealRedis, skills: Path) -> None:
+    with pair(skills, redis.url) as (at_a, at_b):
+        session = begin(at_a, "alpha")
+        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
+    with alone(skills, redis.url) as at_c:
+        assert readable(at_c, session, "alpha")
+        assert active(at_c, session, names=["gamma"], mode="add") == ["alpha", "beta", "gamma"]
+
+
 @pytest.mark.requirement("X-15", "MCP-11")
 def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
     tokens = {"alpha": "a" * 16, "beta": "b" * 16}

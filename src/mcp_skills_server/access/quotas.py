@@ -50,10 +50,13 @@ class Rate:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, owner: Hashable) -> float:
-        """Take a token and return 0, or return the seconds until the owner's next token."""
-        now, step = self._now(), 60 / self.per_minute
-        full_at = max(now, self._full_at.get(owner, now)) + step
+    def take(self, owner: Hashable, count: int = 1) -> float:
+        """Take `count` tokens and return 0, or none and return the seconds until there are enough.
+
+        More tokens than a bucket holds are never enough.
+        """
+        now = self._now()
+        full_at = max(now, self._full_at.get(owner, now)) + count * 60 / self.per_minute
         wait = full_at - now - 60
         if wait > _ROUNDING_S:
             return wait

@@ -38,6 +38,7 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+_ANOTHER: Final = "give another --token-file"
 _FORM: Final = "name=token, and after it expires=2027-01-31 and groups=a,b if you like"
 
 
@@ -305,11 +306,11 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
         raw, status = read_regular(path, _LONGEST_FILE, wait=wait)
         text = raw.decode()
     except OSError as error:
-        raise UsageError(f"{path}: the tokens cannot be read ({error.strerror})") from None
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); {_ANOTHER}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
+        raise UsageError(f"{path}: cannot be read (not UTF-8); {_ANOTHER}") from None
     if len(raw) > _LONGEST_FILE:
-        raise UsageError(f"{path}: too large for a token file")
+        raise UsageError(f"{path}: too large for a token file; {_ANOTHER}")
     return text, stat.S_IMODE(status.st_mode)
 
 

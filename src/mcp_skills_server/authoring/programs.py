@@ -82,7 +82,6 @@ class CommandJudge:
     Args:
         command: the program with its arguments, in the quoting of a shell.
         catalogue: the text that a host shows its model.
-        skills: the skills to choose from.
         runs, concurrency, timeout_s: runs for each prompt, runs at once, limit of one run.
         answers: the cache of answers between processes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -35,17 +36,23 @@ def github(problem: Problem) -> str:
 
 
 def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
-    """Return a report in GitLab's code quality format."""
-    return [
-        {
+    """Return a report in GitLab's code quality format, which needs unique fingerprints."""
+    report: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
+    for each in problems:
+        fingerprint = _fingerprint(each)
+        counts[fingerprint] += 1
+        if counts[fingerprint] > 1:  # a scanner has the same finding at several lines
+            fingerprint += f"-{counts[fingerprint]}"
+        finding = {
             "description": each.text,
             "check_name": each.code,
-            "fingerprint": _fingerprint(each),
+            "fingerprint": fingerprint,
             "severity": _GITLAB[each.severity],
             "location": {"path": each.path, "lines": {"begin": each.line or 1}},
         }
-        for each in problems
-    ]
+        report.append(finding)
+    return report
 
 
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:

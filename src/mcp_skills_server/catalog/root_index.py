@@ -137,7 +137,6 @@ class RootIndex:
         The changes are by directory; a skill that changed is in both.
 
         Args:
-            part: the directory.
             recalled: skills of the root from the index of an earlier process, for its first scan.
             arm: called with each directory, to watch it.
         """

@@ -70,7 +70,6 @@ class MirroredRoot(NamedTuple):
     """A directory with copies of skills that live elsewhere.
 
     Attributes:
-        path: the directory.
         origin: the site or archive that they come from, without secrets. Shown to the operator;
             clients and models see `identity.shown_origin` of it.
     """

@@ -41,7 +41,6 @@ class Scan:
         nested: directories that earlier scans found to be nested skills; this scan adds to them.
         grace: keeps skills whose SKILL.md is gone or has become worse; None for no grace period.
         entering: called with each directory before it is read.
-        skills: found skills by directory.
         problems: found problems outside of every skill, with their paths.
         skipped_dot_folders: dot folders that were not entered.
         kept: the directories of skills in their grace period.

@@ -47,7 +47,6 @@ class View:
     """The skills that one request is answered from.
 
     Attributes:
-        skill_set: the skills that the caller may read.
         snapshot: all that the request can read, as of the creation of the view.
     """
 

@@ -166,14 +166,14 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
         if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not is_plain:
             raise UsageError("--header takes NAME:VALUE in ASCII, such as 'X-Team:billing'")
         if name.lower() in _FRAMING:
-            raise UsageError(f"--header cannot set {name}")
+            raise UsageError(f"--header cannot set {name}; leave it out")
         yield name, value
     if token_env is not None:
         token = os.environ.get(token_env, "").strip()
         if not token:
-            raise UsageError(f"--token-env {token_env}: there is no such variable, or it is empty")
+            raise UsageError(f"--token-env {token_env}: no such variable, or it is empty; set it")
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise UsageError(f"--token-env {token_env}: it has characters that a token cannot have")
+            raise UsageError(f"--token-env {token_env}: no token has such characters; set another")
         yield "Authorization", f"Bearer {token}"
 
 

@@ -104,8 +104,6 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     """Return a field for an option with a value.
 
     Args:
-        default: its default value.
-        words: its help.
         names: its names on the command line; by default the field's name with hyphens.
         more: further arguments of `click.Option`, and attributes of `Traits` except the heading.
     """

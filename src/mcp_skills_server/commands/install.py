@@ -197,7 +197,7 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    is_plain = url.isascii() and " " not in url
+    is_plain = url.isascii() and url.isprintable() and " " not in url
     if parts.scheme not in {"http", "https"} or not parts.hostname or not is_plain:
         hint = "write the MCP endpoint, such as https://skills.example/mcp"
         raise UsageError(f"--url {printable(url)}: {hint}")

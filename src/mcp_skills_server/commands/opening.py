@@ -156,12 +156,10 @@ def open_roots(
     """Open these roots. Nothing is loaded or fetched yet.
 
     Args:
-        given: the roots.
         options: how to read, verify and poll the roots, and the rules of single ones.
         pin: the revision of every root, None for the newest.
         locked: the lock file entry of each root, whose skills alone are served; None for no lock.
         indexed: start from the index of an earlier process, and keep one.
-        kinds: further kinds of sources.
 
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is not a separate root.

@@ -51,7 +51,6 @@ class Reloader:
 
     Args:
         context: the context of the command, whose command line and environment override the file.
-        views: the skills of each principal.
         sources: the roots, whose lock file is reread.
         tokens: the current tokens; None if the command takes none.
         rates: the current rate limits; None if requests are not counted.

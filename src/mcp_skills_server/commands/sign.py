@@ -66,7 +66,7 @@ def sign(options: SignOptions, directory: str) -> int:
     password = None
     if options.password_env is not None:
         if options.password_env not in os.environ:
-            raise UsageError(f"--password-env {options.password_env}: there is no such variable")
+            raise UsageError(f"--password-env {options.password_env}: no such variable; set it")
         password = os.environ[options.password_env].encode()
     registry = Registry([directory], limits_of(options))
     registry.load()

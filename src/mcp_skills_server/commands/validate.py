@@ -37,8 +37,8 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation import explanations, fixes, suppressions
 from mcp_skills_server.validation.suppressions import Suppression
 
-_OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
-"""Codes of problems that show only when all roots are read together, as `serve` does."""
+_OF_SEVERAL: Final = frozenset(("shadowed", "name-shared", "dependency-unresolved"))
+"""Codes of problems between skills: those of all roots together, as `serve` reads them."""
 
 
 Form = Literal["text", "json", "github", "gitlab", "junit", "sarif"]

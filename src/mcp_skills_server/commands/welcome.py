@@ -117,7 +117,8 @@ def new(options: NewOptions, name: str) -> None:
     try:
         write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
     except OSError as error:
-        raise UsageError(f"{shown} cannot be made: {error.strerror or error}") from None
+        fault = f"{shown} cannot be made ({error.strerror or error})"
+        raise UsageError(f"{fault}; choose another --directory") from None
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")

@@ -144,8 +144,6 @@ def prompt_result(
     All content is text: some clients reject a prompt with a resource link, and others drop it.
 
     Args:
-        skill: the skill of the prompt.
-        text: the instructions.
         linked: files as from `sep2076.files`; those after the first twenty are only counted.
         readable: whether `resources/read` serves the skill; if not, no URIs are given.
     """

@@ -57,7 +57,6 @@ class Snapshot:
 
     Args:
         skills: by skill path; the dict belongs to the snapshot from then on.
-        problems: as below.
 
     Attributes:
         skills: by skill path, unusable ones included.

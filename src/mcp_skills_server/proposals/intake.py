@@ -56,10 +56,10 @@ def propose(
     _check_tree(after, skill)
     if after == before:
         raise RequestError("the proposal changes nothing")
-    with trial(draft.name, root, after) as alone:
+    with trial(registry, draft.name, root, after) as alone:
         problems = error_texts(alone)
-        if [*alone.snapshot.skills] != [place_in(root, draft.name)]:
-            problems.append("it is not found as one skill")
+        if not problems and [*alone.snapshot.skills] != [place_in(root, draft.name)]:
+            problems.append(f"no scan finds it; leave out {ignored.VENV_MARKER}")
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
@@ -90,12 +90,12 @@ def files_of(registry: Registry, skill: Skill) -> Files:
 
 
 @contextmanager
-def trial(name: str, root: Root, files: Files) -> Generator[Registry]:
-    """Yield a registry of this one skill, in a temporary folder, as it would be served."""
+def trial(registry: Registry, name: str, root: Root, files: Files) -> Generator[Registry]:
+    """Yield a registry of this one skill, in a temporary folder, as `registry` would serve it."""
     with tempfile.TemporaryDirectory(prefix="mcp-skills-proposal-") as folder:
         write_folder(Path(folder, place_in(root, name)), files)
-        with Registry([folder]) as registry:
-            yield registry
+        with Registry([folder], registry.limits) as alone:
+            yield alone
 
 
 def place_in(root: Root, name: str) -> str:

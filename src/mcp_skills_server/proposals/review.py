@@ -44,7 +44,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal) -> Revi
         before = {path: (raw, False) for path, raw in store.files(proposal, BEFORE).items()}
     written = store.files(proposal)
     after = with_proposal(before, written, proposal.removed)
-    with trial(proposal.name, root, after) as alone:
+    with trial(registry, proposal.name, root, after) as alone:
         problems = error_texts(alone)
         tried = next(iter(alone.snapshot.skills.values()), None)
         if tried is not None:

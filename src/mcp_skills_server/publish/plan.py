@@ -88,9 +88,7 @@ def make_plan(
 
     Args:
         folder: its `replaced` is set here.
-        expected: the files that should be there.
         claims: by path, the digests that a file of ours can have.
-        kept: the current record.
         now: seconds since the epoch.
         keep_s: retention of an artifact that no index names.
 

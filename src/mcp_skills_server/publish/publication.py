@@ -63,7 +63,6 @@ class Publication:
         registry: the catalogue. Its first scan must be done before the first edition.
         base: prefix of the artifacts' paths in the index: "", or the URL of the tree.
         keeping: retention of artifacts that the newest index does not name.
-        clock: seconds of a monotonic clock.
         progress: yields the skills to pack, and shows how far it is.
         evals: also publish the folder `evals` of each skill.
     """

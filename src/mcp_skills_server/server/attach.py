@@ -1,12 +1,14 @@
 """Add the skills of a registry to an MCP server of the Python SDK, or to one of FastMCP.
 
 The server keeps its own features, and its handlers still answer everything that is not about a
-skill. Its lists are joined with ours. On equal names its tools and prompts take precedence.
+skill. Its lists are joined with ours. On equal names its tools and prompts take precedence, and our
+resources, since clients know their digests. The log names what is hidden.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
@@ -32,7 +34,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, uri
-from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import prompts, resources, sdk
@@ -43,6 +45,8 @@ from mcp_skills_server.server.sdk import Context, SdkHandler, SessionPeer, princ
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
+
+logger = logging.getLogger(__name__)
 
 IsOurs: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 """Returns whether our handler should answer a request."""
@@ -165,6 +169,7 @@ class MergedHandlers:
             for tool, skill in tool_skills.items()
         }
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
+        self._warned: set[str] = set()
 
     def add_handlers(self) -> None:
         """Replace the server's handlers by ours, which call the server's as needed."""
@@ -242,23 +247,52 @@ class MergedHandlers:
 
         async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
             theirs, kind, inner = self._theirs[method], _THEIRS, None
-            if theirs is not None and params.cursor is not None:
-                kind, inner = cursors.decode(params.cursor)
-            if theirs is None or kind != _THEIRS:
+            if theirs is None:
                 return await ours(ctx, params)
+            if params.cursor is not None:
+                kind, inner = cursors.decode(params.cursor)
+            if kind != _THEIRS:
+                return await self._without_hidden(ctx, method, key, await ours(ctx, params))
             page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
+            if key == "resources":  # tools do not wait for the first scan
+                await self._attachment.ready()
+            page[key] = [each for each in page[key] if not self._is_hidden(ctx, key, each)]
             more = page.pop("nextCursor", None)
             if more is not None:
                 page["nextCursor"] = cursors.encode(_THEIRS, str(more))
                 return page | {"cacheScope": "private"}
             mine = await ours(replace(ctx, params={}), params)
-            taken = frozenset[str]()
-            if key in {"tools", "prompts"}:
-                taken = await self._names(ctx, method, key, "name")
-            both = [*page[key], *(each for each in mine[key] if each["name"] not in taken)]
-            return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+            mine = await self._without_hidden(ctx, method, key, mine)
+            mine |= {key: [*page[key], *mine[key]]}
+            return page | mine | {"ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
 
         self._add(method, types.PaginatedRequestParams, call)
+
+    def _is_hidden(self, ctx: Context, key: str, item: Mapping[str, Any]) -> bool:
+        """Return whether one of our resources hides this item of the server, and warn of it."""
+        if key == "resources" and self._serves(ctx, item["uri"]):
+            words = f"a skill hides the server's own resource {item['uri']}"
+            self._warn(f"{words}; give it another URI")
+            return True
+        return key == "resourceTemplates" and item["uriTemplate"] == TEMPLATE
+
+    async def _without_hidden(
+        self, ctx: Context, method: str, key: str, mine: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return a page of our tools or prompts without those that the server's own ones hide."""
+        taken = frozenset[str]()
+        if key in {"tools", "prompts"}:
+            taken = await self._names(ctx, method, key, "name")
+        for name in sorted(taken & {each["name"] for each in mine[key]}):
+            kind = f"{key.removesuffix('s')} {name}"
+            remedy = f"rename it, or attach with Settings({key}=False)"
+            self._warn(f"the server's own {kind} hides that of the skills; {remedy}")
+        return mine | {key: [each for each in mine[key] if each["name"] not in taken]}
+
+    def _warn(self, words: str) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            logger.warning("%s", printable(words))
 
     # The skills of the server's own tools
 
@@ -278,7 +312,7 @@ class MergedHandlers:
             if skill is not None:
                 tool["_meta"] = {**(tool.get("_meta") or {}), _SKILL: skill}
             tools.append(tool)
-        return page | {"tools": tools}
+        return page | {"tools": tools, "cacheScope": "private"}
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call one of our tools; after a load, add the names of tools that the skills document."""
@@ -302,10 +336,13 @@ class MergedHandlers:
         return self._attachment.view(principal(scope_of(ctx)))
 
     async def _is_served(self, ctx: Context, params: Any) -> bool:
+        return self._serves(ctx, params.uri)
+
+    def _serves(self, ctx: Context, uri: str) -> bool:
         view, settings = self._view(ctx), self._attachment.settings
-        if resources.is_view(settings, params.uri):
+        if resources.is_view(settings, uri):
             return True
-        return resources.canonical(view, settings, params.uri) is not None
+        return resources.canonical(view, settings, uri) is not None
 
     async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
         if tool_dialect.canonical(params.name) is None:

@@ -55,7 +55,6 @@ class Attachment:
 
     Attributes:
         handlers: by method.
-        events: the event stream of this server.
         is_ready: whether the first scan has ended.
         recent: recent notifications, to repeat for other replicas; None without replicas.
     """
@@ -311,8 +310,6 @@ def server_features(
     """Return the server's other features: our tools and prompts, and the server's own.
 
     Args:
-        attachment: has our tools and prompts.
-        view: the view of the request.
         tools: names of the server's own tools.
         others: names of its own prompts.
         uris: of its own resources.

@@ -226,7 +226,6 @@ class McpClient(NamedTuple):
 
     Attributes:
         extensions: the MCP extensions that it declared, with its settings.
-        name: its name, or None.
         version: its protocol revision, or "" before negotiation.
     """
 

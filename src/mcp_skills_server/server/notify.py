@@ -85,9 +85,7 @@ class Stream:
 
     Attributes:
         id: of the request; None if it was sent as a notification.
-        send: sends a notification on this stream.
         shared: whether the channel carries other messages, so that the end needs a message.
-        principal: the authenticated principal, or None.
     """
 
     id: str | int | None
@@ -191,7 +189,6 @@ class Notifier:
     """Delivers notifications to the connected clients that may have them.
 
     Args:
-        settings: the operator's settings.
         permissions: returns the permissions of a principal, or None without grants.
         between: returns the notices for a change from the first permissions to the second.
 
@@ -318,7 +315,6 @@ class Notifier:
         If the owner has too many streams, its oldest one is ended with a result.
 
         Args:
-            stream: the response stream.
             wanted: the filter, whose known fields have the types of the protocol.
             owner: the owner whose quota counts the stream.
 

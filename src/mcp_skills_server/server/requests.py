@@ -77,7 +77,6 @@ class Caller(NamedTuple):
     Attributes:
         extensions: the MCP extensions that it declared, with its settings.
         served: returns the server's other features for this caller.
-        principal: the authenticated principal, or None.
         quota_owner: the owner charged for the request; None if callers are indistinguishable.
         connection: the connection of a legacy client; None for a stateless request.
         progress: reports the seconds since its request started.

@@ -439,11 +439,10 @@ def _proxy_of(given: str) -> httpcore2.Proxy:
         port = 0
     is_known = parts.scheme in {"http", "https", "socks5", "socks5h"}
     if not is_known or not parts.hostname or port == 0:
-        raise UsageError(
-            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY"
-        )
+        fault = "the proxy of the environment is no http, https or socks5 URL"
+        raise UsageError(f"{fault}; correct or unset HTTPS_PROXY")
     if parts.scheme.startswith("socks") and find_spec("socksio") is None:
-        raise UsageError("the proxy of the environment is SOCKS, which needs the package socksio")
+        raise UsageError("the proxy of the environment is SOCKS; install socksio, or unset it")
     auth = None
     if parts.username:
         auth = unquote(parts.username), unquote(parts.password or "")

@@ -47,8 +47,6 @@ class ListedSource(Source):
     a skill that must not be served. `entries` may set `warnings`, one line each.
 
     Args:
-        given: the text of the root.
-        settings: of all sources.
         origin: the address for display; by default `given`, which then must hold no secret.
     """
 

@@ -196,7 +196,8 @@ def _url_of(given: str, *, http: bool) -> str:
     except ValueError:
         raise UsageError("the address cannot be read; write mcp+https://HOST/mcp") from None
     if parts.username is not None:
-        raise UsageError(f"{PREFIX}{parts.scheme}://{host}: an address is no place for a password")
+        remedy = "an address is no place for a password; give token-env in its [[source]]"
+        raise UsageError(f"{PREFIX}{parts.scheme}://{host}: {remedy}")
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and (http or is_loopback(host)))
     if not host or not is_safe:
         raise UsageError(

@@ -43,7 +43,6 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
     """Return the problems of the names in a skill's directory.
 
     Args:
-        skill: the skill.
         served: the paths of its files, without those of nested skills.
         unserved: the paths in its directory that are ignored because of their names.
     """

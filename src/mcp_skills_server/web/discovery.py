@@ -94,7 +94,6 @@ class Discovery:
     """ASGI endpoint of both discovery formats.
 
     Args:
-        publication: the published skills.
         shared: whether shared caches may store responses, as where no token is required.
         origins: origins that browsers may come from; "*" for any (WK-38).
         max_age: cache lifetime of an index in seconds.
@@ -324,7 +323,6 @@ class DiscoveryByGrants:
     """Discovery endpoint where grants are in force: each principal finds what it may read.
 
     Args:
-        views: the skills of each principal.
         make: returns the endpoint of a set of skills, given the messages logged before.
     """
 

@@ -63,9 +63,7 @@ def routes(
     """Return the routes of `/healthz` and `/readyz`.
 
     Args:
-        registry: the skills; loaded elsewhere.
         site_states: returns the state of each root that is a site.
-        drain: the drain before shutdown.
         status_lines: returns a line for each dependency beside the roots, such as the last reload
             and Redis; none affects readiness.
         may: whether a principal may see the locations of sources.

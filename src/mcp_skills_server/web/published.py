@@ -39,7 +39,6 @@ class Publisher(Part):
     """Endpoints of the documents that a server publishes.
 
     Args:
-        views: the skills of each principal.
         is_open: whether the documents need no token, even where MCP does.
         alone: whether only documents are served, and no MCP.
         grace_s: seconds that an artifact stays available after the index drops it.

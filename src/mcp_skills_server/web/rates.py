@@ -153,7 +153,7 @@ class RequestLimits:
             return
 
         async def count_batch(count: int) -> bool:
-            wait = next((over for _ in range(count) if (over := rate.take(owner)) > 0), 0.0)
+            wait = rate.take(owner, count)
             if wait > 0:
                 await refuse(scope, send, _REQUESTS, rate.per_minute, wait)
             return wait > 0

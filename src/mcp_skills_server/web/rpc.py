@@ -33,8 +33,6 @@ class SkillsProtocolEndpoint(Part):
     """The Skills Protocol endpoint, on servers that serve MCP.
 
     Args:
-        runtime: runs the tools.
-        views: the skills of each principal.
         allow_code: whether `run_code` runs code sent with a call, if scripts are allowed.
     """
 

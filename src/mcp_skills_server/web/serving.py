@@ -174,12 +174,8 @@ async def serve_http(
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
     Args:
-        runtime: over all skills.
-        settings: of the MCP server.
-        http: the operator's choices.
         watcher: watches for changes; None to watch for none.
         views: the skills of each principal; None if everyone has all.
-        parts: parts of the application beside MCP.
         listening: called once with the address when the server accepts connections.
 
     Raises:

@@ -188,7 +188,6 @@ class HttpSessions:
     """ASGI endpoint over the SDK's session managers that limits the number of sessions.
 
     Args:
-        server: the SDK's server.
         idle_timeout: seconds without a request after which a session ends.
         max_body: bytes of a request.
         most: sessions at once. Beyond it the owner with most loses its longest idle one.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.following import edit, hearing, serves, version, watching
+from catalog.following import changes_show, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, plant, skills
 from wire import COMMAND, Wire
 
@@ -49,12 +49,7 @@ def limit(root: Path, name: str, number: str) -> None:
     plant(root, skills("one", "two/three", "four"))
     with hearing() as heard, watching(root, again=0.3) as (_, seen):
         print(heard.next())
-        edit(root, "one", 2)
-        seen.until(version("one", 2))
-        plant(root, skills("five"))
-        seen.until(serves("five", "four", "one", "two/three"))
-        shutil.rmtree(root / "four")
-        seen.until(serves("five", "one", "two/three"))
+        changes_show(seen, root, "one", "four", "two/three")
         file.write_text(before)
         print(heard.next())
         edit(root, "one", 3)

@@ -302,7 +302,7 @@ async def test_a_result_says_what_the_sandbox_lacks(
         ("/no/such/folder", "no such folder"),
         ("/", "the whole disk"),
         ("/dev", "its own /dev"),
-        ("/tmp", "its own /tmp"),
+        ("/tmp", "its own /tmp; give a folder in it"),
     ],
 )
 def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: str, why: str) -> None:

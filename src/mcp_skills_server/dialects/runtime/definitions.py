@@ -39,7 +39,6 @@ def definitions(
     Args:
         found: the skills, listed in the load tool's description.
         characters: the limit of that description.
-        scripts: whether scripts may run.
         handles: whether the session is an argument because no host binds it.
         words: keywords of the skills for the search tool's description, for hosts that search among
             tools before their model sees any.

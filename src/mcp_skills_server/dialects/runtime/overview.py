@@ -90,9 +90,7 @@ def instructions(
     more. Without skills the result is "".
 
     Args:
-        overview: the skills.
         characters: the limit, loaded skills excluded. The rule is included even if it exceeds it.
-        scripts: whether scripts may run.
         active: the loaded skills; None if results carry their instructions.
     """
     if not overview and not active:

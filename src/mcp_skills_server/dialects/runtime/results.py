@@ -52,13 +52,11 @@ def load_result(
     Args:
         active: the loaded skills, the latest last.
         session: the handle; None if a host binds it.
-        fresh: the skills that this call loaded.
         bodies: whether to put instructions into the result rather than at the top of the next call.
         characters: the limit of instructions and file lists together. Longer instructions are cut
             after a paragraph, with a hint where to continue.
         shows: whether the client's model sees text or structure. Instructions are only in that
             part, so that no host transfers them twice.
-        note: one more line for the model.
     """
     shown: dict[str, Loaded] = {}
     if bodies:
@@ -379,7 +377,6 @@ def listing(
         entries: the result of `entry` for each skill.
         next_after: the cursor of the next page; None on the last page.
         characters: the limit of all descriptions together.
-        note: one more line for the model.
     """
     said = _without_repeats(entries)
     most = max_min_limit(map(len, said), characters)

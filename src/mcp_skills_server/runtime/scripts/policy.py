@@ -109,7 +109,6 @@ class ExecutionPolicy:
             skill: the skill of the script; None for code from a call.
             laid_out: all skills whose files the run can read, including `skill`.
             permissions: those of the caller; None if there are no grants.
-            needs: the required secrets.
 
         Raises:
             RunRefusedError: the run is not allowed. The message says what can be done.

@@ -215,7 +215,6 @@ class Scripts:
             fill: writes files into the work directory, in a thread, once the run has its slot, so
                 that waiting runs use no disk. The work directory must have no other run.
             permissions: those of the caller; None if there are no grants.
-            needs: the required secrets.
 
         Raises:
             QuotaError: the owner has too many runs; retry later.

@@ -282,7 +282,8 @@ def _folder(folder: str) -> str:
         )
     for own in (SKILLS, WORKSPACE, "/proc", "/dev", TEMPORARY):
         if path == own or (own != TEMPORARY and path.startswith(f"{own}/")):
-            raise UsageError(f"{folder}: the sandbox has its own {own}; give another folder")
+            remedy = "give a folder in it, or another one" if own == TEMPORARY else "give another"
+            raise UsageError(f"{folder}: the sandbox has its own {own}; {remedy}")
     return path
 
 

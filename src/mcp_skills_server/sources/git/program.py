@@ -91,7 +91,6 @@ class Git:
 
     Args:
         directory: the bare repository, which need not exist yet.
-        url: the URL of the remote.
         protocol: of the URL; git may use no other.
         most_bytes: maximum size of one file that git writes, such as a pack.
     """

@@ -145,7 +145,8 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
     if not _HELPER.fullmatch(name):
         raise UsageError(f"{_shown(path)} names a credential helper whose name is none; correct it")
     if shutil.which(program) is None:
-        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; install it")
+        remedy = "install it, or leave it out there"
+        raise UsageError(f"{_shown(path)} names {program}, which is not on PATH; {remedy}")
     try:
         done = subprocess.run(  # noqa: S603, the operator's own configuration names it
             [program, "get"],
@@ -199,7 +200,6 @@ class Access:
         reference: the artifact; its repository and `actions` are the scope of tokens.
         actions: "pull", or "pull,push".
         find: finds the operator's credentials for a registry; blocks.
-        clock: a monotonic clock.
     """
 
     def __init__(

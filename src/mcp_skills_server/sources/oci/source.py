@@ -196,7 +196,6 @@ def read_layers(
 
     Args:
         names: the first usable one is for a skill at the root whose SKILL.md has none.
-        limits: limits of each skill.
         hidden: also read skills in dot folders.
 
     Raises:

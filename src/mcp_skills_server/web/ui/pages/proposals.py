@@ -178,7 +178,7 @@ def queries(registry: Registry, found: Review) -> list[tuple[CaseResult | None, 
     name = found.proposal.name
     if found.proposal.state != "pending":
         return []
-    with trial(name, root_of(registry, found.proposal), found.after) as alone:
+    with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
         others = [each.path for each in registry.roots]
         with Registry([alone.roots[0].path, *others], registry.limits) as merged:
             skill, now = merged.snapshot.skills.get(name), registry.snapshot.skills.get(name)

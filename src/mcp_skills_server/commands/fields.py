@@ -204,6 +204,10 @@ class _Option(click.Option):
         """Return the value of the option's first nonempty variable, alike for every command."""
         return next((value for each in variables_of(self) if (value := os.environ.get(each))), None)
 
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return click's word for the value; N for a number with limits, which stand behind it."""
+        return super().make_metavar(ctx).replace("INTEGER RANGE", "N")
+
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
         """Return the facts behind the words of the option: its variable, besides those of click."""
         return {**super().get_help_extra(ctx), "envvars": (variables_of(self)[0],)}

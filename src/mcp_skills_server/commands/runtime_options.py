@@ -183,7 +183,7 @@ def script_settings(
             if value:
                 raise UsageError(f"{name} is for scripts; give --allow-scripts too")
         if any(roots.values()):
-            raise UsageError("a [[source]] has scripts = true; give allow-scripts = true too")
+            raise UsageError("a [[source]] has scripts = true; give --allow-scripts too")
         return None
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 

@@ -132,7 +132,8 @@ class UsageCounts(UsageOptions, Feature):
                 return
         if self.store is None:
             if self.usage_questions:
-                raise UsageError("--usage-questions keeps words beside counts; give --usage too")
+                hint = "give --usage sqlite:FILE too"
+                raise UsageError(f"--usage-questions keeps words beside counts; {hint}")
             return
         from mcp_skills_server.telemetry.usage import Usage
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
-from mcp_skills_server.sources import records
 from mcp_skills_server.sources.http import LONGEST_S, fresh_s
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.source import AbsentError, UnacceptableError, UnreachableError
@@ -42,24 +41,6 @@ def test_a_fresh_index_is_not_asked_for_again(site: Publisher, place: Path) -> N
     assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
     assert fetch(site, place, revalidate=True).unchanged == ("a",)
     assert site.paths == [INDEX, "/a/a", INDEX] and "if-none-match" in site.asked[-1].headers
-
-
-@pytest.mark.requirement("WK-40")
-@pytest.mark.parametrize("days", [400, -400, 1.5])
-def test_a_clock_that_was_wrong_makes_no_index_fresh(
-    site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch, days: float
-) -> None:
-    """10.0e: fetched by a clock that was 400 days ahead, an index was fresh for 400 days."""
-    site.headers = {"cache-control": "max-age=999999999"}
-    site.add("a")
-    right = records.epoch_s
-    with monkeypatch.context() as wrong:
-        wrong.setattr(records, "epoch_s", lambda: right() + days * 86_400)
-        fetch(site, place)
-        assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
-    fetch(site, place)
-    assert site.paths == [INDEX, "/a/a", INDEX]
-    assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a", INDEX]
 
 
 @pytest.mark.parametrize("seen", [{"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}])

@@ -14,7 +14,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import (
-    SourceError,
     UnacceptableError,
     UnreachableError,
 )
@@ -55,22 +54,6 @@ def test_a_look_with_nothing_new_is_one_head_also_after_a_restart(registry: Fake
     fetched(registry.named(), tmp_path)
     assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a")
     assert len(asked(registry)) == 4  # the tag, the index, the artifact and its layer
-    (follower.path / "b" / "SKILL.md").unlink()
-    fetched(registry.named(), tmp_path)
-    assert (follower.path / "b" / "SKILL.md").read_bytes() == skill_md("b")
-
-
-def test_one_changed_skill_of_many_costs_that_skill(registry: Fake, tmp_path: Path) -> None:
-    found = publish(registry, *(f"s{number}" for number in range(30)))
-    follower = fetched(registry.named(), tmp_path)
-    asked(registry)
-    inodes = {name: (follower.path / name).stat().st_ino for name in found}
-    changed = registry.skill("s7", {"SKILL.md": skill_md("s7", "Changed.")})
-    registry.collection(found | {"s7": changed}, "1.0")
-    anyio.run(follower.refresh)
-    assert len(asked(registry)) == 4
-    now = {name: (follower.path / name).stat().st_ino for name in found}
-    assert {name for name in found if now[name] != inodes[name]} == {"s7"}
 
 
 def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
@@ -180,20 +163,13 @@ def test_an_image_of_several_platforms_is_one(registry: Fake, tmp_path: Path) ->
     assert there(follower) == ["a"]
 
 
-def test_a_registry_that_is_not_there_or_says_no_digest(registry: Fake, tmp_path: Path) -> None:
+def test_a_registry_may_say_no_digest(registry: Fake, tmp_path: Path) -> None:
     raw = registry.manifest(tar({"a/SKILL.md": skill_md("a")}))
     registry.put(raw)
     registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = lambda asked: [
         answer(b"" if asked.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
-    follower = fetched(registry.named(), tmp_path)
-    assert there(follower) == ["a"]
-    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(b"", 503)
-    with pytest.raises(UnreachableError):
-        anyio.run(follower.refresh)
-    assert there(follower) == ["a"]
-    with pytest.raises(SourceError):
-        fetched(f"oci+http://127.0.0.1:1/{REPOSITORY}", tmp_path)
+    assert there(fetched(registry.named(), tmp_path)) == ["a"]
 
 
 def test_what_is_pinned_is_brought_after_the_tag_moved_and_asked_for_once(registry: Fake, tmp_path: Path) -> None:

@@ -111,14 +111,6 @@ def test_what_was_not_fetched_is_never_touched(tmp_path: Path, place_it: Callabl
     assert (place / "a").lstat() == before
 
 
-def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
-    put(tmp_path)
-    (tmp_path / "a").rename(tmp_path / "b")
-    assert state(tmp_path) is SkillState.ABSENT
-    assert put(tmp_path, source="https://other.example/i.json")
-    assert state(tmp_path, "b") is SkillState.FOREIGN
-
-
 # What a killed process leaves
 
 

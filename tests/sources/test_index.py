@@ -122,9 +122,7 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
     ("route", "kind", "said"),
     [
         (answer(b"{"), IndexRefusedError, "is not JSON"),
-        (answer(b"[]"), IndexRefusedError, "not an object"),
-        (answer(b'{"skills": 7}'), IndexRefusedError, "no list 'skills'"),
-        (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefusedError, "has 100000 entries, at most 20000"),
+        (answer(b'{"skills": [' + b"1," * 20_000 + b"1]}"), IndexRefusedError, "has 20001 entries, at most 20000"),
         (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
         (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
         (answer(b"", 401), UnacceptableError, "--token-env"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import gzip
-import io
 import json
 import os
 import socket
 import ssl
 import subprocess
-import tarfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +17,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
 from sources.publishers import Asked, Publisher, Route, answer, digest
 
@@ -132,13 +130,8 @@ def docker_config(folder: Path, registry: str, name: str, password: str, **more:
 
 def tar(files: Mapping[str, bytes], *, packed: bool = True) -> bytes:
     """A layer of these files."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as made:
-        for name, raw in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(raw)
-            made.addfile(info, io.BytesIO(raw))
-    return gzip.compress(out.getvalue(), mtime=0) if packed else out.getvalue()
+    blocks = [block(name, raw) for name, raw in files.items()]
+    return tar_gz(*blocks) if packed else b"".join(blocks) + END
 
 
 class Fake(Publisher):

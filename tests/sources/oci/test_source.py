@@ -15,7 +15,6 @@ from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import (
     UnacceptableError,
-    UnreachableError,
 )
 from sources.fetching import fetched, listing, opened
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
@@ -83,33 +82,22 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
 
 
 @pytest.mark.parametrize("status", [503, 403, 404, 200])
-def test_what_cannot_be_had_is_asked_for_again_and_removes_nothing(registry: Fake, tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize("place", ["manifests", "blobs"])
+def test_what_cannot_be_had_is_asked_for_again_and_removes_nothing(
+    registry: Fake, tmp_path: Path, place: str, status: int
+) -> None:
     publish(registry, "a", "old")
     follower = fetched(registry.named(), tmp_path)
-    raw = tar({"late/SKILL.md": skill_md("late")})
-    late = registry.put(registry.manifest(registry.layer(raw)))
-    registry.blob(raw, answer(b"", status))
+    before = {*registry.routes}
+    late = registry.skill("late", {"SKILL.md": skill_md("late")})
+    missing = {path: route for path, route in registry.routes.items() if path not in before and place in path}
+    registry.routes |= dict.fromkeys(missing, answer(b"", status))
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)
-    assert there(follower) == ["a", "old"]
-    registry.blob(raw)
+    assert missing and there(follower) == ["a", "old"]
+    registry.routes |= missing
     anyio.run(follower.refresh)
     assert there(follower) == ["a", "late"]
-
-
-@pytest.mark.parametrize("place", ["manifests", "blobs"])
-def test_a_permission_that_is_missing_may_be_given_later(registry: Fake, tmp_path: Path, place: str) -> None:
-    registry.skill("a", {"SKILL.md": skill_md("a")}, "1.0")
-    paths = [path for path in registry.routes if f"/{place}/sha256" in path]
-    before = {path: registry.routes[path] for path in paths}
-    registry.routes |= dict.fromkeys(paths, answer(b"", 403))
-    follower = opened(registry.named(), tmp_path)
-    for _ in range(2):
-        with pytest.raises(UnreachableError, match="asks for permission"):
-            anyio.run(follower.refresh)
-    registry.routes |= before
-    anyio.run(follower.refresh)
-    assert there(follower) == ["a"]
 
 
 def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(

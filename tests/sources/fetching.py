@@ -18,6 +18,7 @@ from mcp_skills_server.sources import http
 from mcp_skills_server.sources.http import Downloader, HttpClient, Response
 from mcp_skills_server.sources.kinds import KINDS, open_source
 from mcp_skills_server.sources.mirrors import Follower
+from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.site import refresh
 from mcp_skills_server.sources.source import (
     Bounds,
@@ -79,6 +80,18 @@ def listing(top: Path) -> dict[str, bytes | str]:
 
 def skills(place: Path) -> list[str]:
     return sorted(name for name in os.listdir(place) if name != ".mcp-skills")
+
+
+def bring(given: str, place: Path, **changed: Any) -> FetchReport:
+    """Fetch a root of any kind into a folder of one's own."""
+    settings = SourceSettings(place.parent / "cache", fetch=replace(LOCAL, **changed), output=place)
+    source = open_source(given, settings, (database_source.KIND, *KINDS))
+    assert source is not None
+
+    async def run() -> FetchReport:
+        return await reconcile(source, await source.resolve())
+
+    return anyio.run(run)
 
 
 def opened(given: str, cache: Path, fetch: FetchSettings = LOCAL, **changed: Any) -> Follower:

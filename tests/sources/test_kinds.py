@@ -11,9 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sources.fetching import QUICK, opened, refreshed, served
+from sources.fetching import QUICK, bring, opened, refreshed, served
 from sources.hostile import KINDS, Member, every_kind
+from sources.publishers import skill_md
 
+EDITED = "it was edited there, and stays; --force replaces it"
 NAMED = re.compile(r".*: fetched ([0-9a-f]{12})(?: \(was ([0-9a-f]{12})\))?: (.*)")
 
 
@@ -98,3 +100,22 @@ def test_damage_of_the_copy_is_put_right(name: str, tmp_path: Path) -> None:
             shutil.rmtree(gone)
             anyio.run(follower.refresh)
             assert served(follower) == before
+
+
+@every_kind
+def test_in_a_folder_of_ones_own_what_was_edited_stays(name: str, tmp_path: Path) -> None:
+    with KINDS[name].open(tmp_path) as place:
+        place.publish("first", ())
+        assert bring(place.given, tmp_path / "own").added == ("good",)
+        mine = tmp_path / "own" / "good" / "SKILL.md"
+        mine.write_bytes(b"mine")
+        place.publish("second", [Member("more.md")])
+        report = bring(place.given, tmp_path / "own")
+        if name == "site":  # its index says what there should be
+            assert [str(each) for each in report.refused] == [f"good: {EDITED}"]
+        else:
+            assert report.edited == ("good",)
+        assert report.added == ("bad",) and mine.read_bytes() == b"mine"
+        report = bring(place.given, tmp_path / "own", force=True)
+        assert (report.updated, report.unchanged) == (("good",), ("bad",))
+        assert mine.read_bytes() == skill_md("good", "second")

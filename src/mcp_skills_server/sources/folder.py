@@ -55,10 +55,6 @@ class ConflictError(SkillsServerError, ValueError):
     """A path in the folder is taken, so nothing is put there. The message is one line."""
 
 
-class EditedError(ConflictError):
-    """A skill was edited after it was fetched."""
-
-
 class SkillState(Enum):
     """State of a skill's path in the folder."""
 
@@ -344,7 +340,7 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
     if record.source != source:
         raise ConflictError(f"the one there was fetched from {shown(record.source)}; delete it")
     if state is SkillState.EDITED and not force:
-        raise EditedError("it was edited there, and stays; --force replaces it")
+        raise ConflictError("it was edited there, and stays; --force replaces it")
 
 
 def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:

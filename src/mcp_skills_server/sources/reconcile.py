@@ -26,7 +26,6 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_p
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.folder import (
     ConflictError,
-    EditedError,
     FetchedFolder,
     SkillState,
     Staged,
@@ -399,6 +398,9 @@ class Reconciler:
         return taken
 
     def _stage(self, unit: Unit, name: str, files: Files) -> None:
+        if verdict := self._judge(unit, name):  # a unit may have named its skills only now
+            self._became[name] = verdict
+            return
         if self.settings.prove is not None:
             self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
@@ -453,11 +455,6 @@ class Reconciler:
                 self._remember(unit, UnitRecord(refused={name or unit.label: reason}))
         except SourceError as error:
             fault, reason = "network", str(error)
-        except EditedError as error:
-            if self._plan.version == "tree":
-                self._became[name] = "edited"
-                return
-            reason = str(error)
         except (ConflictError, UsageError) as error:
             reason = str(error)
         except OSError as error:

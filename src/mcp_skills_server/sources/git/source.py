@@ -146,7 +146,7 @@ class GitFolder(Source):
             for unit in missing:
                 skill: WantedSkill = unit.item
                 try:
-                    files, pointers = read_files(skill, out, limits)
+                    files = read_files(skill, out, limits)
                 except ArchiveRefusedError as error:
                     reconciler.refuse(unit, ContentRefusedError(str(error)))
                     continue
@@ -154,10 +154,14 @@ class GitFolder(Source):
                     self._repository.clear()
                     raise UnreachableError("not all of its files came") from None
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
-                notes: tuple[str, ...] = ()
+                notes = [
+                    f"{name}/{path}: {media.LFS_FAULT} (lfs-pointer)"
+                    for path, (raw, _) in files.items()
+                    if media.is_lfs_pointer(raw)
+                ]
                 if left_out := sorted(skill.left_out):
-                    notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
-                reconciler.put(unit, Bundle({name: files}, {}, notes, tuple(pointers)))
+                    notes.append(f"{name}: left out what is never served: {summarize(left_out)}")
+                reconciler.put(unit, Bundle({name: files}, {}, tuple(notes)))
         if reconciler.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
             raise UnacceptableError(f"its skills have more than {most:,} bytes; name a #folder")
@@ -249,8 +253,8 @@ def select(
     return skills, passed
 
 
-def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
-    """Read a skill's files and Git LFS pointer paths from `git cat-file --batch`.
+def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> Files:
+    """Read a skill's files from the output of `git cat-file --batch`.
 
     Consumes all output for the skill, even if the skill is refused.
 
@@ -258,7 +262,7 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         ArchiveRefusedError: the skill exceeds a limit, or some platform cannot hold its name.
         EOFError: the output is malformed or truncated.
     """
-    tree, refused, pointers = Tree(limits), None, list[str]()
+    tree, refused = Tree(limits), None
     for file in skill.files:
         size = _size(out.readline(), file.object_id)
         if refused is None:
@@ -273,13 +277,10 @@ def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tupl
         raw = out.read(size + 1)
         if len(raw) != size + 1:
             raise EOFError
-        raw = raw[:-1]
-        if media.is_lfs_pointer(raw):
-            pointers.append(file.path)
-        tree.store(file.path, raw, file.is_executable)
+        tree.store(file.path, raw[:-1], file.is_executable)
     if refused is not None:
         raise refused
-    return tree.finish(), pointers
+    return tree.finish()
 
 
 def _add(skill: WantedSkill, entry: TreeEntry) -> None:

@@ -119,3 +119,4 @@ def test_in_a_folder_of_ones_own_what_was_edited_stays(name: str, tmp_path: Path
         report = bring(place.given, tmp_path / "own", force=True)
         assert (report.updated, report.unchanged) == (("good",), ("bad",))
         assert mine.read_bytes() == skill_md("good", "second")
+        assert (tmp_path / "cache").exists() is (name == "git")  # which keeps its objects there

@@ -176,7 +176,9 @@ def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, given: str) ->
     assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_neither_arguments_nor_queries_are_shown(tmp_path: Path) -> None:
+def test_neither_arguments_nor_queries_are_shown_or_name_a_folder(tmp_path: Path) -> None:
     settings = SourceSettings(tmp_path)
-    assert McpServer("mcp+stdio:/opt/bin/server --key secret", settings).origin == "mcp+stdio:server"
+    command = "mcp+stdio:/opt/bin/server --url https://b.example/?key=secret"
+    assert McpServer(command, settings).origin == "mcp+stdio:server"
     assert "secret" not in McpServer("mcp+https://a.example/mcp?key=secret", settings).origin
+    assert len([*tmp_path.glob("listed/*")]) == 2 and not [*tmp_path.rglob("*secret*")]

@@ -66,7 +66,7 @@ class GitFolder(Source):
         self._kept = CacheFolder(settings.cache, "git", origin, *asked)
         seconds = settings.fetch.bounds.download_s, settings.fetch.limits.total_s
         self._repository = Repository(self._kept.path / "objects", self._address, *seconds)
-        super().__init__(origin, self._kept.skills, settings)
+        super().__init__(origin, settings.output or self._kept, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """Resolve the address to a commit."""

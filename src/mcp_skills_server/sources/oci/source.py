@@ -88,8 +88,10 @@ class Oci(Source):
         self._access = Access(self._reference)
         # Part of the fingerprint: these decide, beside the digest, which files are accepted.
         self._asked = f"{__version__} {settings.fetch.limits.skill_bytes} {settings.hidden}"
-        self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
-        super().__init__(str(named), self._kept.skills, settings)
+        place = settings.output or CacheFolder(
+            settings.cache, "oci", str(self._reference), str(settings.hidden)
+        )
+        super().__init__(str(named), place, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the reference to a manifest digest, by one HEAD unless it has a digest."""

@@ -105,26 +105,20 @@ def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, pla
     assert [record.name for record in read_records(place)] == ["a", "b"]
 
 
-def test_what_was_edited_or_not_fetched_stays_and_is_never_pruned(site: Publisher, place: Path) -> None:
+def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: Path) -> None:
     for name in ("a", "b"):
         site.add(name)
     fetch(site, place)
     mine = place / "a" / "SKILL.md"
     mine.write_bytes(b"mine")
     (place / "mine").mkdir()
-    report = fetch(site, place)
-    assert report.edited == ("a",) and report.ok
-    site.add("a", skill_md("a", "Read more."))
-    assert "it was edited there" in fetch(site, place).refused[0].reason
     site.add("b", digest="none")
     report = fetch(site, place, prune=True)
-    assert report.gone == () and report.refused[1].name == "b", "a bad entry is not gone"
+    assert (report.gone, report.edited) == ((), ("a",)) and report.refused[0].name == "b", "a bad entry is not gone"
     site.entries = []
     report = fetch(site, place, prune=True)
     assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
     assert skills(place) == ["a", "mine"] and mine.read_bytes() == b"mine"
-    site.add("a", skill_md("a", "Read more."))
-    assert fetch(site, place, force=True).updated == ("a",) and b"Read more." in mine.read_bytes()
 
 
 def test_two_sources_share_a_folder_and_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:

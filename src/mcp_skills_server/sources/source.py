@@ -26,6 +26,8 @@ from mcp_skills_server.sources.records import IndexRecord
 if TYPE_CHECKING:
     from mcp_skills_server.sources.reconcile import Reconciler
 
+PINNED_S: Final = 86_400.0
+"""Seconds between two polls of a revision that never changes: only the copy on disk can."""
 _NAMES_SHOWN: Final = 10
 Fault: TypeAlias = Literal["publisher", "network", "here"]
 """The party at fault for a refusal. Only the publisher's is no reason to try again."""

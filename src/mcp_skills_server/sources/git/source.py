@@ -26,6 +26,7 @@ from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root
 from mcp_skills_server.sources.reconcile import Reconciler
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
+    PINNED_S,
     Bundle,
     ContentRefusedError,
     Plan,
@@ -45,8 +46,6 @@ _SUBMODULE: Final = b"160000"
 _EXECUTABLE: Final = b"100755"
 _PIECE: Final = 1 << 20
 _MOST_SIGNERS: Final = 1 << 20
-_PINNED_S: Final = 86_400.0
-"""Seconds between two polls of a commit, which never changes: only the copy on disk can."""
 _END_S: Final = 5.0
 """Seconds to wait for the output of a killed git to be read."""
 
@@ -72,10 +71,10 @@ class GitFolder(Source):
         """Resolve the address to a commit."""
         pin = self.settings.pin
         if pin is not None:
-            return Revision(pin, _PINNED_S, Tip(pin, ""))
+            return Revision(pin, PINNED_S, Tip(pin, ""))
         tip = await self._in_thread(self._repository.resolve)
         if not tip.name:
-            return Revision(tip.commit, _PINNED_S, tip)
+            return Revision(tip.commit, PINNED_S, tip)
         return Revision(tip.commit, self.check_s, tip)
 
     @asynccontextmanager

@@ -289,6 +289,7 @@ def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path) -> None:
     bad = [
         ({"digest": "sha256:" + "A" * 64}, "its digest is not"),
         ({"type": "archive"}, "neither a .tar.gz nor a .zip"),
+        ({"name": "other"}, "has the name 'bad"),
         ({"name": "../evil"}, "the name holds"),
         ({"name": "con"}, "Windows cannot hold the name"),
         ({"url": "http://169.254.169.254/latest/meta-data/"}, "another origin"),

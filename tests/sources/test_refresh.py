@@ -150,7 +150,7 @@ def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: 
     assert f"fetched from {site.url}" in refused.reason and "very-secret" not in refused.reason
 
 
-@pytest.mark.parametrize("connections", [3, 6])
+@pytest.mark.parametrize("connections", [3, 8])
 def test_all_of_it_has_an_end_and_a_few_are_asked_for_at_a_time(site: Publisher, place: Path, connections: int) -> None:
     site.add("a")
     for number in range(20):

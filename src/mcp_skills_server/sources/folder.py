@@ -55,6 +55,10 @@ class ConflictError(SkillsServerError, ValueError):
     """A path in the folder is taken, so nothing is put there. The message is one line."""
 
 
+class BusyError(UsageError):
+    """Another process fetches into the folder."""
+
+
 class SkillState(Enum):
     """State of a skill's path in the folder."""
 
@@ -104,7 +108,7 @@ class FetchedFolder:
                 held.enter_context(lock)
                 folder._recover()
             except Timeout:
-                raise UsageError(f"another process fetches into {named}; wait for it") from None
+                raise BusyError(f"another process fetches into {named}; wait for it") from None
             except OSError as error:
                 raise UsageError(
                     f"{named} cannot be written: {error.strerror or error}; choose another --output"

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_skills_server.errors import UsageError
 from sources.fetching import QUICK, bring, opened, refreshed, served
 from sources.hostile import KINDS, Member, every_kind
 from sources.publishers import skill_md
@@ -100,6 +101,29 @@ def test_damage_of_the_copy_is_put_right(name: str, tmp_path: Path) -> None:
             shutil.rmtree(gone)
             anyio.run(follower.refresh)
             assert served(follower) == before
+
+
+@pytest.mark.parametrize("name", ["site", "oci", pytest.param("git", marks=pytest.mark.needs_program("git"))])
+def test_what_is_pinned_is_fetched_once_and_needs_its_source_no_more(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with KINDS[name].open(tmp_path) as place:
+        place.publish("first", ())
+        newest = opened(place.given, tmp_path / "cache", QUICK)
+        anyio.run(newest.refresh)
+        pin = newest.state.revision
+        place.publish("second", ())
+        for is_away in (False, True):
+            if is_away:
+                place.take_away()
+            follower = opened(place.given, tmp_path / "cache", QUICK, pin=pin)
+            assert refreshed(follower, caplog) == [] and follower.source.origin == newest.source.origin
+            if name == "site":  # has only its newest, which then stays
+                assert served(follower)["good/SKILL.md"] == skill_md("good", "second")
+            else:
+                assert served(follower) == served(newest) and follower.state.revision == pin
+                with pytest.raises(UsageError, match="lock it again"):
+                    opened(place.given, tmp_path / "cache", QUICK, pin="--upload-pack=x")
 
 
 @every_kind

@@ -12,7 +12,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.source import (
     FetchLimits,
     FetchSettings,
@@ -82,18 +81,10 @@ def test_a_look_at_an_unchanged_one_asks_for_names_alone(server: GitServer, upst
         anyio.run(again.refresh)
         assert server.paths == ["/acme.git/info/refs?service=git-upload-pack", "/acme.git/git-upload-pack"]
     assert listing(follower.path) == before
-
-
-def test_a_commit_that_is_pinned_is_fetched_once(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
-    old = upstream.git("rev-parse", "main")
-    fetched(f"{server.url}/acme.git@main", tmp_path)
-    upstream.commit({**BASE, **skill("gamma")})
-    for given, pin in ((f"{server.url}/acme.git@{old}", None), (f"{server.url}/acme.git@main", old)):
-        fetched(given, tmp_path, pin=pin)
-        server.asked.clear()
-        assert files(fetched(given, tmp_path, pin=pin)) == ALL and not server.asked
-    with pytest.raises(UsageError, match="is no commit"):
-        opened(f"{server.url}/acme.git@main", tmp_path, pin="--upload-pack=x")
+    pinned = f"{server.url}/acme.git@{follower.state.revision}"
+    fetched(pinned, tmp_path)
+    server.asked.clear()
+    assert files(fetched(pinned, tmp_path)) == ALL and not server.asked
 
 
 def test_the_copy_of_an_earlier_version_is_found(tmp_path: Path) -> None:

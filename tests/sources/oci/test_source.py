@@ -10,7 +10,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import (
@@ -53,6 +52,10 @@ def test_a_look_with_nothing_new_is_one_head_also_after_a_restart(registry: Fake
     fetched(registry.named(), tmp_path)
     assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a")
     assert len(asked(registry)) == 4  # the tag, the index, the artifact and its layer
+    pinned = f"{registry.named()}@{follower.state.revision}"
+    fetched(pinned, tmp_path)
+    assert "HEAD manifests/1.0" not in asked(registry)
+    assert there(fetched(pinned, tmp_path)) == ["a", "b"] and asked(registry) == []
 
 
 def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
@@ -158,19 +161,3 @@ def test_a_registry_may_say_no_digest(registry: Fake, tmp_path: Path) -> None:
         answer(b"" if asked.method == "HEAD" else raw, length=len(raw), connection="close")
     ]
     assert there(fetched(registry.named(), tmp_path)) == ["a"]
-
-
-def test_what_is_pinned_is_brought_after_the_tag_moved_and_asked_for_once(registry: Fake, tmp_path: Path) -> None:
-    first = registry.skill("a", {"SKILL.md": skill_md("a", "first")}, "1.0")
-    registry.skill("a", {"SKILL.md": skill_md("a", "second")}, "1.0")
-    pinned = f"oci+http://{registry.host}/{REPOSITORY}@{first}"
-    for given, pin in ((pinned, None), (registry.named(), first)):
-        for wanted in (["GET manifests/sha256", "GET blobs/sha256"], []):
-            follower = opened(given, tmp_path / str(pin), pin=pin)
-            assert anyio.run(follower.refresh) >= 60 and asked(registry) == wanted
-            assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
-            assert follower.state.revision == first and follower.source.origin == given
-    newest = fetched(registry.named(), tmp_path)
-    assert (newest.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "second")
-    with pytest.raises(UsageError, match="lock it again"):
-        opened(registry.named(), tmp_path, pin="0123abc")

@@ -10,7 +10,7 @@ the server alone: edits are overwritten, and other content is removed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -227,7 +227,7 @@ class Reconciler:
             verdicts: dict[str, str] = {}
             for name in names:
                 with self._refusing(unit, name):
-                    verdicts[name] = self._judge(unit, name)
+                    verdicts[name] = self._judge(unit, name, self._records)
             if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
                 self._became |= verdicts
                 self._owners |= dict.fromkeys(map(_key, names), unit)
@@ -360,11 +360,11 @@ class Reconciler:
                 with suppress(ConflictError, OSError):
                     self._folder.remove(name, force=self.settings.force)
 
-    def _judge(self, unit: Unit, name: str) -> str:
+    def _judge(self, unit: Unit, name: str, records: Mapping[str, SkillRecord] | None) -> str:
         """Return "unchanged" or "edited" for a skill to keep, "" for one to fetch."""
         # raises for a name that some platform cannot hold
         check_paths([f"{name}/{SKILL_MD}"])
-        state, record = self._folder.look(name, self._records)
+        state, record = self._folder.look(name, records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
             # count a skill to replace, too: it stays if the new one is refused
             self._hold(name, self._folder.size(record))
@@ -398,7 +398,9 @@ class Reconciler:
         return taken
 
     def _stage(self, unit: Unit, name: str, files: Files) -> None:
-        if verdict := self._judge(unit, name):  # a unit may have named its skills only now
+        # A unit may have named its skills only now, and the record is read anew: another unit of
+        # this run may have put a skill of the same name in place.
+        if verdict := self._judge(unit, name, None):
             self._became[name] = verdict
             return
         if self.settings.prove is not None:

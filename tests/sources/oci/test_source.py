@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from mcp_skills_server.sources import reconcile
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import (
     UnacceptableError,
 )
-from sources.fetching import fetched, listing, opened
+from sources.fetching import bring, fetched, listing, opened
 from sources.oci.registries import REPOSITORY, Fake, digest, tar
 from sources.publishers import answer, skill_md
 
@@ -117,6 +118,24 @@ def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(
     registry.collection({"1": found["first"], "2": upper}, "1.0")
     anyio.run(follower.refresh)
     assert there(follower) == ["a"]
+
+
+def test_the_first_of_two_is_taken_also_when_the_second_is_in_place(
+    registry: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "_BATCH", 1)
+    raw = tar({"a/SKILL.md": skill_md("a", "first")})
+
+    def late(_: object) -> Iterator[bytes]:
+        registry.closing.wait(0.3)
+        yield answer(raw, connection="close")
+
+    first = registry.put(registry.manifest(registry.layer(raw)))
+    registry.blob(raw, late)
+    registry.collection({"1": first, "2": registry.skill("a", {"SKILL.md": skill_md("a", "second")})}, "1.0")
+    (refused,) = bring(registry.named(), tmp_path / "own").refused
+    assert str(refused) == "a: another skill of this name comes before it"
+    assert (tmp_path / "own" / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
 
 
 @pytest.mark.parametrize(
